@@ -1,0 +1,296 @@
+"""The differential: findings judged by the playbooks.
+
+The arithmetic is small on purpose. Every clause of a cause that holds adds (or, for `contradicts`, takes) the
+weight of its strength; weights are log-odds, and the causes share the probability with "something else",
+whose weight grows with what could not be looked at. Which finding means what stands in the playbooks only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ddx_tools.matching import Match, fill, match_clause, meets, merged
+from ddx_tools.model import (
+    CandidateCause,
+    Claim,
+    Diagnosis,
+    Finding,
+    Level,
+    Location,
+    Missing,
+    NextCheck,
+    Party,
+    RuledOut,
+    Verdict,
+    rank_list,
+)
+from ddx_tools.playbook import Cause, Check, Clause, Playbooks, Strength, Symptom
+
+# Log-odds of a clause of each strength. One strong clause alone against the plain alternative gives 0.92,
+# a moderate one 0.73, a weak one 0.38.
+_WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2.5, Strength.WEAK: 1.0}
+_SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
+_ALTERNATIVE = 1.5  # the weight of "something else"
+_MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
+_DIAGNOSED_FROM = 0.6  # below this a named cause would be a guess
+_LISTED_FROM = 0.02
+
+
+@dataclass
+class _Candidate:
+    cause: Cause
+    decides: list[Match] = field(default_factory=list)
+    supports: list[Match] = field(default_factory=list)
+    contradicts: list[Match] = field(default_factory=list)
+    probability: float = 0.0
+
+    @property
+    def score(self) -> float:
+        decided = max((_weight(m) for m in self.decides), default=0.0)
+        supported = min(_SUPPORT_LIMIT, sum(_weight(m) for m in self.supports))
+        return decided + supported - sum(_weight(m) for m in self.contradicts)
+
+    @property
+    def level(self) -> Level:
+        refuted = any(_weight(match) >= _WEIGHTS[Strength.STRONG] for match in self.contradicts)
+        if self.decides and not refuted:
+            return Level.ESTABLISHED
+        return Level.SUPPORTED if self.supports or self.decides else Level.HYPOTHESIS
+
+    @property
+    def grounds(self) -> list[Match]:
+        """The clauses that say most: the strongest deciding ones, else the supporting ones."""
+        if not self.decides:
+            return self.supports
+        strongest = max(_weight(match) for match in self.decides)
+        return [match for match in self.decides if _weight(match) == strongest]
+
+    def culprits(self) -> Party:
+        return _party(f for name in self.cause.culprits for f in merged(self.grounds, name))
+
+
+def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
+    """Judge findings. `missing` is what the probes could not look at; it lowers every probability."""
+    present = {s.id: m for s in playbooks.symptoms.values() if (m := _matches(s.present, findings))}
+    candidates = [_judge(cause, findings) for cause in playbooks.causes.values() if set(cause.symptoms) & set(present)]
+    _share_probability(candidates, len(missing))
+    candidates.sort(key=lambda c: (-c.probability, c.cause.id))
+    listed = [c for c in candidates if (c.decides or c.supports) and c.probability >= _LISTED_FROM]
+    verdict, well = _verdict(listed, present, playbooks, findings)
+    leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
+    culprits = leading.culprits() if leading else Party()
+    victims = _victims(present, playbooks, culprits)
+    return Diagnosis(
+        verdict=verdict,
+        headline=_headline(verdict, leading, culprits, listed, well),
+        causes=[] if verdict is Verdict.HEALTHY else [_published(c) for c in listed],
+        culprits=culprits,
+        victims=victims,
+        chain=_chain(leading, present, playbooks, victims) if leading else [],
+        evidence=_claims(
+            leading.grounds + leading.supports if leading else [m for ms in present.values() for m in ms] + well
+        ),
+        ruled_out=[
+            RuledOut(id=c.cause.id, why=_says(c.contradicts[0]))
+            for c in candidates
+            if c.contradicts and c is not leading
+        ],
+        fix=_filled(leading, leading.cause.fix) if leading else [],
+        verify=_filled(leading, leading.cause.verify) if leading else [],
+        next_check=None if verdict is Verdict.HEALTHY else _next_check(leading, listed, present, playbooks, findings),
+        missing=list(missing),
+    )
+
+
+def _weight(match: Match) -> float:
+    return _WEIGHTS[match.clause.strength]
+
+
+def _matches(clauses: Iterable[Clause], findings: Sequence[Finding]) -> list[Match]:
+    return [match for clause in clauses if (match := match_clause(clause, findings))]
+
+
+def _judge(cause: Cause, findings: Sequence[Finding]) -> _Candidate:
+    return _Candidate(
+        cause,
+        _matches(cause.decides, findings),
+        _matches(cause.supports, findings),
+        _matches(cause.contradicts, findings),
+    )
+
+
+def _share_probability(candidates: list[_Candidate], missing: int) -> None:
+    alternative = math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+    spoken_for = [c for c in candidates if c.decides or c.supports]
+    total = alternative + sum(math.exp(c.score) for c in spoken_for)
+    for candidate in spoken_for:
+        candidate.probability = round(math.exp(candidate.score) / total, 3)
+
+
+def _verdict(
+    listed: list[_Candidate],
+    present: dict[str, list[Match]],
+    playbooks: Playbooks,
+    findings: Sequence[Finding],
+) -> tuple[Verdict, list[Match]]:
+    if not present:
+        well = [m for symptom in playbooks.symptoms.values() for m in _matches(symptom.absent, findings)]
+        return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
+    if listed and listed[0].level is Level.ESTABLISHED:
+        # Two established causes that blame the same ranks are one answer to "who and where".
+        blamed = listed[0].culprits()
+        agreed = [c for c in listed if c.level is Level.ESTABLISHED and c.culprits().ranks == blamed.ranks]
+        if sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
+            return Verdict.DIAGNOSED, []
+    return Verdict.UNDECIDED, []
+
+
+def _party(findings: Iterable[Finding]) -> Party:
+    found = list(findings)
+    places: dict[tuple[str, int | None, str | None], Location] = {}
+    for finding in found:
+        for place in finding.locations:
+            places.setdefault((place.file, place.line, place.function), place)
+    return Party(
+        ranks=sorted({rank for f in found for rank in f.ranks}),
+        hosts=sorted({host for f in found for host in f.hosts}),
+        devices=sorted({device for f in found for device in f.attributes.get("devices", [])}),
+        locations=list(places.values()),
+    )
+
+
+def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Party) -> Party:
+    suffering = [
+        finding
+        for symptom_id, matches in present.items()
+        for binding in playbooks.symptoms[symptom_id].victims
+        for finding in merged(matches, binding)
+    ]
+    party = _party(f for f in suffering if set(f.ranks) - set(culprits.ranks))
+    blamed = {(place.file, place.line) for place in culprits.locations}
+    return Party(
+        ranks=[rank for rank in party.ranks if rank not in culprits.ranks],
+        hosts=[],
+        locations=[place for place in party.locations if (place.file, place.line) not in blamed],
+    )
+
+
+def _published(candidate: _Candidate) -> CandidateCause:
+    return CandidateCause(
+        id=candidate.cause.id,
+        title=candidate.cause.title,
+        category=candidate.cause.category,
+        probability=candidate.probability,
+        level=candidate.level,
+        culprits=candidate.culprits(),
+        supports=[_says(match) for match in candidate.decides + candidate.supports],
+        against=[_says(match) for match in candidate.contradicts],
+    )
+
+
+def _says(match: Match) -> str:
+    return match.fill(match.clause.says) if match.clause.says else "; ".join(f.summary for f in match.findings)
+
+
+def _filled(candidate: _Candidate, sentences: list[str]) -> list[str]:
+    bindings = {name: merged(candidate.grounds, name) for match in candidate.grounds for name in match.bindings}
+    return [fill(sentence, bindings) for sentence in sentences]
+
+
+def _chain(leading: _Candidate, present: dict[str, list[Match]], playbooks: Playbooks, victims: Party) -> list[str]:
+    """Who holds whom: what the leading cause rests on, then those who suffer; a finding may bring its own chain."""
+    sentences = [_says(match) for match in leading.grounds]
+    found = [f for ms in present.values() for m in ms for f in m.findings] + [
+        f for m in leading.grounds for f in m.findings
+    ]
+    own = [sentence for finding in found for sentence in finding.attributes.get("chain", [])]
+    waiting = [
+        finding.summary
+        for symptom_id, matches in present.items()
+        for binding in playbooks.symptoms[symptom_id].victims
+        for finding in merged(matches, binding)
+        if set(finding.ranks) & set(victims.ranks)
+    ]
+    return list(dict.fromkeys([*sentences, *(own or waiting)]))
+
+
+def _claims(matches: Iterable[Match]) -> list[Claim]:
+    claims: dict[tuple[str, str], Claim] = {}
+    for match in matches:
+        for finding in match.findings:
+            first = finding.evidence[0] if finding.evidence else None
+            claims.setdefault(
+                (finding.code, finding.summary),
+                Claim(
+                    finding=finding.code,
+                    claim=finding.summary,
+                    source=first.source if first else "",
+                    line=first.line if first else None,
+                    quote=first.quote if first else "",
+                ),
+            )
+    return list(claims.values())
+
+
+def _headline(
+    verdict: Verdict, leading: _Candidate | None, culprits: Party, listed: list[_Candidate], well: list[Match]
+) -> str:
+    if leading:
+        who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
+        place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
+        return f"{who}{place}: {leading.cause.title}" if who else leading.cause.title
+    if verdict is Verdict.HEALTHY:
+        return _says(well[0])
+    if listed:
+        return f"Not enough evidence to name the cause; {listed[0].cause.title.lower()} is one possibility"
+    return "Not enough evidence to name a cause"
+
+
+def _next_check(
+    leading: _Candidate | None,
+    listed: list[_Candidate],
+    present: dict[str, list[Match]],
+    playbooks: Playbooks,
+    findings: Sequence[Finding],
+) -> NextCheck | None:
+    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided."""
+    if leading:
+        checks = leading.cause.next_check
+    else:
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in present] or list(playbooks.symptoms.values())
+        pages = [check for symptom in asked for check in symptom.next_check if check.when]
+        names = {candidate.cause.id for candidate in listed}
+        separating = sorted(
+            (check for candidate in listed for check in candidate.cause.next_check),
+            key=lambda check: -len(names & set(check.separates)),
+        )
+        general = [check for symptom in asked for check in symptom.next_check if not check.when]
+        checks = [*pages, *separating, *general]
+    for check in checks:
+        bindings = _applies(check, findings)
+        if bindings is not None:
+            return NextCheck(
+                probe=check.probe,
+                args=_filled_args(check, bindings),
+                question=fill(check.question, bindings),
+                separates=check.separates,
+            )
+    return None
+
+
+def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
+    """The bindings of a check whose `when` holds, else None."""
+    bindings: dict[str, list[Finding]] = {}
+    for condition in check.when:
+        found = [finding for finding in findings if meets(finding, condition)]
+        if bool(found) == condition.absent:
+            return None
+        if condition.as_:
+            bindings[condition.as_] = found
+    return bindings
+
+
+def _filled_args(check: Check, bindings: dict[str, list[Finding]]) -> dict[str, object]:
+    return {k: fill(v, bindings) if isinstance(v, str) else v for k, v in check.args.items()}

@@ -1,0 +1,25 @@
+"""The registry of finding codes, out of `knowledge/findings.yaml`.
+
+A code is `<subject>.<observation>`. It is named for what was seen, so that a stack, a flight record and a log
+line raise the same one; `attributes.basis` says which source it was.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+import yaml
+
+
+@cache
+def finding_codes() -> dict[str, str]:
+    """{code: what was seen, and the attributes such a finding has}."""
+    text = resources.files("ddx_tools").joinpath("knowledge/findings.yaml").read_text(encoding="utf-8")
+    codes: dict[str, str] = yaml.safe_load(text)
+    return codes
+
+
+def is_registered(code: str) -> bool:
+    """Whether a finding code exists."""
+    return code in finding_codes()

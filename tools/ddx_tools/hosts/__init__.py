@@ -1,0 +1,1 @@
+"""The only doors to the world: a live host, a recorded one."""

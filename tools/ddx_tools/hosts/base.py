@@ -1,0 +1,143 @@
+"""Host: the one door to the world.
+
+A host answers calls. Each call has an operation and a key that names the question apart from its limits;
+each reply is bytes plus what went wrong. Everything typed (`read`, `processes`, `stack`, …) is built on
+`answer` here, once, so a live, a recording and a recorded host differ in nothing but where replies come from.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.errors import HostError, NotFound, NotPermitted, NotRecorded, TimedOut
+
+_ERRORS: dict[str, type[HostError]] = {
+    "not_found": NotFound,
+    "not_permitted": NotPermitted,
+    "not_recorded": NotRecorded,
+    "timed_out": TimedOut,
+    "failed": HostError,
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A question to a host. `key` identifies it in a bundle's journal; `options` are its limits."""
+
+    op: str
+    key: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    suffix: str = "txt"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: bytes, or an error of a known kind with its help text."""
+
+    data: bytes = b""
+    rc: int = 0
+    truncated: bool = False
+    error: str | None = None
+    """One of `not_found`, `not_permitted`, `not_recorded`, `timed_out`, `failed`; None if all went well."""
+    message: str = ""
+    help: str = ""
+    source: str = ""
+    """Path of these bytes inside the bundle, once they are recorded."""
+
+    def checked(self) -> Reply:
+        """This reply, or the exception that its error stands for."""
+        if self.error is None:
+            return self
+        raise _ERRORS.get(self.error, HostError)(self.message, self.help)
+
+
+def error_reply(error: HostError) -> Reply:
+    """The reply that stands for an exception, so that a failure is recorded like any other answer."""
+    kind = next((k for k, cls in _ERRORS.items() if type(error) is cls), "failed")
+    return Reply(error=kind, message=error.message, help=error.help, rc=1)
+
+
+@dataclass(frozen=True)
+class AgentReply:
+    """What a rank agent answered: its JSON header and the payload behind it."""
+
+    header: dict[str, Any]
+    payload: bytes
+    source: str = ""
+
+
+class Host(ABC):
+    """A machine, live or recorded. `name` is the host name that rows carry."""
+
+    name: str
+
+    @abstractmethod
+    def answer(self, call: Call) -> Reply:
+        """Answer one call; never raises for an expected failure."""
+
+    @abstractmethod
+    def pause(self, seconds: float) -> None:
+        """Let time pass between two looks at a live job; for a recorded host it stands still."""
+
+    def now(self) -> float:
+        """Wall clock of the host, seconds since the epoch."""
+        return float(self.answer(Call("now", "")).checked().data)
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> Reply:
+        """Run a command (never through a shell). `rc` and stdout; stderr is the reply's message."""
+        call = Call("run", json.dumps(list(argv)), {"timeout_s": timeout_s, "max_bytes": max_bytes})
+        return self.answer(call).checked()
+
+    def read(self, path: str, *, max_bytes: int = 8 << 20, tail: bool = False, suffix: str = "txt") -> Reply:
+        """The first (or, with `tail`, the last) `max_bytes` of a file."""
+        options = {"max_bytes": max_bytes, "tail": tail}
+        return self.answer(Call("read", path, options, suffix)).checked()
+
+    def glob(self, pattern: str) -> list[str]:
+        """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
+        return [str(p) for p in json.loads(self.answer(Call("glob", pattern, suffix="json")).checked().data)]
+
+    def processes(self) -> Reply:
+        """The process table as JSON: see `ddx_tools.hosts.processes` for its fields and its limits."""
+        return self.answer(Call("processes", "", suffix="json")).checked()
+
+    def threads(self, pid: int, tids: Sequence[int] = ()) -> Reply:
+        """What the kernel says of a process's threads, as JSON; see `ddx_tools.hosts.threads`.
+
+        With `tids` only these are read: reading one thread costs 0.1 ms, and a training process has dozens.
+        """
+        key = f"{pid}" + "".join(f" {tid}" for tid in tids)
+        return self.answer(Call("threads", key, suffix="json")).checked()
+
+    def stack(
+        self,
+        pid: int,
+        *,
+        blocking: bool = True,
+        native: bool = False,
+        show_locals: bool = False,
+        timeout_s: float = 10.0,
+    ) -> Reply:
+        """All Python stacks of a process: py-spy's JSON (py-spy 0.4, `dump --json`)."""
+        flags = [
+            name for name, on in (("nonblocking", not blocking), ("native", native), ("locals", show_locals)) if on
+        ]
+        key = " ".join([str(pid), *flags])
+        return self.answer(Call("stack", key, {"timeout_s": timeout_s}, "json")).checked()
+
+    def ask_agent(
+        self, run_dir: str, rank: int, pid: int, request: Mapping[str, Any], *, timeout_s: float = 8.0
+    ) -> AgentReply:
+        """Ask the rank agent of one rank (see `ddx_tools.payloads.rank_agent` for requests and headers)."""
+        key = json.dumps({"run_dir": run_dir, "rank": rank, "pid": pid, "request": dict(request)}, sort_keys=True)
+        reply = self.answer(Call("agent", key, {"timeout_s": timeout_s}, "bin")).checked()
+        head, _, payload = reply.data.partition(b"\n")
+        return AgentReply(json.loads(head), payload, reply.source)
+
+    def fetch(self, url: str, *, method: str = "GET", timeout_s: float = 8.0, max_bytes: int = 64 << 20) -> Reply:
+        """A request to a debug endpoint that the user named or the job announced (http, loopback or rank hosts)."""
+        return self.answer(Call("fetch", f"{method} {url}", {"timeout_s": timeout_s, "max_bytes": max_bytes})).checked()

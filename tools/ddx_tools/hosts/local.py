@@ -1,0 +1,141 @@
+"""The machine that ddx runs on."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
+from ddx_tools.hosts import pyspy
+from ddx_tools.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.hosts.processes import snapshot
+from ddx_tools.hosts.threads import read_threads
+from ddx_tools.rank_agent_client import ask
+
+_GLOB_LIMIT = 10_000
+
+
+class LocalHost(Host):
+    """Answers from this machine, as this user, read-only."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or socket.gethostname()
+
+    def pause(self, seconds: float) -> None:
+        """Really wait."""
+        time.sleep(seconds)
+
+    def answer(self, call: Call) -> Reply:
+        """Do what the call asks for."""
+        operation = _OPERATIONS.get(call.op)
+        if operation is None:
+            raise ValueError(f"no such host operation: {call.op}")
+        try:
+            return operation(call)
+        except HostError as error:
+            return error_reply(error)
+        except FileNotFoundError as error:
+            return error_reply(NotFound(f"{error.filename or call.key}: no such file", ""))
+        except PermissionError as error:
+            reason = f"{error.filename or call.key}: this user may not read it"
+            return error_reply(NotPermitted(reason, "Run ddx as the owner of the job, or with sudo."))
+        except OSError as error:
+            return error_reply(HostError(f"{call.key}: {error.strerror or error}", ""))
+
+
+def _now(_: Call) -> Reply:
+    return Reply(f"{time.time():.3f}".encode())
+
+
+def _run(call: Call) -> Reply:
+    argv = json.loads(call.key)
+    limit = call.options["timeout_s"]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"{argv[0]} did not end within {limit:g} s", "") from error
+    most = call.options["max_bytes"]
+    stderr = done.stderr.decode("utf-8", "replace")[:4000]
+    return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
+
+
+def _read(call: Call) -> Reply:
+    path, most = Path(call.key), call.options["max_bytes"]
+    if path.exists() and not path.is_file():
+        raise NotFound(f"{path}: not a regular file", "")
+    with path.open("rb") as stream:
+        if call.options["tail"]:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - most))
+            return Reply(stream.read(most), truncated=size > most)
+        data = stream.read(most + 1)
+    return Reply(data[:most], truncated=len(data) > most)
+
+
+def _glob(call: Call) -> Reply:
+    found = sorted(glob.glob(call.key, recursive=True))  # noqa: PTH207 - keys are plain patterns
+    return Reply(json.dumps(found[:_GLOB_LIMIT]).encode(), truncated=len(found) > _GLOB_LIMIT)
+
+
+def _processes(_: Call) -> Reply:
+    return Reply(snapshot())
+
+
+def _threads(call: Call) -> Reply:
+    pid, *tids = (int(part) for part in call.key.split())
+    return Reply(read_threads(pid, tids))
+
+
+def _stack(call: Call) -> Reply:
+    pid, *flags = call.key.split()
+    return Reply(
+        pyspy.dump(
+            int(pid),
+            blocking="nonblocking" not in flags,
+            native="native" in flags,
+            show_locals="locals" in flags,
+            timeout_s=call.options["timeout_s"],
+        )
+    )
+
+
+def _agent(call: Call) -> Reply:
+    asked = json.loads(call.key)
+    return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
+
+
+def _fetch(call: Call) -> Reply:
+    method, _, url = call.key.partition(" ")
+    if not url.startswith(("http://", "https://")):
+        raise HostError(f"{url}: only http and https endpoints can be asked", "")
+    request = urllib.request.Request(url, method=method, data=b"" if method == "POST" else None)
+    most = call.options["max_bytes"]
+    try:
+        with urllib.request.urlopen(request, timeout=call.options["timeout_s"]) as response:
+            data = response.read(most + 1)
+    except TimeoutError as error:
+        raise TimedOut(f"{url} did not answer in time", "") from error
+    except urllib.error.URLError as error:
+        raise NotFound(f"{url}: {error.reason}", "") from error
+    return Reply(data[:most], truncated=len(data) > most)
+
+
+_OPERATIONS: dict[str, Callable[[Call], Reply]] = {
+    "now": _now,
+    "run": _run,
+    "read": _read,
+    "glob": _glob,
+    "processes": _processes,
+    "threads": _threads,
+    "stack": _stack,
+    "agent": _agent,
+    "fetch": _fetch,
+}

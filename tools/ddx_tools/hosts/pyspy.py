@@ -1,0 +1,90 @@
+"""py-spy as the reader of Python stacks, and what its failures mean.
+
+py-spy 0.4 `dump --json`: a list of threads `{pid, thread_id, thread_name, os_thread_id, active, owns_gil,
+frames: [{name, filename, module, short_filename, line, locals, is_entry}], process_info}`, innermost frame
+first. Its exit code is 1 for every failure; only the text on stderr says which one it was.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
+
+INSTALL_HELP = "Install it beside ddx: pip install py-spy"
+PERMISSION_HELP = (
+    "Run ddx as the user who owns the job, or with sudo. In a container: start it with --cap-add SYS_PTRACE, "
+    "or run ddx on its host. If /proc/sys/kernel/yama/ptrace_scope is 1 or 2, only root or a parent process "
+    "may look: sudo sysctl kernel.yama.ptrace_scope=0 (until the next boot)."
+)
+
+_FAILURES: tuple[tuple[re.Pattern[str], type[HostError], str, str], ...] = (
+    (
+        re.compile(r"No such file or directory|No such process|os error 3\b"),
+        NotFound,
+        "the process is gone, or lives in another pid namespace",
+        "List what is there: ddx jobs. For a job in a container, run ddx inside it or in the host's namespace.",
+    ),
+    (
+        re.compile(r"EPERM|unexpected waitpid result"),
+        NotPermitted,
+        "another tracer (a debugger, strace) holds the process, or it is stopped",
+        "Detach the debugger; ddx reads stopped processes without attaching.",
+    ),
+    (
+        re.compile(r"[Pp]ermission [Dd]enied|os error 1[3]?\b|Operation not permitted"),
+        NotPermitted,
+        "this user may not look into the process",
+        PERMISSION_HELP,
+    ),
+    (
+        re.compile(r"Failed to find python version|Failed to find a python interpreter|not a python"),
+        HostError,
+        "it is not a Python process, or it has only just started",
+        "Wait a second and look again: ddx stacks.",
+    ),
+)
+
+
+def find_pyspy() -> str:
+    """The py-spy beside our own interpreter, else the one on PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if not found:
+        raise NotFound("py-spy is not installed, so no stack can be read", INSTALL_HELP)
+    return found
+
+
+def dump_argv(pid: int, *, blocking: bool, native: bool, show_locals: bool) -> list[str]:
+    """The command that dumps one process as JSON with full file names."""
+    argv = [find_pyspy(), "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    argv += ["--nonblocking"] * (not blocking) + ["--native"] * native + ["--locals"] * show_locals
+    return argv
+
+
+def dump(pid: int, *, blocking: bool, native: bool, show_locals: bool, timeout_s: float) -> bytes:
+    """Stacks of one process. The child never outlives the deadline: it is killed, not asked."""
+    argv = dump_argv(pid, blocking=blocking, native=native, show_locals=show_locals)
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(
+            f"py-spy gave no stack of pid {pid} within {timeout_s:g} s",
+            "A process in an uninterruptible call or a frozen cgroup cannot be paused: ddx reads it without pausing.",
+        ) from error
+    if done.returncode == 0 and done.stdout.startswith(b"["):
+        return done.stdout
+    raise explain_failure(pid, done.stderr.decode("utf-8", "replace"))
+
+
+def explain_failure(pid: int, stderr: str) -> HostError:
+    """The known reason behind py-spy's stderr, with what to do about it."""
+    for pattern, kind, reason, help_text in _FAILURES:
+        if pattern.search(stderr):
+            return kind(f"no stack of pid {pid}: {reason}", help_text)
+    first = next((line.strip() for line in stderr.splitlines() if line.strip()), "it said nothing")
+    return HostError(f"no stack of pid {pid}: py-spy failed ({first[:200]})", "See: ddx doctor")

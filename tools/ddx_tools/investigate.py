@@ -1,0 +1,208 @@
+"""One investigation: run the probes against a host, merge what they saw, judge it.
+
+Live, recorded and brought-in material take the same path: the probes capture from a host, everything they
+got is parsed into one store, every probe analyses the merged store once, and the playbooks judge.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun, is_bundle, pack
+from ddx_tools.diagnose import diagnose
+from ddx_tools.errors import DdxError, NotFound, UsageError
+from ddx_tools.hosts.base import Host
+from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus
+from ddx_tools.playbook import load_playbooks
+from ddx_tools.probe import Probe, Raw
+from ddx_tools.probes import PROBES, probe
+from ddx_tools.store import Store
+
+Progress = Callable[[str], None]
+IMPORT_HOST, IMPORT_SECTION = "unknown", "import"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One probe of a plan, and its arguments."""
+
+    probe: Probe[Any]
+    args: dict[str, Any]
+
+
+@dataclass
+class Investigation:
+    """What an investigation brought to light."""
+
+    findings: list[Finding] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    results: list[ProbeResult] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+    """For each raw file of the bundle: what was asked of the host to get it."""
+
+    def diagnose(self) -> Diagnosis:
+        """The judgement of the shipped playbooks."""
+        return diagnose(self.findings, load_playbooks(), self.missing)
+
+
+def live_plan(target: Sequence[str]) -> list[Step]:
+    """What to run against a live job: cheap and decisive first."""
+    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}}
+    ids = ("jobs", "stacks", "flight_recorder", "job_log")
+    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
+
+
+def file_plan(target: Sequence[str]) -> list[Step]:
+    """What to run over files and directories that somebody brought."""
+    return [Step(probe(id_), {"target": list(target)}) for id_ in ("flight_recorder", "job_log")]
+
+
+def investigate(target: Sequence[str], save: Path | None = None, progress: Progress = lambda _: None) -> Investigation:
+    """Investigate a live job (no target or pids), a bundle, or files and directories.
+
+    Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there.
+    """
+    paths = [Path(item) for item in target]
+    if len(paths) == 1 and paths[0].exists() and is_bundle(paths[0]):
+        return replay(paths[0], progress)
+    if target and all(item.isdigit() for item in target):
+        return _capture(live_plan(target), target, save, progress)
+    for path in paths:
+        if not path.exists():
+            raise UsageError(
+                f"{path}: no such file or directory",
+                "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+            )
+    plan = file_plan([str(path.absolute()) for path in paths]) if paths else live_plan([])
+    return _capture(plan, target, save, progress)
+
+
+def replay(path: Path, progress: Progress = lambda _: None) -> Investigation:
+    """Take a bundle through exactly the code that a live job takes."""
+    with Bundle(path) as bundle, Store() as store:
+        found = Investigation(origins=_origins(bundle.manifest.journal))
+        hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
+        runs = bundle.manifest.probes
+        for run in runs:
+            progress(f"{run.probe} on {run.host} (recorded)")
+            step = Step(probe(run.probe), run.args)
+            host = hosts.get(run.host)
+            if host:
+                _parse(store, found, step, _run(step, host))
+        _analyse(store, found, [Step(probe(run.probe), run.args) for run in runs])
+        return found
+
+
+def _capture(plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress) -> Investigation:
+    with _bundle_directory(save) as directory, Store() as store:
+        writer = BundleWriter(directory, list(target))
+        found = Investigation()
+        try:
+            for step in plan:
+                progress(step.probe.title.lower())
+                raw = _run(step, recording_host(writer, step))
+                _parse(store, found, step, raw)
+                writer.manifest.probes.append(_probe_run(step, raw))
+            _analyse(store, found, plan)
+        finally:
+            writer.close()
+        found.origins = _origins(writer.manifest.journal)
+        return found
+
+
+def recording_host(writer: BundleWriter, step: Step) -> Host:
+    """The local machine, recorded; files that somebody brought belong to no host that we know."""
+    from ddx_tools.hosts.local import LocalHost
+
+    brought = any(not item.isdigit() for item in step.args["target"])
+    if brought:
+        return RecordingHost(LocalHost(IMPORT_HOST), writer, IMPORT_SECTION)
+    return RecordingHost(LocalHost(), writer, step.probe.id)
+
+
+def _run(step: Step, host: Host) -> Raw:
+    """One capture. A probe that finds nothing to look at is an answer; a wrong target is the caller's error."""
+    try:
+        return step.probe.capture(host, step.probe.args.model_validate(step.args))
+    except NotFound as error:
+        return Raw(host.name, problems=[str(error)], status=ProbeStatus.NO_DATA)
+
+
+def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
+    store.insert(step.probe.parse(raw))
+    found.missing.extend(raw.missing)
+    found.results.append(
+        ProbeResult(
+            probe=step.probe.id,
+            status=raw.status,
+            summary="",
+            searched=raw.searched,
+            problems=raw.problems,
+        )
+    )
+
+
+def _analyse(store: Store, found: Investigation, plan: Sequence[Step]) -> None:
+    for one in dict.fromkeys(step.probe.id for step in plan):
+        findings = probe(one).analyse(store)
+        found.findings.extend(findings)
+        for result in found.results:
+            if result.probe == one:
+                result.findings = findings
+                result.summary = "; ".join(f.summary for f in findings[:3]) or "nothing to report"
+
+
+def run_probe(
+    step: Step, progress: Progress = lambda _: None, save: Path | None = None
+) -> tuple[ProbeResult, Investigation]:
+    """One probe alone, live or (if the target is a bundle) recorded."""
+    target = step.args.get("target", [])
+    path = Path(target[0]) if len(target) == 1 else None
+    if path and path.exists() and is_bundle(path):
+        with Bundle(path) as bundle, Store() as store:
+            found = Investigation(origins=_origins(bundle.manifest.journal))
+            for name in bundle.manifest.hosts:
+                recorded = Step(step.probe, {**step.args, "target": bundle.manifest.target})
+                _parse(store, found, recorded, _run(recorded, RecordedHost(bundle, name)))
+            _analyse(store, found, [step])
+            return found.results[0], found
+    found = _capture([step], target, save, progress)
+    return found.results[0], found
+
+
+def _probe_run(step: Step, raw: Raw) -> ProbeRun:
+    return ProbeRun(
+        probe=step.probe.id,
+        host=raw.host,
+        args=step.args,
+        status=raw.status,
+        problems=raw.problems,
+        missing=raw.missing,
+    )
+
+
+def _origins(journal: Sequence[Any]) -> dict[str, str]:
+    return {
+        entry.path: entry.key if entry.op == "read" else f"{entry.op} {entry.key}" for entry in journal if entry.path
+    }
+
+
+@contextmanager
+def _bundle_directory(save: Path | None) -> Iterator[Path]:
+    """Where the bundle is written: kept if somebody named a place, else gone at the end."""
+    if save is None or save.name.endswith(".tar.zst"):
+        with tempfile.TemporaryDirectory(prefix="ddx-") as directory:
+            yield Path(directory) / "bundle"
+            if save is not None and (Path(directory) / "bundle").is_dir():
+                pack(Path(directory) / "bundle", save)
+        return
+    yield save
+
+
+__all__ = ["PROBES", "DdxError", "Investigation", "Step", "investigate", "live_plan", "replay", "run_probe"]

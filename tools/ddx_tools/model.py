@@ -1,0 +1,214 @@
+"""What the stages hand to each other: findings, probe results and the diagnosis.
+
+One definition serves the terminal, `--json`, the MCP tools and the evals, so every field is part of the
+public contract (`ddx schema` prints it as JSON Schema).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Contract(BaseModel):
+    """A model that is part of the public contract: unknown fields are errors, not noise."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Severity(StrEnum):
+    """How much a finding matters for the job, apart from why it is so."""
+
+    INFO = "info"
+    NOTICE = "notice"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Location(Contract):
+    """A place in the user's program."""
+
+    file: str
+    line: int | None = None
+    function: str | None = None
+    source: str | None = Field(None, description="The text of the line, if it could be read.")
+
+    def short(self) -> str:
+        """`train.py:41 step` — the last two parts of the path, the line and the function."""
+        parts = self.file.replace("\\", "/").rsplit("/", 2)
+        where = parts[-1] if self.line is None else f"{parts[-1]}:{self.line}"
+        return f"{where} {self.function}" if self.function else where
+
+
+class Evidence(Contract):
+    """Where a reader can look: a file of the bundle and its lines, or a key of a table."""
+
+    source: str = Field(description="Path inside the bundle, or `table:key`.")
+    line: int | None = Field(None, description="First line, 1-based, if the source is text.")
+    quote: str = Field("", description="The words it rests on, verbatim and bounded.")
+
+
+class Finding(Contract):
+    """One thing that was seen. It says what, never why."""
+
+    code: str = Field(description="`<subject>.<observation>`, registered in ddx_tools.findings.")
+    severity: Severity = Severity.NOTICE
+    ranks: list[int] = Field(default_factory=list)
+    hosts: list[str] = Field(default_factory=list)
+    group: str | None = None
+    summary: str
+    evidence: list[Evidence] = Field(default_factory=list)
+    locations: list[Location] = Field(
+        default_factory=list, description="Where in the user's program the ranks of this finding are."
+    )
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class NextProbe(Contract):
+    """What to run next, and why."""
+
+    probe: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    why: str
+
+
+class ProbeStatus(StrEnum):
+    """Whether a probe could look at all; what it saw stands in its findings."""
+
+    OK = "ok"
+    PARTIAL = "partial"
+    NO_DATA = "no_data"
+    NOT_RECORDED = "not_recorded"
+
+
+class Truncation(Contract):
+    """What was left out of an answer, and how to get it."""
+
+    shown: int
+    total: int
+    how: str
+
+
+class ProbeResult(Contract):
+    """What every probe returns, to a person and to an agent alike."""
+
+    probe: str
+    status: ProbeStatus
+    summary: str
+    findings: list[Finding] = Field(default_factory=list)
+    searched: list[str] = Field(default_factory=list, description="What was looked for, and where.")
+    problems: list[str] = Field(default_factory=list, description="What could not be read, why, what to do.")
+    truncated: list[Truncation] = Field(default_factory=list)
+    next: list[NextProbe] = Field(default_factory=list)
+
+
+class Verdict(StrEnum):
+    """What a diagnosis claims."""
+
+    DIAGNOSED = "diagnosed"
+    UNDECIDED = "undecided"
+    HEALTHY = "healthy"
+
+
+class Level(StrEnum):
+    """How a cause stands: by deciding evidence, by supporting evidence, or as a possibility."""
+
+    ESTABLISHED = "established"
+    SUPPORTED = "supported"
+    HYPOTHESIS = "hypothesis"
+
+
+class Party(Contract):
+    """Who is meant: the culprits of a cause, or its victims."""
+
+    ranks: list[int] = Field(default_factory=list)
+    hosts: list[str] = Field(default_factory=list)
+    devices: list[str] = Field(default_factory=list)
+    locations: list[Location] = Field(default_factory=list)
+
+
+class Claim(Contract):
+    """A piece of evidence as a diagnosis uses it."""
+
+    finding: str
+    claim: str
+    source: str = ""
+    line: int | None = None
+    quote: str = ""
+
+
+class CandidateCause(Contract):
+    """One cause of the differential, with what speaks for and against it."""
+
+    id: str
+    title: str
+    category: str
+    probability: float = Field(ge=0, le=1)
+    level: Level
+    culprits: Party = Field(default_factory=Party)
+    supports: list[str] = Field(default_factory=list)
+    against: list[str] = Field(default_factory=list)
+
+
+class RuledOut(Contract):
+    """A cause that the evidence speaks against."""
+
+    id: str
+    why: str
+
+
+class NextCheck(Contract):
+    """The one probe or question that best separates the leading causes."""
+
+    probe: str = Field(description="A probe of `ddx`, or `ask` for a question to a person.")
+    args: dict[str, Any] = Field(default_factory=dict)
+    question: str
+    separates: list[str] = Field(default_factory=list)
+
+
+class Missing(Contract):
+    """What could not be looked at, and why that matters."""
+
+    what: str
+    why_it_matters: str
+
+
+class Diagnosis(Contract):
+    """The answer to "why is my job hung?": the same JSON everywhere."""
+
+    schema_: Literal["ddx.diagnosis/1"] = Field("ddx.diagnosis/1", alias="schema")
+    verdict: Verdict
+    headline: str
+    causes: list[CandidateCause] = Field(default_factory=list)
+    culprits: Party = Field(default_factory=Party)
+    victims: Party = Field(default_factory=Party)
+    chain: list[str] = Field(default_factory=list)
+    evidence: list[Claim] = Field(default_factory=list)
+    ruled_out: list[RuledOut] = Field(default_factory=list)
+    fix: list[str] = Field(default_factory=list)
+    verify: list[str] = Field(default_factory=list)
+    next_check: NextCheck | None = None
+    missing: list[Missing] = Field(default_factory=list)
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    def to_json(self) -> str:
+        """The published JSON, keys in the order of this page."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
+
+def rank_list(ranks: list[int] | set[int]) -> str:
+    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `no rank`."""
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return "no rank"
+    spans: list[list[int]] = []
+    for rank in ordered:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"

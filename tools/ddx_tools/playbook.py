@@ -1,0 +1,192 @@
+"""Playbooks: the decision tree, as pages that a person follows and `diagnose` executes.
+
+A page is Markdown behind YAML front matter. `symptom` pages say when something is wrong and what to look at
+first; `cause` pages say which findings decide for, support or contradict a cause. What the front matter may
+hold is exactly the models of this module: a misspelt key, an unknown finding code, an unbound name or a
+`separates` that names no cause is an error with the page's name.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from ddx_tools.errors import DdxError, UsageError
+from ddx_tools.findings import is_registered
+from ddx_tools.resources import playbooks_dir
+
+
+class PlaybookError(DdxError):
+    """A page that breaks the rules of playbooks."""
+
+    exit_code = 70
+
+
+class Page(BaseModel):
+    """Base of everything in front matter: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Strength(StrEnum):
+    """How much a matched clause weighs: ordinal, so that nobody has to invent percentages."""
+
+    CONCLUSIVE = "conclusive"
+    STRONG = "strong"
+    MODERATE = "moderate"
+    WEAK = "weak"
+
+
+class Condition(Page):
+    """A finding that must be there (or, with `absent`, must not).
+
+    `where` compares the finding's attributes (and `severity`, `count`: the number of its ranks): a plain value
+    is equality (for a list attribute: membership); `{in: […]}`, `{not_in: […]}`, `{min: x}`, `{max: x}`,
+    `{any: […]}` (a list attribute holds one of them), `{none: […]}` (it holds none of them).
+    """
+
+    finding: str
+    where: dict[str, Any] = Field(default_factory=dict)
+    as_: str | None = Field(None, alias="as")
+    absent: bool = False
+    apart: bool = Field(False, description="About other ranks: left out of the clause's join, and disjoint from it.")
+
+
+class Clause(Page):
+    """Conditions that hold together, joined on what they are about."""
+
+    all: list[Condition] = Field(min_length=1)
+    same: Literal["rank", "group", "host"] | None = None
+    strength: Strength = Strength.STRONG
+    says: str = ""
+
+
+class Check(Page):
+    """A probe to run, or a question to ask, that would separate causes."""
+
+    probe: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    question: str
+    separates: list[str] = Field(default_factory=list)
+    when: list[Condition] = Field(default_factory=list)
+
+
+class Symptom(Page):
+    """Front matter of a symptom page."""
+
+    kind: Literal["symptom"]
+    id: str
+    title: str
+    present: list[Clause] = Field(description="Any of them: the symptom is there.")
+    absent: list[Clause] = Field(default_factory=list, description="Any of them: it was looked for, all is well.")
+    victims: list[str] = Field(default_factory=list, description="Bindings of `present` whose ranks suffer.")
+    next_check: list[Check] = Field(default_factory=list)
+    text: str = ""
+
+
+class Cause(Page):
+    """Front matter of a cause page."""
+
+    kind: Literal["cause"]
+    id: str
+    title: str
+    category: str
+    symptoms: list[str] = Field(min_length=1)
+    decides: list[Clause] = Field(default_factory=list)
+    supports: list[Clause] = Field(default_factory=list)
+    contradicts: list[Clause] = Field(default_factory=list)
+    culprits: list[str] = Field(default_factory=list, description="Bindings whose ranks and places are to blame.")
+    next_check: list[Check] = Field(default_factory=list)
+    fix: list[str] = Field(min_length=1)
+    verify: list[str] = Field(min_length=1)
+    prevent: list[str] = Field(default_factory=list)
+    harmful: list[str] = Field(default_factory=list)
+    text: str = ""
+
+
+AnyPage = Annotated[Symptom | Cause, Field(discriminator="kind")]
+_PAGE: TypeAdapter[Symptom | Cause] = TypeAdapter(AnyPage)
+_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.S)
+
+
+class Playbooks:
+    """All pages of a directory, checked against each other."""
+
+    def __init__(self, pages: list[Symptom | Cause]) -> None:
+        self.symptoms = {page.id: page for page in pages if isinstance(page, Symptom)}
+        self.causes = {page.id: page for page in pages if isinstance(page, Cause)}
+        if len(self.symptoms) + len(self.causes) != len(pages):
+            raise PlaybookError("two playbooks share one id")
+        for page in pages:
+            _check_references(page, self)
+
+    def page(self, page_id: str) -> Symptom | Cause:
+        """One page by its id."""
+        page = self.causes.get(page_id) or self.symptoms.get(page_id)
+        if page is None:
+            known = ", ".join(sorted([*self.symptoms, *self.causes]))
+            raise UsageError(f"there is no playbook {page_id!r}", f"Known: {known}")
+        return page
+
+
+def parse_page(text: str, name: str) -> Symptom | Cause:
+    """One page; `name` is for error messages."""
+    parts = _FRONT_MATTER.match(text)
+    if not parts:
+        raise PlaybookError(f"{name}: no front matter between two lines of ---")
+    try:
+        page = _PAGE.validate_python({**yaml.safe_load(parts[1]), "text": parts[2].strip()})
+    except (ValidationError, yaml.YAMLError, TypeError) as error:
+        raise PlaybookError(f"{name}: {error}") from error
+    for clause in _clauses(page):
+        _check_clause(clause, name)
+    return page
+
+
+@cache
+def load_playbooks(directory: Path | None = None) -> Playbooks:
+    """The pages of a directory (default: those that ship with ddx)."""
+    root = directory or playbooks_dir()
+    pages = []
+    for file in sorted(root.glob("*/*.md")):
+        page = parse_page(file.read_text(encoding="utf-8"), str(file.relative_to(root)))
+        if page.id != file.stem:
+            raise PlaybookError(f"{file.name}: its id is {page.id!r}; a page's id is its file name")
+        pages.append(page)
+    return Playbooks(pages)
+
+
+def _clauses(page: Symptom | Cause) -> list[Clause]:
+    if isinstance(page, Symptom):
+        return [*page.present, *page.absent]
+    return [*page.decides, *page.supports, *page.contradicts]
+
+
+def _check_clause(clause: Clause, name: str) -> None:
+    for condition in clause.all:
+        if not is_registered(condition.finding):
+            raise PlaybookError(f"{name}: {condition.finding!r} is no registered finding code")
+    if all(condition.absent for condition in clause.all):
+        raise PlaybookError(f"{name}: a clause of absences alone holds when nobody looked; add what was seen")
+
+
+def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:
+    bound = {condition.as_ for clause in _clauses(page) for condition in clause.all if condition.as_}
+    used = page.victims if isinstance(page, Symptom) else page.culprits
+    for binding in used:
+        if binding not in bound:
+            raise PlaybookError(f"{page.id}: {binding!r} is bound by no condition (`as`)")
+    for check in page.next_check:
+        for cause in check.separates:
+            if cause not in playbooks.causes:
+                raise PlaybookError(f"{page.id}: next_check separates {cause!r}, which is no cause page")
+    if isinstance(page, Cause):
+        for symptom in page.symptoms:
+            if symptom not in playbooks.symptoms:
+                raise PlaybookError(f"{page.id}: {symptom!r} is no symptom page")

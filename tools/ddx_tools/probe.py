@@ -1,0 +1,106 @@
+"""A probe: declared once, it is a sub-command, an MCP tool and a name that playbooks use.
+
+Three steps, each testable alone: `capture` asks a host and keeps raw material, `parse` turns it into rows of
+the evidence store, `analyse` turns the merged store into findings. Only `capture` touches the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ddx_tools.errors import HostError
+from ddx_tools.hosts.base import Host
+from ddx_tools.model import Finding, Missing, ProbeStatus
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+
+class ProbeArgs(BaseModel):
+    """Arguments of a probe. Nothing keeps a "current incident": every call says what it is about."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: list[str] = Field(
+        default_factory=list,
+        description="What to look at: a pid (of a launcher or any rank), or paths of files and directories. "
+        "Empty: the distributed job on this host.",
+    )
+
+
+ArgsT = TypeVar("ArgsT", bound=ProbeArgs)
+
+
+@dataclass(frozen=True)
+class RawItem:
+    """A piece of raw material: bytes, what they are, and where they lie in the bundle."""
+
+    kind: str
+    """What the bytes are, in the probe's own words (`stack`, `threads`, `source`, `dump`, `log`)."""
+    data: bytes
+    source: str
+    """Path inside the bundle: what evidence points at."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the capture knew about it: rank, pid, snapshot, path, truncated, …"""
+
+
+@dataclass
+class Raw:
+    """What one capture brought home from one host, and what it could not get."""
+
+    host: str
+    items: list[RawItem] = field(default_factory=list)
+    searched: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Failures in words: what, why, what to type. One failing rank never costs the others."""
+    status: ProbeStatus = ProbeStatus.OK
+
+    def failed(self, what: str, error: HostError, why_it_matters: str) -> None:
+        """Note something that could not be read; the probe goes on with the rest."""
+        self.status = ProbeStatus.PARTIAL
+        self.problems.append(f"{what}: {error}")
+        self.missing.append(Missing(what=f"{what}: {error.message}", why_it_matters=why_it_matters))
+
+    def of(self, kind: str) -> list[RawItem]:
+        """The items of one kind, in capture order."""
+        return [item for item in self.items if item.kind == kind]
+
+
+Rows = dict[str, list[dict[str, Any]]]
+"""Rows by table of `schema.sql`. Columns that a row leaves out are NULL: nothing is guessed."""
+
+
+@dataclass(frozen=True)
+class Probe(Generic[ArgsT]):
+    """The one declaration of a probe."""
+
+    id: str
+    """snake_case; the command line shows it with hyphens."""
+    title: str
+    description: str
+    """For a person's `--help` and for a model that looks for a tool: what it answers, in the words people use."""
+    args: type[ArgsT]
+    finding_codes: tuple[str, ...]
+    capture: Callable[[Host, ArgsT], Raw]
+    parse: Callable[[Raw], Rows]
+    analyse: Callable[[Store], list[Finding]]
+    read_only: bool = True
+
+    @property
+    def command(self) -> str:
+        """The name on the command line."""
+        return self.id.replace("_", "-")
+
+
+def merge_rows(parts: Iterable[Rows]) -> Rows:
+    """Rows of several captures, table by table, in order."""
+    merged: Rows = {}
+    for part in parts:
+        for table, rows in part.items():
+            merged.setdefault(table, []).extend(rows)
+    return merged
