@@ -1,0 +1,94 @@
+"""py-spy's JSON stack dumps (py-spy 0.4, `dump --json --full-filenames`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.user_frames import is_user_file, module_path
+
+_THREAD_LIMIT = 2_000
+_FRAME_LIMIT = 1_000
+_TEXT_LIMIT = 500
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+    """As py-spy has it: a method carries the class of its `self` ("DataLoader.__iter__") where py-spy can tell."""
+
+    @property
+    def bare_function(self) -> str:
+        """The name that stands in the program text."""
+        return self.function.rsplit(".", 1)[-1]
+
+    @property
+    def is_user(self) -> bool:
+        """The frame belongs to the user's program."""
+        return is_user_file(self.file)
+
+    @property
+    def module(self) -> str:
+        """The file from its package root."""
+        return module_path(self.file)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One thread of a dump; frames innermost first."""
+
+    pid: int
+    tid: int
+    name: str
+    running: bool
+    owns_gil: bool
+    frames: tuple[Frame, ...]
+
+    @property
+    def is_main(self) -> bool:
+        """The interpreter's main thread: on Linux its kernel id is the pid."""
+        return self.name == "MainThread" or self.tid == self.pid
+
+
+def parse_pyspy(data: bytes) -> list[ThreadStack]:
+    """Threads of a dump. Raises `UnreadableInput` if the bytes are not such a dump."""
+    try:
+        threads = json.loads(data)
+        if not isinstance(threads, list):
+            raise TypeError("the top level is not a list")
+        return [_thread(item) for item in threads[:_THREAD_LIMIT]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnreadableInput(
+            f"not a py-spy dump ({str(error)[:120]})", "Take one: py-spy dump --json --pid PID"
+        ) from error
+
+
+def _thread(item: dict[str, object]) -> ThreadStack:
+    frames = item["frames"]
+    if not isinstance(frames, list):
+        raise TypeError("frames is not a list")
+    return ThreadStack(
+        pid=_whole(item.get("pid")),
+        tid=_whole(item.get("os_thread_id") or item.get("thread_id")),
+        name=str(item.get("thread_name") or "")[:_TEXT_LIMIT],
+        running=bool(item.get("active")),
+        owns_gil=bool(item.get("owns_gil")),
+        frames=tuple(_frame(frame) for frame in frames[:_FRAME_LIMIT]),
+    )
+
+
+def _frame(item: dict[str, object]) -> Frame:
+    return Frame(
+        str(item.get("filename") or "")[:_TEXT_LIMIT],
+        _whole(item.get("line")),
+        str(item.get("name") or "")[:_TEXT_LIMIT],
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

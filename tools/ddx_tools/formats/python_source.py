@@ -1,0 +1,153 @@
+"""What the text of a Python program says about two of its lines.
+
+Two ranks run the same program. Where their stacks part, the source often says why: one is past the loop that
+the other is in, one took the other branch of an `if`, one is inside `if rank == 0:`. This module reads that
+from the syntax tree; nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_GUARD_LIMIT = 200
+_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+# Words by which programs ask "which rank am I?"; a guard that holds one of them treats ranks differently.
+_RANK_WORDS = re.compile(
+    r"(?<![A-Za-z])_?(?:(?:global|local|node|dp|tp|pp|my|data_parallel|model_parallel)_)?rank(?:_?(?:id|zero|0))?(?![a-z])"
+    r"|is_(?:local_)?(?:main|master|chief|first|last)(?:_(?:process|rank|worker))?"
+    r"|(?:main|master)_process|process_index|is_rank_?(?:zero|0)|is_(?:first|last)_stage|stage_(?:index|id)",
+    re.I,
+)
+
+Step = tuple[ast.AST, str, int]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Where a line stands to a peer's line in the same function."""
+
+    kind: str
+    """same_line | before | after | past_loop | other_branch | unrelated"""
+    guard: str | None = None
+    """Source text of the condition that parts them."""
+    guard_side: str | None = None
+    """Whose line the condition encloses: rank | peer | both (the two branches of one `if`)."""
+    guard_on_rank: bool = False
+    """The condition asks which rank it is."""
+    leaves: bool = False
+    """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
+
+
+UNRELATED = Relation("unrelated")
+
+
+class PythonSource:
+    """A source file. Text that does not parse still gives its lines."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines()
+        try:
+            self._tree: ast.AST | None = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._tree = None
+
+    def line_text(self, line: int) -> str | None:
+        """The text of a line (1-based), stripped."""
+        return self._lines[line - 1].strip() if 0 < line <= len(self._lines) else None
+
+    def qualified(self, line: int, function: str) -> str:
+        """`Class.method` for a function name seen at a line; the bare name if the tree does not know better."""
+        names = [scope.name for scope in self._scopes(line)]
+        if function in names:
+            last = len(names) - 1 - names[::-1].index(function)
+            return ".".join(names[: last + 1])
+        return function
+
+    def relation(self, line: int, peer_line: int) -> Relation:
+        """How a line stands to a peer's line in the same function."""
+        if line == peer_line:
+            return Relation("same_line")
+        ours, theirs = self._path(line), self._path(peer_line)
+        if not ours or not theirs:
+            return UNRELATED
+        common = 0
+        while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
+            common += 1
+        if common == len(ours) or common == len(theirs):
+            return Relation("same_line")
+        return self._parted(ours[common:], theirs[common:])
+
+    def _parted(self, ours: list[Step], theirs: list[Step]) -> Relation:
+        parent, field, index = ours[0]
+        _, peer_field, peer_index = theirs[0]
+        if field != peer_field:
+            guard = _condition(parent)
+            if guard is None:
+                return UNRELATED
+            return Relation("other_branch", guard, "both", _asks_for_rank(guard))
+        if index < peer_index:
+            kind = "before"
+        else:
+            kind = "past_loop" if any(isinstance(node, _LOOPS) for node, _, _ in theirs[1:]) else "after"
+        for side, path in (("rank", ours), ("peer", theirs)):
+            guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
+            if guards:
+                leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
+                return Relation(kind, guards[0], side, _asks_for_rank(guards[0]), leaves)
+        return Relation(kind)
+
+    def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+        return [node for node, _, _ in self._walk(line) if isinstance(node, _SCOPES)]
+
+    def _path(self, line: int) -> list[Step]:
+        """(statement's parent, field, index) from the innermost function down to the line's statement."""
+        steps = self._walk(line)
+        start = max((i for i, (node, _, _) in enumerate(steps) if isinstance(node, _SCOPES)), default=0)
+        return steps[start:]
+
+    def _walk(self, line: int) -> list[Step]:
+        """From the module to the innermost statement that holds a line: at each level which child was taken."""
+        steps: list[Step] = []
+        node = self._tree
+        while node is not None:
+            child = next((found for found in _statements(node) if _holds(found[2], line)), None)
+            if child is None:
+                break
+            field, index, statement = child
+            steps.append((node, field, index))
+            node = statement
+        return steps
+
+
+def _statements(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):
+            for index, statement in enumerate(block):
+                yield field, index, statement
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first = min([getattr(node, "lineno", 0), *(d.lineno for d in getattr(node, "decorator_list", []))], default=0)
+    if isinstance(node, ast.match_case):
+        return node.pattern.lineno <= line <= (node.body[-1].end_lineno or 0)
+    return first <= line <= (getattr(node, "end_lineno", None) or 0)
+
+
+def _condition(node: ast.AST) -> str | None:
+    return ast.unparse(node.test)[:_GUARD_LIMIT] if isinstance(node, ast.If | ast.While) else None
+
+
+def _leaves(node: ast.AST, field: str) -> bool:
+    block: list[ast.AST] = getattr(node, field, None) or []
+    return isinstance(node, ast.If) and bool(block) and isinstance(block[-1], _LEAVING)
+
+
+def _asks_for_rank(guard: str) -> bool:
+    return bool(_RANK_WORDS.search(guard))

@@ -1,0 +1,25 @@
+"""The list of probes. What stands here is a sub-command, an MCP tool and a name in playbooks; nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddx_tools.errors import UsageError
+from ddx_tools.probe import Probe
+from ddx_tools.probes import flight_recorder, job_log, jobs, native_stacks, stacks
+
+PROBES: tuple[Probe[Any], ...] = (
+    jobs.PROBE,
+    stacks.PROBE,
+    native_stacks.PROBE,
+    flight_recorder.PROBE,
+    job_log.PROBE,
+)
+
+
+def probe(probe_id: str) -> Probe[Any]:
+    """A probe by its id."""
+    for one in PROBES:
+        if one.id == probe_id:
+            return one
+    raise UsageError(f"there is no probe {probe_id!r}", f"Known: {', '.join(p.id for p in PROBES)}")

@@ -1,0 +1,83 @@
+"""Probe `native_stacks`: one process in depth, with its C frames or its local variables.
+
+Apart from `stacks` because it holds the process longer (symbols of a torch process take seconds) and because
+local variables may show data.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ddx_tools.errors import HostError
+from ddx_tools.hosts.base import Host
+from ddx_tools.model import Finding
+from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows
+from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.stacks.rows import STACK, stack_rows
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+
+class NativeStacksArgs(ProbeArgs):
+    """Arguments of `native_stacks`."""
+
+    ranks: list[int] = Field(default_factory=list, description="Ranks to look at; none: all of the job.")
+    show_locals: bool = Field(False, description="Local variables instead of C frames. They may show data.")
+    timeout_s: float = Field(30.0, ge=1, le=300, description="Deadline for each process, seconds.")
+
+
+def capture(host: Host, args: NativeStacksArgs) -> Raw:
+    """One deep dump of each rank asked for, one after the other."""
+    raw = Raw(host.name)
+    job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
+    for member in job.live:
+        if member.pid is None or (args.ranks and member.rank not in args.ranks):
+            continue
+        facts = {
+            "pid": member.pid,
+            "rank": member.rank,
+            "role": member.role,
+            "look": 1,
+            "taken_s": host.now(),
+        }
+        try:
+            dump = host.stack(
+                member.pid,
+                native=not args.show_locals,
+                show_locals=args.show_locals,
+                timeout_s=args.timeout_s,
+            )
+            raw.items.append(RawItem(STACK, dump.data, dump.source, facts))
+        except HostError as error:
+            raw.failed(f"rank {member.rank} (pid {member.pid})", error, "its native stack stays unknown")
+    return raw
+
+
+def parse(raw: Raw) -> Rows:
+    """Rows of `stack_threads` and `stack_frames`; C frames are frames without a Python file."""
+    return stack_rows(raw)
+
+
+def analyse(store: Store) -> list[Finding]:
+    """Nothing beyond the rows: native frames are for reading."""
+    return []
+
+
+PROBE = Probe(
+    id="native_stacks",
+    title="Native stacks and locals",
+    description=(
+        "Dump one or all ranks with native (C, C++, CUDA runtime) frames, or with local variables. Holds each "
+        "process for up to seconds; use it after `stacks`, where Python frames do not tell enough."
+    ),
+    args=NativeStacksArgs,
+    finding_codes=(),
+    capture=capture,
+    parse=parse,
+    analyse=analyse,
+    read_only=False,
+)

@@ -1,0 +1,208 @@
+"""Probe `stacks`: what every rank is doing, and who is the odd one out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from ddx_tools.errors import HostError, UnreadableInput
+from ddx_tools.formats.frame_classes import KernelView, frame_rules
+from ddx_tools.formats.launchers import Member
+from ddx_tools.formats.pyspy_json import ThreadStack, parse_pyspy
+from ddx_tools.hosts.base import Host
+from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
+from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.stacks.findings import stack_findings
+from ddx_tools.stacks.rows import (
+    AFTER,
+    BEFORE,
+    SOURCE,
+    STACK,
+    THREADS,
+    KernelReading,
+    kernel_readings,
+    stack_rows,
+)
+
+_PARALLEL = 8
+_DUMP_DEADLINE_S = 8.0
+_SOURCE_LIMIT_FILES = 40
+_SOURCE_LIMIT_BYTES = 512 << 10
+_STOPPED_STATES = frozenset("TtD")
+
+
+class StacksArgs(ProbeArgs):
+    """Arguments of `stacks`."""
+
+    looks: int = Field(1, ge=1, le=2, description="Look once, or twice to see which ranks move.")
+    apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two looks.")
+    confirm_s: float = Field(
+        0.0,
+        ge=0,
+        le=120,
+        description="If ranks wait and none moved, look once more after this many seconds, unless the kernel says "
+        "that they have waited that long already.",
+    )
+
+
+@dataclass
+class _Process:
+    """A process to look at, and the threads that its last dump showed."""
+
+    pid: int
+    rank: int | None
+    role: str
+    tids: tuple[int, ...] = ()
+
+
+def capture(host: Host, args: StacksArgs) -> Raw:
+    """Dump all ranks in parallel, once or several times; one that fails does not stop the others."""
+    raw = Raw(host.name)
+    job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
+    ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
+    raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
+    _look(host, raw, ranks, 1)
+    watched = [*ranks, *_workers_of_interest(raw, job.members)]
+    if len(watched) > len(ranks):
+        _look(host, raw, watched[len(ranks) :], 1)
+    if args.looks > 1:
+        host.pause(args.apart_s)
+        _look(host, raw, watched, 2)
+        if _must_confirm(raw, args.confirm_s):
+            host.pause(args.confirm_s)
+            _look(host, raw, watched, 3)
+    _read_sources(host, raw)
+    return raw
+
+
+def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
+    """One look: what the kernel says before the dump, the dump, what the kernel says after it.
+
+    A dump pauses the process, which counts as having run; so movement is measured between the reading after
+    one dump and the reading before the next, when nothing of ours touches the threads.
+    """
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        for items, failure in pool.map(lambda process: _look_at(host, process, look), processes):
+            raw.items.extend(items)
+            if failure:
+                process, error = failure
+                what = f"rank {process.rank} (pid {process.pid})"
+                raw.failed(what, error, "nobody knows what this rank is doing")
+
+
+def _look_at(host: Host, process: _Process, look: int) -> tuple[list[RawItem], tuple[_Process, HostError] | None]:
+    facts = {"pid": process.pid, "rank": process.rank, "role": process.role, "look": look}
+    items: list[RawItem] = []
+    try:
+        before = host.threads(process.pid, process.tids or (process.pid,))
+        items.append(RawItem(THREADS, before.data, before.source, {**facts, "phase": BEFORE}))
+        states = {reading.state for reading in kernel_readings(before.data).values()}
+        taken_s = host.now()
+        blocking = not states & _STOPPED_STATES
+        dump = host.stack(process.pid, blocking=blocking, timeout_s=_DUMP_DEADLINE_S)
+        items.append(RawItem(STACK, dump.data, dump.source, {**facts, "taken_s": taken_s}))
+        process.tids = tuple(sorted(thread.tid for thread in parse_pyspy(dump.data)))
+        after = host.threads(process.pid, process.tids)
+        items.append(RawItem(THREADS, after.data, after.source, {**facts, "phase": AFTER}))
+    except HostError as error:
+        return items, (process, error)
+    except UnreadableInput as error:
+        return items, (process, HostError(error.message, error.help))
+    return items, None
+
+
+def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
+    for item in raw.of(STACK):
+        if item.facts["look"] == look and item.facts["role"] == "rank":
+            yield from ((item, thread) for thread in parse_pyspy(item.data) if thread.is_main)
+
+
+def _activity(raw: Raw, item: RawItem, thread: ThreadStack) -> str:
+    """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
+    reading = _reading(raw, item.facts["pid"], item.facts["look"], AFTER, thread.tid)
+    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else None
+    return frame_rules().activity(thread.frames, thread.running, None, kernel).name
+
+
+def _reading(raw: Raw, pid: int, look: int, phase: str, tid: int) -> KernelReading | None:
+    for item in raw.of(THREADS):
+        facts = item.facts
+        if (facts["pid"], facts["look"], facts["phase"]) == (pid, look, phase):
+            return kernel_readings(item.data).get(tid)
+    return None
+
+
+def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
+    """Worker processes of the ranks that wait for their data loader: only there they decide."""
+    hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(raw, i, thread) == "data_wait"}
+    workers = [m for m in members if m.role == "dataloader_worker" and m.rank in hungry]
+    return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
+
+
+def _must_confirm(raw: Raw, confirm_s: float) -> bool:
+    """Whether ranks wait, none of them moved, and nothing yet says that they have waited long enough."""
+    if not confirm_s:
+        return False
+    waits = frame_rules().waits_for_peers
+    shortest = None
+    for item, thread in _main_threads(raw, 2):
+        pid, tid = item.facts["pid"], thread.tid
+        if _activity(raw, item, thread) not in waits:
+            continue
+        then, now = _reading(raw, pid, 1, AFTER, tid), _reading(raw, pid, 2, BEFORE, tid)
+        if then and now and now.ran_since(then):
+            return False
+        first = _reading(raw, pid, 1, BEFORE, tid)
+        waited = (first.blocked_s if first else None) or 0.0
+        shortest = waited if shortest is None else min(shortest, waited)
+    return shortest is not None and shortest < confirm_s
+
+
+def _read_sources(host: Host, raw: Raw) -> None:
+    """The program texts behind the frames, each once."""
+    rules = frame_rules()
+    files: dict[str, None] = {}
+    for item in raw.of(STACK):
+        for thread in parse_pyspy(item.data):
+            files.update(dict.fromkeys(frame.file for frame in thread.frames if rules.wants_source(frame)))
+    for file in list(files)[:_SOURCE_LIMIT_FILES]:
+        try:
+            text = host.read(file, max_bytes=_SOURCE_LIMIT_BYTES)
+        except HostError:
+            continue  # a frame without text is still a frame: file and line are known
+        raw.items.append(RawItem(SOURCE, text.data, text.source, {"file": file}))
+
+
+PROBE = Probe(
+    id="stacks",
+    title="Stacks of all ranks",
+    description=(
+        "Dump the Python stack of every rank of a live job (py-spy, all ranks in parallel), say what each is doing "
+        "(which collective, data loading, checkpoint, breakpoint, lock, sleep, …), group ranks that are in the same "
+        "place and name the odd ones with their line of code. Start here for a hang: a job that is stuck or frozen."
+    ),
+    args=StacksArgs,
+    finding_codes=(
+        "job.progressing",
+        "job.starting",
+        "rank.stopped",
+        "rank.uninterruptible",
+        "rank.outside_collective",
+        "rank.lock_wait",
+        "rank.worker_stuck",
+        "collective.peers_wait",
+        "collective.operation_mismatch",
+        "collective.call_site_mismatch",
+        "collective.all_entered",
+        "p2p.circular_wait",
+        "p2p.unmatched",
+        "pipeline.schedule_differs",
+    ),
+    capture=capture,
+    parse=stack_rows,
+    analyse=stack_findings,
+)

@@ -1,0 +1,201 @@
+"""What the stacks of all ranks show. It says what was seen; why stands in the playbooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddx_tools.formats.frame_classes import frame_rules
+from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
+from ddx_tools.stacks.divergence import Parting, ProgramTexts
+from ddx_tools.stacks.point_to_point import point_to_point
+from ddx_tools.stacks.view import RankView, rank_views
+from ddx_tools.stacks.within_rank import lock_waits, stuck_workers
+from ddx_tools.store import Store
+
+
+def stack_findings(store: Store) -> list[Finding]:
+    """Findings over the merged rows of all hosts."""
+    views = rank_views(store)
+    texts = ProgramTexts(store)
+    stopped = [view for view in views if view.stopped]
+    awake = [view for view in views if not view.stopped]
+    waiting = [view for view in awake if view.waits_for_peers]
+    outside = [view for view in awake if not view.waits_for_peers]
+    findings = [*map(_stopped, stopped), *_held_in_kernel(outside)]
+    findings += _progress(awake, waiting, outside)
+    if any(view.moved for view in waiting):
+        return findings
+    findings += _peers_wait(waiting)
+    if waiting:
+        findings += _outside(outside, waiting, texts)
+        findings += lock_waits(store, outside)
+        findings += stuck_workers(store, outside)
+    if not outside and not stopped:
+        findings += _disagreements(store, waiting, texts)
+    return findings
+
+
+def _stopped(view: RankView) -> Finding:
+    how = "stopped by a debugger" if view.state == "t" else "stopped by a signal"
+    return make_finding(
+        "rank.stopped",
+        Severity.FAILURE,
+        [view],
+        f"{rank_list([view.rank])} is {how} (state {view.state}){at(view)}",
+        state=view.state,
+    )
+
+
+def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
+    return [
+        make_finding(
+            "rank.uninterruptible",
+            Severity.FAILURE,
+            [view],
+            f"{rank_list([view.rank])} sits in an uninterruptible kernel call (state D){at(view)}",
+        )
+        for view in views
+        if view.state == "D" and not view.moved
+    ]
+
+
+def _progress(awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView]) -> list[Finding]:
+    starting = [view for view in outside if view.activity in frame_rules().starting]
+    if awake and len(starting) * 2 >= len(awake):
+        summary = f"{len(starting)} of {len(awake)} ranks are still starting ({starting[0].activity})"
+        return [make_finding("job.starting", Severity.INFO, starting, summary)]
+    moving = [view for view in waiting if view.moved]
+    if moving:
+        summary = f"{rank_list([v.rank for v in moving])} moved on between two looks: the job makes steps"
+        return [make_finding("job.progressing", Severity.INFO, moving, summary)]
+    if outside and not waiting and all(view.moved for view in outside):
+        summary = f"no rank waits for another, and all {len(outside)} run"
+        return [make_finding("job.progressing", Severity.INFO, outside, summary)]
+    return []
+
+
+def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
+    """One finding for each operation and place in which ranks wait."""
+    findings = []
+    for members in grouped(waiting, lambda view: (view.operation, view.place and view.place.short())):
+        wait_s = min(view.wait_s for view in members)
+        ranks = [view.rank for view in members]
+        verb = "waits" if len(ranks) == 1 else "wait"
+        findings.append(
+            make_finding(
+                "collective.peers_wait",
+                Severity.WARNING,
+                members,
+                f"{rank_list(ranks)} {verb} in {members[0].operation}{at(members[0])}",
+                operation=members[0].operation,
+                kind=members[0].activity,
+                wait_s=wait_s,
+                contexts=list(members[0].contexts),
+            )
+        )
+    return findings
+
+
+def _outside(outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    findings = []
+    for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
+        odd = members[0]
+        ranks = [view.rank for view in members]
+        parting = texts.parting(odd, _nearest(odd, waiting))
+        moving = any(view.moved for view in members)
+        finding = make_finding(
+            "rank.outside_collective",
+            Severity.WARNING,
+            members,
+            f"{rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} not in it: "
+            f"{_activity_words(odd, moving)}{at(odd)}",
+            minority=len(outside) < len(waiting),
+            moving=moving,
+            **_description(odd, parting),
+        )
+        finding.locations = places_of([odd.place, parting.place])
+        findings.append(finding)
+    return findings
+
+
+def _activity_words(view: RankView, moving: bool) -> str:
+    words = frame_rules().words(view.activity)
+    return f"{words}, and it moves" if moving and view.activity in frame_rules().busy else words
+
+
+def _description(view: RankView, parting: Parting) -> dict[str, Any]:
+    """What a playbook may ask about a rank that is elsewhere."""
+    relation = parting.relation
+    return {
+        "activity": view.activity,
+        "operation": view.operation,
+        "contexts": list(view.contexts),
+        "relation": relation.kind,
+        "guard": relation.guard,
+        "guard_side": relation.guard_side,
+        "guard_on_rank": relation.guard_on_rank,
+        "leaves": relation.leaves,
+        "user_functions": [name for _, _, name in view.user_stack],
+        "left_at": parting.place.short() if parting.place else None,
+        "rank0": view.rank == 0,
+    }
+
+
+def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
+    """The peer whose stack shares most with the rank's; of equals, the first."""
+
+    def shared(peer: RankView) -> int:
+        pairs = zip(view.user_stack, peer.user_stack, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), len(view.user_stack))
+
+    return max(peers, key=shared)
+
+
+def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    """All ranks wait for each other: in what do they differ?"""
+    p2p = [view for view in waiting if view.activity == "p2p"]
+    if p2p:
+        return point_to_point(store, p2p, all_in_p2p=len(p2p) == len(waiting))
+    by_operation = grouped(waiting, lambda view: view.operation)
+    if len(by_operation) > 1:
+        return [_mismatch("collective.operation_mismatch", by_operation, texts)]
+    by_site = grouped(waiting, lambda view: view.user_stack)
+    if len(by_site) > 1:
+        return [_mismatch("collective.call_site_mismatch", by_site, texts)]
+    if len(waiting) > 1:
+        summary = f"all {len(waiting)} ranks that were read wait in {waiting[0].operation}{at(waiting[0])}"
+        wait_s = min(view.wait_s for view in waiting)
+        return [
+            make_finding(
+                "collective.all_entered",
+                Severity.WARNING,
+                waiting,
+                summary,
+                operation=waiting[0].operation,
+                wait_s=wait_s,
+            )
+        ]
+    return []
+
+
+def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts) -> Finding:
+    """The finding's ranks are the clear minority; with a tie it names nobody."""
+    odd, usual, tie = minority_of(parties)
+    views = odd or [view for members in parties for view in members]
+    parting = texts.parting(views[0], usual[0])
+    sides = "; ".join(f"{rank_list([v.rank for v in m])} in {m[0].operation}{at(m[0])}" for m in parties)
+    finding = make_finding(
+        code,
+        Severity.FAILURE,
+        views,
+        f"ranks wait for each other in different calls: {sides}",
+        minority=bool(odd),
+        tie=tie,
+        peer_operation=usual[0].operation,
+        **_description(views[0], parting),
+    )
+    if odd:
+        finding.locations = places_of([*(view.place for view in odd), parting.place])
+    return finding

@@ -1,0 +1,183 @@
+"""Raw dumps, kernel readings and program texts of one host → rows of the evidence store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.frame_classes import KernelView, frame_rules
+from ddx_tools.formats.pyspy_json import Frame, ThreadStack, parse_pyspy
+from ddx_tools.formats.python_source import PythonSource
+from ddx_tools.probe import Raw, RawItem, Rows
+
+STACK, THREADS, SOURCE = "stack", "threads", "source"
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass
+class _Texts:
+    """Program texts by file name, parsed when first asked for."""
+
+    raw: dict[str, str]
+    parsed: dict[str, PythonSource] = field(default_factory=dict)
+
+    def of(self, file: str) -> PythonSource | None:
+        if file not in self.raw:
+            return None
+        if file not in self.parsed:
+            self.parsed[file] = PythonSource(self.raw[file])
+        return self.parsed[file]
+
+    def line(self, frame: Frame) -> str | None:
+        text = self.of(frame.file)
+        return text.line_text(frame.line) if text else None
+
+    def qualified(self, frame: Frame) -> str:
+        """The function with its class: py-spy knows it from `self`, else the program text does."""
+        text = self.of(frame.file)
+        if text is None or "." in frame.function:
+            return frame.function
+        return text.qualified(frame.line, frame.function)
+
+
+@dataclass(frozen=True)
+class KernelReading:
+    """One thread as the kernel saw it at one moment."""
+
+    state: str | None
+    wchan: str | None
+    syscall: str | None
+    blocked_on: str | None
+    switches: int | None
+    cpu_ns: int | None
+    blocked_s: float | None
+
+    def ran_since(self, earlier: KernelReading) -> bool | None:
+        """Whether the thread ran between two readings; None if the kernel does not say."""
+        if self.switches is None or earlier.switches is None:
+            return None
+        ran = self.switches > earlier.switches
+        return ran or (self.cpu_ns or 0) > (earlier.cpu_ns or 0)
+
+
+def stack_rows(raw: Raw) -> Rows:
+    """Rows of `stack_threads`, `stack_frames` and `sources`."""
+    texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
+    readings = _readings(raw)
+    rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
+    for item in raw.of(STACK):
+        try:
+            threads = parse_pyspy(item.data)
+        except UnreadableInput as error:
+            raw.problems.append(f"{item.source}: {error.message}")
+            continue
+        for thread in threads:
+            if thread.pid in (0, item.facts["pid"]):
+                rows["stack_threads"].append(_thread_row(raw.host, item, thread, texts, readings))
+                rows["stack_frames"].extend(_frame_rows(raw.host, item, thread, texts))
+    for item in raw.of(SOURCE):
+        text = texts.raw[item.facts["file"]]
+        rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
+    return rows
+
+
+Readings = dict[tuple[int, int, str, int], KernelReading]
+"""By (pid, look, before or after that look's dump, tid)."""
+
+
+def _readings(raw: Raw) -> Readings:
+    readings: Readings = {}
+    for item in raw.of(THREADS):
+        for tid, reading in kernel_readings(item.data).items():
+            readings[item.facts["pid"], item.facts["look"], item.facts["phase"], tid] = reading
+    return readings
+
+
+def kernel_readings(data: bytes) -> dict[int, KernelReading]:
+    """Readings by thread id out of the host's `threads` answer."""
+    found: dict[int, KernelReading] = {}
+    for thread in json.loads(data).get("threads", []):
+        call = thread.get("syscall") or {}
+        found[thread["tid"]] = KernelReading(
+            state=thread.get("state"),
+            wchan=thread.get("wchan"),
+            syscall=call.get("name"),
+            blocked_on=call.get("target"),
+            switches=thread.get("voluntary_switches"),
+            cpu_ns=thread.get("cpu_ns"),
+            blocked_s=thread.get("blocked_s"),
+        )
+    return found
+
+
+def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, readings: Readings) -> dict[str, Any]:
+    pid, look = item.facts["pid"], item.facts["look"]
+    before = readings.get((pid, look, BEFORE, thread.tid))
+    now = before or readings.get((pid, look, AFTER, thread.tid))
+    last = readings.get((pid, look - 1, AFTER, thread.tid))
+    first = readings.get((pid, 1, BEFORE, thread.tid))
+    user = [frame for frame in thread.frames if frame.is_user]
+    innermost = user[0] if user else None
+    code = texts.line(innermost) if innermost else None
+    kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
+    activity = frame_rules().activity(thread.frames, thread.running, code, kernel)
+    return {
+        "host": host,
+        "rank": item.facts["rank"],
+        "pid": pid,
+        "role": item.facts["role"],
+        "snapshot": look,
+        "taken_s": item.facts["taken_s"],
+        "tid": thread.tid,
+        "thread": thread.name,
+        "is_main": thread.is_main,
+        "running": thread.running,
+        "owns_gil": thread.owns_gil,
+        "state": kernel.state,
+        "wchan": kernel.wchan,
+        "syscall": kernel.syscall,
+        "blocked_on": kernel.blocked_on,
+        "blocked_s": first.blocked_s if first else None,
+        "moved": now.ran_since(last) if now and last else None,
+        "activity": activity.name,
+        "operation": activity.operation,
+        "contexts": json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
+        "user_file": innermost.file if innermost else None,
+        "user_line": innermost.line if innermost else None,
+        "user_function": texts.qualified(innermost) if innermost else None,
+        "user_source": code,
+        "user_stack": json.dumps([_place(frame, texts) for frame in reversed(user)]),
+        "frames_key": _frames_key(thread.frames),
+        "source": item.source,
+    }
+
+
+def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) -> list[dict[str, Any]]:
+    return [
+        {
+            "host": host,
+            "pid": item.facts["pid"],
+            "snapshot": item.facts["look"],
+            "tid": thread.tid,
+            "depth": depth,
+            "file": frame.file,
+            "module": frame.module,
+            "line": frame.line,
+            "function": texts.qualified(frame),
+            "is_user": frame.is_user,
+            "code": texts.line(frame),
+        }
+        for depth, frame in enumerate(thread.frames)
+    ]
+
+
+def _place(frame: Frame, texts: _Texts) -> list[Any]:
+    return [frame.file, frame.line, texts.qualified(frame)]
+
+
+def _frames_key(frames: tuple[Frame, ...]) -> str:
+    text = "\n".join(f"{frame.module}:{frame.line}:{frame.bare_function}" for frame in frames)
+    return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:16]

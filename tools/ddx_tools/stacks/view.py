@@ -1,0 +1,113 @@
+"""Each rank's main thread over all looks: what it does, whether it moves, how long it has waited."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.formats.frame_classes import frame_rules
+from ddx_tools.model import Evidence, Location
+from ddx_tools.store import Store
+
+UserFrame = tuple[str, int, str]
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as its stacks show it."""
+
+    host: str
+    rank: int
+    pid: int
+    state: str | None
+    activity: str
+    operation: str | None
+    contexts: tuple[str, ...]
+    moved: bool | None
+    """It ran or its stack changed between looks; None if there was one look only or the kernel says nothing."""
+    wait_s: float
+    """For how long at least it has not moved, seconds."""
+    user_stack: tuple[UserFrame, ...]
+    """User frames, outermost first."""
+    user_source: str | None
+    frames_key: str
+    source: str
+
+    @property
+    def waits_for_peers(self) -> bool:
+        """It can only go on when other ranks act."""
+        return self.activity in frame_rules().waits_for_peers
+
+    @property
+    def stopped(self) -> bool:
+        """The kernel holds it stopped."""
+        return self.state in ("T", "t")
+
+    @property
+    def place(self) -> Location | None:
+        """Its innermost user line."""
+        return self.location(len(self.user_stack) - 1) if self.user_stack else None
+
+    def location(self, depth: int) -> Location:
+        """A user frame as a place; `depth` 0 is the outermost."""
+        file, line, function = self.user_stack[depth]
+        innermost = depth == len(self.user_stack) - 1
+        return Location(file=file, line=line, function=function, source=self.user_source if innermost else None)
+
+    @property
+    def doing(self) -> str:
+        """What it does, in words."""
+        return f"{self.activity}: {self.operation}" if self.operation else self.activity
+
+    def evidence(self) -> Evidence:
+        """Its dump, and the line that shows where it is."""
+        place = self.place
+        quote = f"{place.file}:{place.line} {place.function}" if place else self.doing
+        return Evidence(source=self.source, quote=quote)
+
+
+def rank_views(store: Store) -> list[RankView]:
+    """The main thread of every rank whose stack was read, by rank."""
+    rows = store.query(
+        "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL "
+        "ORDER BY rank, host, pid, snapshot"
+    )
+    looks: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        looks.setdefault((row["rank"], row["host"], row["pid"]), []).append(row)
+    return [_view(rank_rows) for rank_rows in looks.values()]
+
+
+def _view(rows: list[dict[str, Any]]) -> RankView:
+    last = rows[-1]
+    moved = _moved(rows)
+    observed_s = last["taken_s"] - rows[0]["taken_s"]
+    # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
+    blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
+    return RankView(
+        host=last["host"],
+        rank=last["rank"],
+        pid=last["pid"],
+        state=last["state"],
+        activity=last["activity"],
+        operation=last["operation"],
+        contexts=tuple(json.loads(last["contexts"])),
+        moved=moved,
+        wait_s=round(max(blocked_s + observed_s, 0.0), 1) if not moved else 0.0,
+        user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
+        user_source=last["user_source"],
+        frames_key=last["frames_key"],
+        source=last["source"],
+    )
+
+
+def _moved(rows: list[dict[str, Any]]) -> bool | None:
+    """A changed stack is movement. So is having run, except for a thread that spins while it waits."""
+    if len(rows) < 2:
+        return None
+    if len({row["frames_key"] for row in rows}) > 1:
+        return True
+    spins = rows[-1]["running"] and rows[-1]["activity"] in frame_rules().waits_for_peers
+    ran = [row["moved"] for row in rows[1:] if row["moved"] is not None]
+    return None if spins or not ran else any(ran)

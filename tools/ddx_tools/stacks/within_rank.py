@@ -1,0 +1,68 @@
+"""What holds a rank inside its own processes: locks of its threads, workers that do not move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddx_tools.formats.frame_classes import frame_rules
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.stacks.common import make_finding, place_of_row, places_of
+from ddx_tools.stacks.view import RankView
+from ddx_tools.store import Store
+
+
+def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+    """Threads that wait for locks in user code; two that wait at once may hold what the other wants."""
+    findings = []
+    for view in outside:
+        rows = store.query(
+            "SELECT t.* FROM stack_threads t JOIN stack_frames f USING (host, pid, snapshot, tid) "
+            "WHERE t.host = ? AND t.pid = ? AND t.activity = 'lock_wait' AND f.depth = 0 AND f.is_user "
+            "AND t.moved IS NOT TRUE AND t.snapshot = (SELECT max(snapshot) FROM stack_threads WHERE pid = t.pid) "
+            "ORDER BY t.is_main DESC, t.tid",
+            [view.host, view.pid],
+        )
+        if not rows:
+            continue
+        places = places_of(place_of_row(row) for row in rows)
+        names = ", ".join(f"{row['thread'] or row['tid']} at {place_of_row(row).short()}" for row in rows)
+        finding = make_finding(
+            "rank.lock_wait",
+            Severity.FAILURE,
+            [view],
+            f"threads of {rank_list([view.rank])} wait for locks: {names}",
+            threads=len(rows),
+            circular=len(rows) > 1,
+            main=bool(rows[0]["is_main"]),
+        )
+        finding.locations = places
+        findings.append(finding)
+    return findings
+
+
+def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+    """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work."""
+    findings = []
+    for view in outside:
+        rows = store.query(
+            "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE '%_worker' AND is_main "
+            "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
+            [view.host, view.rank],
+        )
+        stuck = [row for row in rows if row["activity"] != "worker_idle" and row["moved"] is False]
+        for row in stuck:
+            place = place_of_row(row)
+            words = frame_rules().words(row["activity"])
+            finding = make_finding(
+                "rank.worker_stuck",
+                Severity.FAILURE,
+                [view],
+                f"worker process {row['pid']} of {rank_list([view.rank])} does not move: {words} at {place.short()}",
+                role=row["role"],
+                activity=row["activity"],
+                pid=row["pid"],
+                worker_place=place.short(),
+            )
+            finding.evidence = [Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")]
+            findings.append(finding)
+    return findings
