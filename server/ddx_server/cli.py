@@ -1,0 +1,177 @@
+"""`ddx`: the command line.
+
+Heavy modules (the evidence store, playbooks, torch) are imported by the commands that need them, so that
+`ddx --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddx_server.output import (
+    EXIT_OURS,
+    JSON_OPTION,
+    SAVE_OPTION,
+    console,
+    error_console,
+    exit_with,
+    print_json,
+    progress_line,
+)
+from ddx_server.probe_commands import mount_probes
+from ddx_tools.errors import DdxError
+
+app = typer.Typer(
+    name="ddx",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Why is my distributed PyTorch job hung, crashed or slow? This rank, this line, this cause, this fix.
+
+[bold]ddx why[/bold]                       the job on this host
+[bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
+[bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
+[bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
+[bold]ddx doctor[/bold]                    what this machine lets ddx see
+
+Exit codes: 0 healthy, 1 diagnosed, 3 undecided, 2 wrong usage or unusable input, 70 an error of ddx.""",
+)
+
+TARGET = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Nothing: the job on this host. A pid (launcher or any rank), a bundle, files and directories "
+        "(logs, flight records, error files) in any mixture, or - for a log on standard input.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(rich_help_panel="Diagnose")
+def why(target: TARGET = None, save: SAVE_OPTION = None, as_json: JSON_OPTION = False) -> None:
+    """Say who hangs (or broke) the job, where in the program, why, and what to do."""
+    from ddx_server.render.diagnosis import render_diagnosis
+    from ddx_server.standard_input import on_disk
+    from ddx_tools.investigate import investigate
+
+    with progress_line(quiet=as_json) as progress, on_disk(target or []) as readable:
+        found = investigate(readable, save, progress)
+        progress("judging")
+        diagnosis = found.diagnose()
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        render_diagnosis(diagnosis, console(), found.origins)
+        if save:
+            console().print(f"saved: {save}    look again: ddx why {save}", style="dim")
+    exit_with(diagnosis)
+
+
+@app.command(rich_help_panel="Diagnose")
+def capture(
+    target: TARGET = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="New directory, or a name ending in .tar.zst.")] = Path(
+        "incident.tar.zst"
+    ),
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
+    from ddx_tools.investigate import investigate
+
+    with progress_line(quiet=as_json) as progress:
+        found = investigate(target or [], out, progress)
+    if as_json:
+        print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
+    else:
+        console().print(f"captured: {out}    diagnose: ddx why {out}")
+
+
+@app.command(rich_help_panel="Diagnose")
+def playbook(
+    page: Annotated[str | None, typer.Argument(help="Id of a symptom or a cause; none: list them.")] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Show a page of the decision tree: how to recognise a cause by hand, what decides it, how to fix it."""
+    from ddx_server.render.playbook import list_pages, show_page
+    from ddx_tools.playbook import Cause, Symptom, load_playbooks
+
+    playbooks = load_playbooks()
+    if page is None:
+        pages: list[Symptom | Cause] = [*playbooks.symptoms.values(), *playbooks.causes.values()]
+        if as_json:
+            print_json(json.dumps([{"id": p.id, "kind": p.kind, "title": p.title} for p in pages], indent=2))
+        else:
+            list_pages(playbooks, console())
+    elif as_json:
+        print_json(playbooks.page(page).model_dump_json(by_alias=True, indent=2))
+    else:
+        show_page(playbooks.page(page), console())
+
+
+@app.command(rich_help_panel="Prepare")
+def doctor(as_json: JSON_OPTION = False) -> None:
+    """What this machine lets ddx see, and what to do about each gap."""
+    from ddx_server.doctor import examine, render
+    from ddx_tools.hosts.local import LocalHost
+
+    report = examine(LocalHost())
+    if as_json:
+        print_json(report.model_dump_json(indent=2))
+    else:
+        render(report, console())
+
+
+@app.command(rich_help_panel="Diagnose")
+def schema() -> None:
+    """Print the JSON Schema of a diagnosis: what `ddx why --json` prints."""
+    from ddx_tools.model import Diagnosis
+
+    print_json(json.dumps(Diagnosis.model_json_schema(by_alias=True), indent=2))
+
+
+def _mount_extensions() -> None:
+    """Commands that other packages bring (`ddx.commands` entry points): name → a function with typer parameters."""
+    for entry in sorted(entry_points(group="ddx.commands"), key=lambda entry: entry.name):
+        app.command(entry.name, rich_help_panel="Learn")(entry.load())
+
+
+mount_probes(app)
+_mount_extensions()
+
+
+def main() -> None:
+    """Entry point: expected failures in two lines, unexpected ones as ours, Ctrl-C without a trace."""
+    try:
+        app()
+    except DdxError as error:
+        _explain(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except Exception as error:
+        if os.environ.get("DDX_DEBUG"):
+            raise
+        error_console().print(f"ddx failed: {type(error).__name__}: {error}", style="red", markup=False)
+        error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
+        sys.exit(EXIT_OURS)
+
+
+def _explain(error: DdxError) -> None:
+    if "--json" in sys.argv:
+        print_json(json.dumps({"error": error.message, "help": error.help}))
+        return
+    error_console().print(error.message, style="red", markup=False)
+    if error.help:
+        error_console().print(error.help, markup=False)

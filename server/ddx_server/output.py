@@ -1,0 +1,63 @@
+"""What all commands share: options, the consoles, progress, exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
+
+EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 2, 3, 70
+
+JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
+SAVE_OPTION = Annotated[
+    Path | None,
+    typer.Option("--save", help="Keep all raw material as a bundle: a new directory, or a name ending in .tar.zst."),
+]
+
+
+def console() -> Console:
+    """Standard output; colours only on a terminal (rich honours NO_COLOR)."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def error_console() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(text: str) -> None:
+    """JSON alone on standard output."""
+    sys.stdout.write(text + "\n")
+
+
+@contextmanager
+def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is being done; nothing if nobody looks at a terminal."""
+    terminal = error_console()
+    if quiet or not terminal.is_terminal:
+        yield lambda _: None
+        return
+    with terminal.status("starting …") as status:
+        yield lambda text: status.update(f"{text} …")
+
+
+def exit_with(outcome: Diagnosis | ProbeResult) -> NoReturn:
+    """End with the exit code that the outcome stands for."""
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _exit_code(outcome: Diagnosis | ProbeResult) -> int:
+    if isinstance(outcome, Diagnosis):
+        codes = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.DIAGNOSED: EXIT_DIAGNOSED}
+        return codes.get(outcome.verdict, EXIT_UNDECIDED)
+    if outcome.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
+        return EXIT_UNDECIDED
+    failed = any(finding.severity is Severity.FAILURE for finding in outcome.findings)
+    return EXIT_DIAGNOSED if failed else EXIT_HEALTHY

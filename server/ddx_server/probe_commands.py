@@ -1,0 +1,80 @@
+"""Turns the probe list into sub-commands: a probe's arguments model is its options, declared nowhere else."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from ddx_server.output import JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
+from ddx_tools.probe import Probe
+from ddx_tools.probes import PROBES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def mount_probes(app: typer.Typer) -> None:
+    """Add one sub-command per probe."""
+    for probe in PROBES:
+        help_text = probe.description if probe.read_only else f"{probe.description} (Not read-only: see above.)"
+        app.command(probe.command, help=help_text, rich_help_panel="Probes")(_command(probe))
+
+
+def _command(probe: Probe[Any]) -> Any:
+    def run(**given: Any) -> None:
+        from ddx_server.render.result import render_result
+        from ddx_tools.investigate import Step, run_probe
+
+        as_json: bool = given.pop("as_json")
+        save: Path | None = given.pop("save")
+        with progress_line(quiet=as_json) as progress:
+            result, _ = run_probe(Step(probe, given), progress, save)
+        if as_json:
+            print_json(result.model_dump_json(indent=2))
+        else:
+            render_result(result, console())
+        exit_with(result)
+
+    parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items()]
+    parameters += [
+        inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
+        inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON_OPTION),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__name__ = probe.id
+    return run
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = field.get_default(call_default_factory=True)
+    annotation: Any
+    if name == "target":
+        annotation = Annotated[list[str], typer.Argument(help=field.description, show_default=False)]
+    else:
+        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, **_bounds(field))
+        annotation = Annotated[field.annotation, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _bounds(field: FieldInfo) -> dict[str, Any]:
+    """`ge` and `le` of the model as the option's range, so that a wrong value is explained by the command line."""
+    if _plain_type(field.annotation) not in (int, float):
+        return {}
+    found: dict[str, Any] = {}
+    for constraint in field.metadata:
+        if (low := getattr(constraint, "ge", None)) is not None:
+            found["min"] = low
+        if (high := getattr(constraint, "le", None)) is not None:
+            found["max"] = high
+    return found
+
+
+def _plain_type(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(arg for arg in get_args(annotation) if arg is not type(None))
+    return annotation

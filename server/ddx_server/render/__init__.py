@@ -1,0 +1,1 @@
+"""From results to a terminal. Data is drawn here and nowhere else."""
