@@ -32,6 +32,7 @@ from ddx_tools.errors import DdxError
 app = typer.Typer(
     name="ddx",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -115,6 +116,33 @@ def playbook(
         print_json(playbooks.page(page).model_dump_json(by_alias=True, indent=2))
     else:
         show_page(playbooks.page(page), console())
+
+
+@app.command(
+    rich_help_panel="Prepare",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def run(
+    command: Annotated[list[str], typer.Argument(help="The launch command: torchrun --nproc-per-node 8 train.py …")],
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where logs and records go. Default: ddx-runs/<time>-<pid>.")
+    ] = None,
+    stall_after: Annotated[
+        float,
+        typer.Option(help="Capture (never kill) a job without output or collectives for this many seconds; 0: never."),
+    ] = 300.0,
+    rank_logs: Annotated[bool, typer.Option(help="Let torchrun keep a log per rank.")] = True,
+) -> None:
+    """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
+
+    Sets the variables that make a hang diagnosable (without overriding yours), keeps logs and flight records in one
+    directory, captures an incident when the job fails or stalls, and passes signals and the exit code through.
+    """
+    from ddx_server.incident import capture_incident
+    from ddx_server.run.command import RunOptions, run_command
+
+    options = RunOptions(dir=directory, stall_after_s=stall_after or None, rank_logs=rank_logs)
+    sys.exit(run_command(command, options, capture_incident))
 
 
 @app.command(rich_help_panel="Prepare")

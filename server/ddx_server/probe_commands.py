@@ -21,7 +21,7 @@ def mount_probes(app: typer.Typer) -> None:
     """Add one sub-command per probe."""
     for probe in PROBES:
         help_text = probe.description if probe.read_only else f"{probe.description} (Not read-only: see above.)"
-        app.command(probe.command, help=help_text, rich_help_panel="Probes")(_command(probe))
+        app.command(probe.command, help=help_text, short_help=probe.title, rich_help_panel="Probes")(_command(probe))
 
 
 def _command(probe: Probe[Any]) -> Any:

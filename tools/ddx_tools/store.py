@@ -11,22 +11,24 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-
 from ddx_tools.probe import Rows
 
 _TABLE = re.compile(r"^CREATE TABLE (\w+) \(", re.M)
 _COLUMN = re.compile(r"^\s+(\w+)\s+([A-Z]+(?:\[\])?)\s*,?\s*--\s*(.+?)\s*$")
 
-_ARROW_TYPES: dict[str, pa.DataType] = {
-    "VARCHAR": pa.string(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "INTEGER[]": pa.list_(pa.int32()),
-}
+@cache
+def _arrow_types() -> dict[str, Any]:
+    """Arrow types by SQL type; pyarrow and duckdb are imported where they are used, so that the CLI starts fast."""
+    import pyarrow as pa
+
+    return {
+        "VARCHAR": pa.string(),
+        "INTEGER": pa.int32(),
+        "BIGINT": pa.int64(),
+        "DOUBLE": pa.float64(),
+        "BOOLEAN": pa.bool_(),
+        "INTEGER[]": pa.list_(pa.int32()),
+    }
 
 
 @cache
@@ -57,6 +59,8 @@ class Store:
     """One bundle's rows, in memory."""
 
     def __init__(self) -> None:
+        import duckdb
+
         sql, described = _schema()
         self._db = duckdb.connect(":memory:")
         self._db.execute(sql)
@@ -67,6 +71,9 @@ class Store:
 
     def insert(self, rows: Rows) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
+        import pyarrow as pa
+
+        types = _arrow_types()
         for table, dicts in rows.items():
             if not dicts:
                 continue
@@ -75,7 +82,7 @@ class Store:
             if unknown:
                 raise KeyError(f"{table} has no column {sorted(unknown)}")
             arrays = {
-                name: pa.array([row.get(name) for row in dicts], type=_ARROW_TYPES[sql_type])
+                name: pa.array([row.get(name) for row in dicts], type=types[sql_type])
                 for name, (sql_type, _) in known.items()
             }
             self._db.register("incoming", pa.table(arrays))

@@ -1,0 +1,63 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer, pip and make: whatever else there is to
+# install goes into .venv, once.
+#
+#   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
+#   make test                   lint, types, tests
+#   make test-all               the long matrix as well
+#   make bench                  what ddx costs, against its targets
+#   make lint, make format      parts of the above; tidy the code
+#   make clean                  remove what was made, .venv included
+
+PYTHON ?= python3
+VENV ?= .venv
+
+# From the usual index this brings gigabytes of CUDA, which nothing here needs. Where that matters, name the
+# index of CPU wheels that pytorch.org gives for your platform: make test TORCH='torch==2.13.0 --index-url …'.
+# All of pip's own variables (PIP_INDEX_URL, …) work, too; a torch that .venv holds already is left as it is.
+TORCH ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all bench lint format setup clean
+
+demo: $(READY)
+	$(BIN)/ddx demo $(SCENARIO)
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(READY)
+
+# Without its package python3-venv, Debian's Python makes no environment with pip in it, but it has a pip that can.
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "No $(PYTHON) here. Name a Python of 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit("debug-distributed needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % v if v < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV) || \
+		{ $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; }
+
+$(READY): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || \
+		$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install --editable '.[lab,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

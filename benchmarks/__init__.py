@@ -1,0 +1,1 @@
+"""What ddx costs, against its targets: `make bench`. Real processes, real wall time; none of it is a test."""

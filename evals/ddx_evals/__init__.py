@@ -1,0 +1,1 @@
+"""Evaluation of ddx: the lab of real jobs, recorded incidents and scorers."""

@@ -1,0 +1,134 @@
+"""What one scenario is: a training job, an edit or a signal that spoils it, and the truth about it."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ddx_tools.resources import lab_dir
+
+Launcher = Literal["torchrun", "env"]
+Evidence = Literal["S", "F", "L"]
+Verdict = Literal["diagnosed", "undecided", "healthy"]
+
+_PLACEHOLDER = re.compile(r"\$([a-z]+)")
+
+
+class ScenarioError(Exception):
+    """A scenario file, or its edit of a job, is not usable. The text says which and why."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Edit(_Record):
+    """Replace the only occurrence of `find` in a file of the job."""
+
+    file: str
+    find: str
+    replace: str
+
+
+class SendSignal(_Record):
+    """A signal that the runner sends to one rank once the strike step was printed."""
+
+    name: Literal["SIGKILL", "SIGSTOP"]
+    rank: str = Field(description="a name out of `ranks`")
+
+
+class Settles(_Record):
+    """How one knows that the scenario has arrived where it is to be looked at.
+
+    quiet: the strike step is reached and no further step was printed for `seconds`.
+    exited: the launcher ended by itself.
+    flowing: `steps` more steps than the strike step were printed.
+    printed: `text` stands in the launcher's log since `seconds`.
+    """
+
+    how: Literal["quiet", "exited", "flowing", "printed"]
+    seconds: float = 4.0
+    steps: int = 10
+    text: str = ""
+
+
+class ExpectedPlace(_Record):
+    """A source line, by file of the job and by text, that counts as the place."""
+
+    file: str
+    contains: str
+
+
+class ExpectedTruth(_Record):
+    """What a diagnosis of the scenario has to say."""
+
+    verdicts: tuple[Verdict, ...] = Field(min_length=1)
+    causes: tuple[str, ...] = Field(default=(), description="accepted cause ids, best first")
+    culprits: dict[int, tuple[tuple[int, ...], ...]] = Field(
+        default_factory=dict, description="by number of ranks: the accepted sets of culprits, best first"
+    )
+    places: tuple[ExpectedPlace, ...] = ()
+
+
+class Scenario(_Record):
+    """One scenario of the lab.
+
+    `ranks` and `step` fill the placeholders (`$rank`, `$step`, …) of edits, arguments and texts;
+    `ranks` is given by number of ranks of the job.
+    """
+
+    row: str
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    title: str
+    job: str
+    evidence: tuple[Evidence, ...]
+    launcher: Launcher = "torchrun"
+    args: tuple[str, ...] = ()
+    stdin: Literal["closed", "open"] = "closed"
+    needs: tuple[str, ...] = Field(default=(), description="programs that have to be on PATH")
+    step: int = Field(default=20, ge=2, description="the step at which it strikes, unless the caller chooses")
+    ranks: dict[int, dict[str, int]] = Field(default_factory=dict)
+    patch: tuple[Edit, ...] = ()
+    signal: SendSignal | None = None
+    settles: Settles
+    truth: ExpectedTruth
+
+    @model_validator(mode="after")
+    def _truth_is_consistent(self) -> "Scenario":
+        diagnosed = "diagnosed" in self.truth.verdicts
+        if diagnosed != bool(self.truth.causes) or diagnosed != bool(self.truth.culprits):
+            raise ValueError("causes and culprits belong to exactly the scenarios that can be diagnosed")
+        if self.signal and any(self.signal.rank not in names for names in self.ranks.values()):
+            raise ValueError(f"signal names the rank {self.signal.rank!r}, which `ranks` does not give")
+        return self
+
+    def fill(self, text: str, nproc: int, step: int) -> str:
+        """Replace the placeholders that this scenario knows; any other `$` stays as it is."""
+        values = {"step": step, **self.ranks.get(nproc, {})}
+        return _PLACEHOLDER.sub(lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
+
+
+def load_scenarios(directory: Path | None = None) -> dict[str, Scenario]:
+    """The scenarios of a lab directory (default: ours), by id, ordered by row. Raises ScenarioError."""
+    directory = (directory or lab_dir()) / "scenarios"
+    scenarios: dict[str, Scenario] = {}
+    for path in sorted(directory.glob("*.yaml")):
+        try:
+            scenario = Scenario.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (ValidationError, yaml.YAMLError) as error:
+            raise ScenarioError(f"{path}: {error}") from error
+        if path.stem != scenario.id:
+            raise ScenarioError(f"{path}: holds the scenario {scenario.id!r}; name the file after it")
+        scenarios[scenario.id] = scenario
+    if not scenarios:
+        raise ScenarioError(f"no scenarios in {directory}")
+    return dict(sorted(scenarios.items(), key=lambda item: _row_key(item[1].row)))
+
+
+def _row_key(row: str) -> tuple[str, int, str]:
+    match = re.fullmatch(r"([hu]?)(\d+)([a-z]?)", row)
+    if not match:
+        raise ScenarioError(f"row {row!r}: expected such as 7, 10a, h2 or u1")
+    return match[1], int(match[2]), match[3]

@@ -1,0 +1,55 @@
+"""The truth about one run of a scenario, with the places resolved to lines of the copy that ran."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_evals.lab.scenario import Scenario, ScenarioError, Verdict
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source line that counts as the place: `file` is relative to the job's directory, `line` from 1."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is right to say about a run.
+
+    `causes`: accepted ids, best first. `culprits`: the accepted sets of ranks, best first. Both are empty
+    where naming a culprit would be a failure. `places`: any one of them is right; empty where the
+    scenario has no line to name.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    causes: tuple[str, ...]
+    culprits: tuple[frozenset[int], ...]
+    places: tuple[Place, ...]
+
+
+def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> Truth:
+    """The truth for `nproc` ranks, given the prepared copy in `workdir`. Raises ScenarioError."""
+    expected = scenario.truth
+    if expected.culprits and nproc not in expected.culprits:
+        raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks")
+    places: list[Place] = []
+    for place in expected.places:
+        wanted = scenario.fill(place.contains, nproc, step)
+        lines = (workdir / place.file).read_text(encoding="utf-8").splitlines()
+        found = [
+            Place(place.file, number, line.strip())
+            for number, line in enumerate(lines, 1)
+            if wanted in line and line.strip()
+        ]
+        if not found:
+            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}")
+        places.extend(found)
+    return Truth(
+        verdicts=expected.verdicts,
+        causes=expected.causes,
+        culprits=tuple(frozenset(ranks) for ranks in expected.culprits.get(nproc, ())),
+        places=tuple(places),
+    )

@@ -1,0 +1,32 @@
+"""The copy of a job that runs: a plain training directory, spoiled by the scenario's edits alone."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from ddx_evals.lab.scenario import Scenario, ScenarioError
+from ddx_tools.resources import lab_dir
+
+
+def new_workdir() -> Path:
+    """A fresh directory with a neutral name, such as /tmp/run-k3x9q2ab."""
+    return Path(tempfile.mkdtemp(prefix="run-")).resolve()
+
+
+def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:
+    """Copy the scenario's job into `workdir` and apply its edits. Raises ScenarioError."""
+    jobs_dir = lab_dir() / "jobs"
+    job_dir = jobs_dir / scenario.job
+    if not (job_dir / "train.py").is_file():
+        raise ScenarioError(f"scenario {scenario.id}: there is no job {scenario.job!r} in {jobs_dir}")
+    shutil.copytree(job_dir, workdir, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for edit in scenario.patch:
+        path = workdir / edit.file
+        source = path.read_text(encoding="utf-8") if path.is_file() else ""
+        found = source.count(edit.find)
+        if found != 1:
+            raise ScenarioError(
+                f"scenario {scenario.id}: {edit.file} holds {found} times, not once, the text {edit.find!r}"
+            )
+        replacement = scenario.fill(edit.replace, nproc, step)
+        path.write_text(source.replace(edit.find, replacement), encoding="utf-8")

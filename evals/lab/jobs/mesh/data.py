@@ -1,0 +1,23 @@
+"""Synthetic token sequences with a learnable next-token rule, one shard a data-parallel rank."""
+
+import torch
+
+VOCABULARY = 64
+LENGTH = 24
+
+
+class Shard:
+    def __init__(self, index: int, batch_size: int) -> None:
+        self.index = index
+        self.batch_size = batch_size
+        self.successor = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(7))
+
+    def batch(self, number: int) -> torch.Tensor:
+        """Tokens (batch, LENGTH)."""
+        generator = torch.Generator().manual_seed(self.index * 1_000_003 + number)
+        column = torch.randint(VOCABULARY, (self.batch_size,), generator=generator)
+        columns = [column]
+        for _ in range(LENGTH - 1):
+            column = self.successor[column]
+            columns.append(column)
+        return torch.stack(columns, dim=1)

@@ -1,0 +1,15 @@
+"""`ddx doctor`: what this machine lets ddx see, and what to do about each gap."""
+
+from __future__ import annotations
+
+from ddx_server.doctor.jobs import check_jobs
+from ddx_server.doctor.machine import check_machine
+from ddx_server.doctor.report import Check, DoctorReport, State, render
+from ddx_tools.hosts.base import Host
+
+__all__ = ["Check", "DoctorReport", "State", "examine", "render"]
+
+
+def examine(host: Host) -> DoctorReport:
+    """Look at the machine and at the jobs on it. Starts one Python process of its own, touches no other."""
+    return DoctorReport(host=host.name, checks=[*check_machine(host), *check_jobs(host)])

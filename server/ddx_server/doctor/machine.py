@@ -1,0 +1,163 @@
+"""What the machine allows: reading processes, pausing them for their stacks, room for a bundle."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ddx_server.doctor.report import Check, State
+from ddx_tools.errors import HostError, NotFound
+from ddx_tools.hosts.base import Host
+from ddx_tools.hosts.pyspy import PERMISSION_HELP, find_pyspy
+
+_CAP_SYS_PTRACE = 1 << 19  # include/uapi/linux/capability.h
+_BUNDLE_BYTES = 1 << 30
+"""Room to ask for: a bundle of a thousand ranks with long logs stays below it."""
+
+
+def check_machine(host: Host) -> Iterator[Check]:
+    """All checks that need no job."""
+    if sys.platform == "linux":
+        yield _proc(host)
+        yield _yama(host)
+        yield _capability(host)
+        yield _container(host)
+    else:
+        yield Check(
+            name="processes",
+            state=State.UNKNOWN,
+            detail="this is not Linux: no kernel state of threads, and stacks of other processes need root",
+            remedy="Stacks: sudo ddx why. Logs and bundles from a cluster are read here as anywhere.",
+        )
+    yield _pyspy(host)
+    yield _stacks(host)
+    yield _disk()
+
+
+def _proc(host: Host) -> Check:
+    try:
+        host.read("/proc/1/stat")
+    except HostError as error:
+        return Check(
+            name="/proc",
+            state=State.GAP,
+            detail=f"processes of other users are hidden (hidepid, or /proc is not mounted): {error.message}",
+            remedy="A job of your own user can be diagnosed; for any other: sudo ddx why",
+        )
+    return Check(name="/proc", state=State.OK, detail="processes of all users are listed")
+
+
+_YAMA = {
+    "0": "0: a user may read the stacks of all own processes",
+    "1": "1: a process may read only the stacks of what it started itself; root may read all",
+    "2": "2: only root may read stacks",
+    "3": "3: nobody may read stacks, not even root, until the next boot",
+}
+
+
+def _yama(host: Host) -> Check:
+    try:
+        scope = host.read("/proc/sys/kernel/yama/ptrace_scope").data.decode().strip()
+    except NotFound:
+        return Check(name="ptrace scope", state=State.OK, detail="unrestricted (this kernel has no Yama)")
+    except HostError as error:
+        return Check(name="ptrace scope", state=State.UNKNOWN, detail=error.message)
+    privileged = _has_capability(host)
+    allowed = scope == "0" or (scope in "12" and privileged)
+    remedy = "" if allowed else "sudo sysctl kernel.yama.ptrace_scope=0   (until the next boot), or: sudo ddx why"
+    if scope == "3":
+        remedy = "Set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot; until then only `ddx run` shows stacks."
+    state = State.OK if allowed else State.GAP
+    return Check(name="ptrace scope", state=state, detail=_YAMA.get(scope, scope[:40]), remedy=remedy)
+
+
+def _capability(host: Host) -> Check:
+    held = _has_capability(host)
+    if held is None:
+        return Check(name="CAP_SYS_PTRACE", state=State.UNKNOWN, detail="/proc/self/status does not say")
+    if held:
+        return Check(name="CAP_SYS_PTRACE", state=State.OK, detail="held: processes of all users can be read")
+    if os.geteuid() != 0:
+        user = f"not held: only jobs of this user (uid {os.geteuid()}) can be read"
+        return Check(name="CAP_SYS_PTRACE", state=State.OK, detail=user)
+    return Check(
+        name="CAP_SYS_PTRACE",
+        state=State.GAP,
+        detail="not held although this is root, as in a container started without it",
+        remedy="Start the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add), "
+        "or run ddx on its host.",
+    )
+
+
+def _has_capability(host: Host) -> bool | None:
+    try:
+        status = host.read("/proc/self/status").data.decode("utf-8", "replace")
+    except HostError:
+        return None
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
+    return bool(int(found[1], 16) & _CAP_SYS_PTRACE) if found else None
+
+
+def _container(host: Host) -> Check:
+    hints = [path for path in ("/.dockerenv", "/run/.containerenv") if host.glob(path)]
+    hints += ["KUBERNETES_SERVICE_HOST"] * ("KUBERNETES_SERVICE_HOST" in os.environ)
+    try:
+        own = host.read("/proc/self/uid_map").data.split() != [b"0", b"0", b"4294967295"]
+    except HostError:
+        own = False
+    hints += ["a user namespace of its own"] * own
+    if not hints:
+        return Check(name="container", state=State.OK, detail="no sign of one: all processes of the host can be seen")
+    detail = f"this looks like one ({', '.join(hints)}): only its own processes can be seen"
+    return Check(name="container", state=State.OK, detail=detail)
+
+
+def _pyspy(host: Host) -> Check:
+    try:
+        version = host.run([find_pyspy(), "--version"]).data.decode("utf-8", "replace").strip()
+    except HostError as error:
+        return Check(name="py-spy", state=State.GAP, detail=error.message, remedy=error.help or "pip install py-spy")
+    return Check(name="py-spy", state=State.OK, detail=version)
+
+
+def _stacks(host: Host) -> Check:
+    """Nothing but trying tells of Yama, SELinux, seccomp and containers: a Python process of our own is read."""
+    try:
+        with _own_python() as child:
+            host.stack(child.pid)
+    except HostError as error:
+        remedy = error.help or PERMISSION_HELP
+        return Check(name="stacks", state=State.GAP, detail=error.message, remedy=remedy)
+    except OSError as error:
+        return Check(name="stacks", state=State.UNKNOWN, detail=f"not tried: {sys.executable}: {error.strerror}")
+    return Check(name="stacks", state=State.OK, detail="py-spy read the stack of a Python process beside it")
+
+
+@contextmanager
+def _own_python() -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that waits, and ends with this block."""
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            if child.stdout:
+                child.stdout.readline()
+            yield child
+        finally:
+            child.kill()
+
+
+def _disk() -> Check:
+    places = dict.fromkeys([Path.cwd(), Path(tempfile.gettempdir())])
+    free = {place: shutil.disk_usage(place).free for place in places}
+    detail = ", ".join(f"{size / 2**30:.1f} GiB free in {place}" for place, size in free.items())
+    if min(free.values()) >= _BUNDLE_BYTES:
+        return Check(name="disk", state=State.OK, detail=detail)
+    remedy = "Save bundles elsewhere: ddx why --save /some/large/disk/incident.tar.zst; TMPDIR moves temporary files."
+    return Check(name="disk", state=State.GAP, detail=detail, remedy=remedy)

@@ -1,0 +1,101 @@
+"""Start the launcher and stand where it would have stood: signals reach it, and its end is ours.
+
+The launcher stays in our process group, so what the terminal sends (Ctrl-C, Ctrl-Z, hang-up) reaches it
+without us; what is sent to us alone is passed on. The kernel's own word, `si_code`, tells the two apart.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from ddx_tools.errors import UsageError
+
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_SI_KERNEL = 0x80
+_WAITED_FOR = (*FORWARDED, signal.SIGCHLD, signal.SIGWINCH)
+
+
+def find_program(name: str) -> str:
+    """The path of a command, as the shell would find it. Raises UsageError if there is none."""
+    program = shutil.which(name)
+    if program is None:
+        raise UsageError(
+            f"{name}: no such command",
+            "Type the launcher as you would without ddx: ddx run -- torchrun … train.py",
+        )
+    return program
+
+
+class Launcher:
+    """A child process whose signals and exit status pass through."""
+
+    def __init__(
+        self, program: str, argv: Sequence[str], environ: Mapping[str, str], descriptors: Mapping[int, int]
+    ) -> None:
+        """Start `program`; `descriptors` maps its descriptors to ours. Raises UsageError if that fails."""
+        # Blocked from here on: they wait for `wait`, none is lost in between. The child gets the old mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        self._mask_before = before
+        self.stop_asked = False
+        try:
+            self.pid = os.posix_spawn(
+                program,
+                list(argv),
+                dict(environ),
+                file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in descriptors.items()],
+                setsigmask=before,
+                # Python ignores these two, and an ignored signal stays ignored across exec.
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        except OSError as error:
+            self.release_signals()
+            raise UsageError(f"{program}: {error.strerror}", "Is it executable, and for this machine?") from error
+
+    def wait(self, on_resize: Callable[[], None], on_stop: Callable[[], None]) -> int:
+        """Pass signals on until the launcher ends; its exit code, or minus the signal that killed it.
+
+        `on_stop` is called before the first signal that asks the job to end is passed on, `on_resize` when the
+        terminal's size has changed.
+        """
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            info = signal.sigwaitinfo(_WAITED_FOR)
+            received = signal.Signals(info.si_signo)
+            if received == signal.SIGWINCH:
+                on_resize()
+            elif received != signal.SIGCHLD:
+                if received in STOPPING and not self.stop_asked:
+                    self.stop_asked = True
+                    on_stop()
+                if info.si_code != _SI_KERNEL:
+                    os.kill(self.pid, received)
+
+    def release_signals(self) -> None:
+        """From here on signals are our own again."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+
+
+def die_like(code: int) -> int:
+    """End as the launcher ended: the exit code to return, or death by the same signal."""
+    if code >= 0:
+        return code
+    killer = signal.Signals(-code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if killer not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(killer, signal.SIG_DFL)
+    os.kill(os.getpid(), killer)
+    return 128 + killer

@@ -1,0 +1,155 @@
+"""Pass the job's output through at once, byte for byte, and keep a copy in the run's directory.
+
+The job sees what it would see without us: a terminal (a pty of the same size) where our own output is one, a
+pipe where it is not, and one channel for both streams where ours are one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import stat
+import struct
+import termios
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 16
+_SEGMENT_BYTES = 64 << 20
+_POLL_MS = 100
+_DRAIN_SECONDS = 2.0
+
+
+class LauncherLog:
+    """The copy: at most two segments of 64 MiB, always with the end; a full disk stops only the copy."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("wb", buffering=0)
+        self._written = 0
+        self._lock = threading.Lock()
+        self.last_output_s = time.monotonic()
+
+    def write(self, data: bytes) -> None:
+        """Append; also the moment of the job's last sign of life on its output."""
+        with self._lock:
+            self.last_output_s = time.monotonic()
+            try:
+                if self._written > _SEGMENT_BYTES:
+                    self._file.close()
+                    self.path.rename(self.path.with_suffix(".1.log"))
+                    self._file = self.path.open("wb", buffering=0)
+                    self._written = 0
+                self._written += self._file.write(data)
+            except (OSError, ValueError):
+                return
+
+    def close(self) -> None:
+        """No more output."""
+        with self._lock:
+            self._file.close()
+
+
+@dataclass
+class Channel:
+    """One way out of the job: it writes to `inner`, we read `outer` and write to our descriptor `ours`."""
+
+    ours: int
+    outer: int
+    inner: int
+    is_terminal: bool
+    streams: list[int] = field(default_factory=list)
+    """Descriptors of the job (1, 2) that this channel carries."""
+
+
+def open_channels() -> list[Channel]:
+    """Channels for our stdout and stderr, one if both lead to the same place; closed ones are left out."""
+    channels: list[Channel] = []
+    seen: dict[tuple[int, int], Channel] = {}
+    for fd in (1, 2):
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            continue
+        place = (status.st_dev, status.st_ino)
+        if place not in seen:
+            seen[place] = _open(fd, status)
+            channels.append(seen[place])
+        seen[place].streams.append(fd)
+    return channels
+
+
+def _open(fd: int, status: os.stat_result) -> Channel:
+    if stat.S_ISCHR(status.st_mode) and os.isatty(fd):
+        outer, inner = pty.openpty()
+        # Bytes pass unchanged: our own terminal will do to them what it does.
+        modes = termios.tcgetattr(inner)
+        modes[1] &= ~termios.OPOST
+        termios.tcsetattr(inner, termios.TCSANOW, modes)
+        channel = Channel(fd, outer, inner, True)
+        copy_window_size([channel])
+        return channel
+    outer, inner = os.pipe()
+    return Channel(fd, outer, inner, False)
+
+
+def copy_window_size(channels: Iterable[Channel]) -> None:
+    """Give the job's terminals the size of ours."""
+    for channel in channels:
+        if not channel.is_terminal:
+            continue
+        size = fcntl.ioctl(channel.ours, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
+        fcntl.ioctl(channel.outer, termios.TIOCSWINSZ, size)
+
+
+class Pump:
+    """A thread that carries one channel's bytes until the job has closed it."""
+
+    def __init__(self, channel: Channel, log: LauncherLog) -> None:
+        self._channel = channel
+        self._log = log
+        self._deadline_s: float | None = None
+        self._thread = threading.Thread(target=self._carry, name="ddx-output", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The launcher has ended: carry what is on its way, but do not wait for processes it left behind."""
+        self._deadline_s = time.monotonic() + _DRAIN_SECONDS
+        self._thread.join()
+
+    def _carry(self) -> None:
+        outer, ours = self._channel.outer, self._channel.ours
+        poll = select.poll()
+        poll.register(outer, select.POLLIN)
+        try:
+            while True:
+                if not poll.poll(_POLL_MS):
+                    if self._deadline_s is not None:
+                        return
+                    continue
+                data = os.read(outer, _CHUNK_BYTES)
+                if not data:
+                    return
+                self._log.write(data)
+                _write_all(ours, data)
+                if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+                    return
+        except OSError:
+            # A pty ends with EIO. If our own reader is gone, closing tells the job so.
+            return
+        finally:
+            os.close(outer)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])

@@ -1,0 +1,112 @@
+"""What all tests share: what they need of the machine, and that they leave no process behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import settings
+
+IN_CI = bool(os.environ.get("DDX_CI"))
+
+# Children inherit it, and keep it when their parent dies: so orphans are found, too.
+_MARK = "DDX_TESTED_BY"
+
+settings.register_profile("ddx", deadline=None, derandomize=IN_CI)
+settings.load_profile("ddx")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real jobs last: what is quick speaks first."""
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs what this machine lacks; in CI nothing may be lacking."""
+    for marker in item.iter_markers("needs"):
+        for need in marker.args:
+            if reason := _lacks(need):
+                if IN_CI:
+                    pytest.fail(f"CI has to provide it: {reason}", pytrace=False)
+                pytest.skip(reason)
+
+
+@cache
+def _lacks(need: str) -> str | None:
+    """Why the machine cannot do this: `linux`, `root`, `ptrace`, `torch`, or the name of a program."""
+    if need == "linux":
+        return None if sys.platform == "linux" else "needs Linux"
+    if need == "root":
+        return None if os.geteuid() == 0 else "needs root"
+    if need == "torch":
+        return None if importlib.util.find_spec("torch") else "needs torch (pip install -e '.[lab]')"
+    if need == "ptrace":
+        return None if _may_dump_stacks() else "needs the right to read other processes' stacks (ptrace)"
+    return None if shutil.which(need) else f"needs {need} on PATH"
+
+
+def _may_dump_stacks() -> bool:
+    """Whether py-spy reads a process beside it; nothing but trying tells of containers, Yama and SELinux."""
+    pyspy = Path(sys.executable).with_name("py-spy")
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as beside:
+        assert beside.stdout is not None
+        beside.stdout.readline()
+        dump = subprocess.run([pyspy, "dump", "--pid", str(beside.pid)], capture_output=True, check=False)
+        beside.kill()
+    return dump.returncode == 0
+
+
+@pytest.fixture(autouse=True)
+def no_children_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test that leaves a child process behind."""
+    own = psutil.Process()
+    before = set(own.children())
+    yield
+    _expect_end([child for child in own.children() if child not in before], request.node.nodeid)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_orphans_left() -> Iterator[None]:
+    """Fail the run that leaves a process behind, also one whose parent is gone."""
+    mark = os.environ[_MARK] = str(os.getpid())
+    yield
+    del os.environ[_MARK]
+    marked = [process for process in psutil.process_iter() if _mark_of(process) == mark]
+    _expect_end([process for process in marked if process.pid != os.getpid()], "this run")
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(_MARK)
+    except (psutil.Error, OSError):
+        return None
+
+
+def _expect_end(processes: list[psutil.Process], whose: str) -> None:
+    """After a moment of grace kill what is left, so that it disturbs no other test, and fail."""
+    # multiprocessing keeps its tracker for as long as the interpreter lives.
+    commands = {process: _command(process) for process in processes}
+    ours = [p for p, command in commands.items() if "multiprocessing.resource_tracker" not in command]
+    _, left = psutil.wait_procs(ours, timeout=3)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=3)
+    if left:
+        names = "\n".join(f"{process.pid}: {commands[process][:200]}" for process in left)
+        pytest.fail(f"{whose} left processes behind:\n{names}", pytrace=False)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

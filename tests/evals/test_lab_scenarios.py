@@ -1,0 +1,110 @@
+"""The lab's scenarios as data: they fit their jobs, say the truth about them, and leave no trace in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddx_evals.lab import LabRun, Scenario, ScenarioError, load_scenarios
+from ddx_evals.lab.truth import resolve_truth
+from ddx_evals.lab.workspace import new_workdir, prepare
+
+SCENARIOS = load_scenarios()
+ROWS = {str(n) for n in range(1, 22)} - {"10"} | {"10a", "10b", "h1", "h2", "h3", "h4", "h5", "u1"}
+
+# Whoever reads a running job must not be told what it is there for.
+TELLTALE = re.compile(
+    r"\b(fault|inject|hang|hung|bug|deadlock|stall|stuck|culprit|wrong|broken|mistake|scenario|lab\b|ddx)",
+    re.I,
+)
+
+each_scenario = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.id)
+each_size = pytest.mark.parametrize("nproc", [4, 8])
+
+
+def test_every_row_has_a_scenario() -> None:
+    assert {scenario.row for scenario in SCENARIOS.values()} == ROWS
+
+
+@each_scenario
+@each_size
+def test_edits_give_python_that_compiles(scenario: Scenario, nproc: int, tmp_path: Path) -> None:
+    prepare(scenario, nproc, scenario.step, tmp_path)
+    sources = list(tmp_path.glob("*.py"))
+    assert sources
+    for path in sources:
+        compile(path.read_text("utf-8"), str(path), "exec")
+
+
+@each_scenario
+def test_the_copy_that_runs_carries_no_trace(scenario: Scenario, tmp_path: Path) -> None:
+    prepare(scenario, 4, scenario.step, tmp_path)
+    copy = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    found = {name: match[0] for name, text in copy.items() if (match := TELLTALE.search(name + "\n" + text))}
+    assert not found
+    unfilled = {name: match[0] for name, text in copy.items() if (match := re.search(r"\$[a-z]+", text))}
+    assert not unfilled
+
+
+@each_scenario
+def test_the_command_line_carries_no_trace(scenario: Scenario) -> None:
+    with LabRun(scenario, 4) as run:
+        assert not TELLTALE.search(" ".join([run.workdir.name, *run.argv[1:]]))
+        assert not any("$" in argument for argument in run.argv)
+
+
+@each_scenario
+@each_size
+def test_the_truth_is_about_ranks_and_lines_that_exist(scenario: Scenario, nproc: int, tmp_path: Path) -> None:
+    prepare(scenario, nproc, scenario.step, tmp_path)
+    truth = resolve_truth(scenario, nproc, scenario.step, tmp_path)
+    assert bool(truth.culprits) == ("diagnosed" in truth.verdicts)
+    for culprits in truth.culprits:
+        assert culprits
+        assert culprits < set(range(nproc))
+    for place in truth.places:
+        assert (tmp_path / place.file).read_text("utf-8").splitlines()[place.line - 1].strip() == place.text
+
+
+def test_the_caller_chooses_the_step(tmp_path: Path) -> None:
+    prepare(SCENARIOS["fewer-batches"], 4, 77, tmp_path)
+    assert "LAST_BATCH = {2: 77}" in (tmp_path / "data.py").read_text("utf-8")
+
+
+def test_work_directories_are_neutral() -> None:
+    workdir = new_workdir()
+    workdir.rmdir()
+    assert re.fullmatch(r"run-\w+", workdir.name)
+
+
+@pytest.mark.parametrize("find", ["no such line", "import"], ids=["no occurrence", "several occurrences"])
+def test_an_edit_that_does_not_fit_is_refused(find: str, tmp_path: Path) -> None:
+    edit = {"file": "train.py", "find": find, "replace": "x"}
+    scenario = Scenario.model_validate({**SCENARIOS["healthy"].model_dump(), "patch": [edit]})
+    with pytest.raises(ScenarioError, match=rf"train\.py holds \d+ times, not once, the text '{find}'"):
+        prepare(scenario, 4, 20, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("row: [", "while parsing"),
+        ("row: '1'\nid: odd\n", "Field required"),
+        ("- a list", "valid dictionary"),
+    ],
+)
+def test_an_unusable_scenario_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "odd.yaml").write_text(text)
+    with pytest.raises(ScenarioError, match=message) as raised:
+        load_scenarios(tmp_path)
+    assert "odd.yaml" in str(raised.value)
+
+
+def test_a_scenario_without_a_culprit_cannot_be_diagnosed() -> None:
+    data = SCENARIOS["killed"].model_dump()
+    data["truth"]["culprits"] = {}
+    with pytest.raises(ValueError, match="causes and culprits belong"):
+        Scenario.model_validate(data)

@@ -1,0 +1,133 @@
+"""What the repository promises as a whole, file by file."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddx_tools import resources
+from ddx_tools.findings import finding_codes
+from ddx_tools.playbook import Cause, Symptom, load_playbooks
+from ddx_tools.probe import Probe
+from ddx_tools.probes import PROBES
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "tests/fixtures"
+CODES = finding_codes().keys()
+
+MOST_LINES = 400
+# It has to be one file: it runs in the user's interpreter, where nothing of ours can be imported.
+MOST_LINES_OF = {"tools/ddx_tools/payloads/rank_agent.py": 550}
+
+
+def repository_files() -> Iterator[Path]:
+    """Every file that .gitignore does not exclude."""
+    patterns = [line.strip().strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines() if line]
+    ignored = [".git", *patterns]
+    for directory, subdirectories, names in os.walk(ROOT):
+        subdirectories[:] = [d for d in subdirectories if not any(fnmatch.fnmatch(d, i) for i in ignored)]
+        yield from (Path(directory, name) for name in names if not any(fnmatch.fnmatch(name, i) for i in ignored))
+
+
+def python_files() -> Iterator[Path]:
+    return (file for file in repository_files() if file.suffix == ".py" and not file.is_relative_to(FIXTURES))
+
+
+def in_repository(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+# Where somebody worked on this, rather than where a job may run.
+FOREIGN = re.compile(
+    rb"""
+      (?<![\w.~}>-]) / (?: work | builds | home/runner ) /   # checkouts of build machines
+    | [/.] pyenv / versions | / opt / [\w-]* (?: pypi | wheels )
+    | https?:// [\w.-]* (?: pypi | pythonhosted | artifactory | devpi | nexus ) [\w.-]*
+    | \.\. / shared /
+    """,
+    re.VERBOSE,
+)
+
+
+def test_no_file_tells_where_it_was_made() -> None:
+    own = [re.escape(os.fsencode(path)) for path in {ROOT, Path(sys.base_prefix)} if len(path.parts) > 2]
+    patterns = [FOREIGN, *(re.compile(rb"%s(?![\w-])" % path) for path in own)]
+    offending = [
+        f"{in_repository(file)}: {match[0]!r}"
+        for file in repository_files()
+        for pattern in patterns
+        if (match := pattern.search(file.read_bytes()))
+    ]
+    assert not offending, "\n".join(offending)
+
+
+def test_modules_are_small_rooms() -> None:
+    lengths = {in_repository(file): len(file.read_text(encoding="utf-8").splitlines()) for file in python_files()}
+    crowded = [f"{file}: {n} lines" for file, n in lengths.items() if n > MOST_LINES_OF.get(file, MOST_LINES)]
+    assert not crowded, "\n".join(crowded)
+
+
+@pytest.mark.parametrize(
+    "payload", sorted(resources.payloads_dir().rglob("*.py")), ids=lambda path: path.name.removesuffix(".py")
+)
+def test_payloads_are_python_3_8(payload: Path) -> None:
+    ast.parse(payload.read_text(encoding="utf-8"), str(payload), feature_version=(3, 8))
+
+
+def test_playbooks_name_probes_that_exist() -> None:
+    playbooks = load_playbooks()
+    pages: list[Symptom | Cause] = [*playbooks.symptoms.values(), *playbooks.causes.values()]
+    assert pages
+    known = {probe.id for probe in PROBES} | {"ask"}
+    unknown = {(page.id, check.probe) for page in pages for check in page.next_check if check.probe not in known}
+    assert not unknown
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.id)
+def test_a_probe_declares_the_findings_it_raises(probe: Probe[Any]) -> None:
+    declared = set(probe.finding_codes)
+    assert declared <= CODES
+    assert codes_named_behind(probe.analyse.__module__) <= declared
+
+
+def codes_named_behind(module: str) -> set[str]:
+    """Registered codes that stand as a string in a module or in a neighbour that it imports (no other probe)."""
+    package = module.rpartition(".")[0]
+    probe_modules = {probe.capture.__module__ for probe in PROBES}
+    seen: set[str] = set()
+    todo = [module]
+    codes: set[str] = set()
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        tree = ast.parse(source_of(name))
+        codes |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value in CODES}
+        imported = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+        todo += [n for n in imported if n.startswith(package + ".") and n not in {*seen, *probe_modules}]
+    return codes
+
+
+def source_of(module: str) -> str:
+    file = importlib.import_module(module).__file__
+    assert file is not None
+    return Path(file).read_text(encoding="utf-8")
+
+
+def test_the_skill_says_what_it_is_for() -> None:
+    page = (resources.skill_dir() / "debug-distributed/SKILL.md").read_text(encoding="utf-8")
+    _, front_matter, text = page.split("---\n", 2)
+    head = yaml.safe_load(front_matter)
+    assert head.keys() == {"name", "description"}
+    assert head["name"] == "debug-distributed"
+    assert 100 < len(head["description"]) < 1024
+    assert "ddx why --json" in text

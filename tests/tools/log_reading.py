@@ -1,0 +1,41 @@
+"""Reading logs as the probe `job_log` does: from files to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.hosts.local import LocalHost
+from ddx_tools.model import Finding
+from ddx_tools.probe import Raw
+from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.store import Store
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+
+
+def captured(*paths: Path) -> Raw:
+    return PROBE.capture(LocalHost("unknown"), JobLogArgs(target=[str(path) for path in paths]))
+
+
+def rows_of(*paths: Path) -> list[dict[str, Any]]:
+    return PROBE.parse(captured(*paths)).get("log_events", [])
+
+
+def findings_of(*paths: Path) -> list[Finding]:
+    with Store() as store:
+        store.insert(PROBE.parse(captured(*paths)))
+        return PROBE.analyse(store)
+
+
+def recorded(name: str) -> list[Finding]:
+    return findings_of(LOGS / name)
+
+
+def of_code(findings: Sequence[Finding], code: str) -> list[Finding]:
+    return [finding for finding in findings if finding.code == code]
+
+
+def independent(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.attributes.get("independent")]

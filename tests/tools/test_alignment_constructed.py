@@ -1,0 +1,412 @@
+"""Rules of the analysis that no recorded job shows: constructed tables, so small that each can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ddx_tools.alignment.analyse import analyse
+from ddx_tools.formats.fr_rows import group_key
+from ddx_tools.model import Finding
+from ddx_tools.store import Store
+
+START_NS = 1_760_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+
+
+@dataclass
+class Job:
+    """Builds the tables of a job. Times are seconds after START_NS; every dump is taken at `taken_s`."""
+
+    ranks: int
+    taken_s: float = 100
+    moments: dict[int, float | None] = field(default_factory=dict)
+    first_record: int = 0
+    groups: dict[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    without: tuple[int, ...] = ()
+
+    def group(self, name: str, members: Sequence[int] | None = None, description: str = "") -> str:
+        found = None if members is None else tuple(members)
+        key = group_key(name, description, found)
+        self.groups[key] = description or name, found
+        return key
+
+    def call(self, rank: int, key: str, seq: int, op: str = "all_reduce", **columns: Any) -> None:
+        line = columns.pop("line", None)
+        where = columns.pop("function", "step")
+        sizes = columns.pop("sizes", "[[8]]")
+        site = {} if line is None else {"user_file": "/srv/job/train.py", "user_line": line, "user_function": where}
+        self.calls.append(
+            {
+                "rank": rank,
+                "source": f"rank_{rank}",
+                "record_id": sum(call["rank"] == rank for call in self.calls),
+                "group_key": key,
+                "seq": seq,
+                "is_p2p": False,
+                "op": op,
+                "input_sizes": sizes,
+                "output_sizes": sizes,
+                "input_dtypes": '["Float"]',
+                "output_dtypes": '["Float"]',
+                "done": True,
+                "created_ns": START_NS + seq * SECOND_NS,
+                "site": None if line is None else f"/srv/job/train.py:{line} {where} < /srv/job/train.py:99 main",
+                **site,
+                **columns,
+            }
+        )
+
+    def findings(self) -> list[Finding]:
+        ranks = [rank for rank in range(self.ranks) if rank not in self.without]
+        moments = {rank: self.moments.get(rank, self.taken_s) for rank in ranks}
+        dumps = [
+            {
+                "rank": rank,
+                "source": f"rank_{rank}",
+                "origin": "file",
+                "taken_ns": None if (taken := moments[rank]) is None else START_NS + int(taken * SECOND_NS),
+                "first_record": self.first_record,
+                "with_frames": any(call["site"] for call in self.calls if call["rank"] == rank),
+                "world_size": self.ranks,
+            }
+            for rank in ranks
+        ]
+        groups = [
+            {
+                "rank": rank,
+                "group_key": key,
+                "name": key.split("@")[0].split()[0],
+                "description": description,
+                "members": None if members is None else list(members),
+                "source": f"rank_{rank}",
+            }
+            for key, (description, members) in self.groups.items()
+            for rank in (members if members is not None else ranks)
+            if rank in ranks
+        ]
+        calls = [call for call in self.calls if call["rank"] in ranks]
+        with Store() as store:
+            store.insert({"fr_dumps": dumps, "groups": groups, "collectives": calls})
+            return analyse(store)
+
+
+def codes(findings: list[Finding]) -> set[str]:
+    return {finding.code for finding in findings}
+
+
+def of(findings: list[Finding], code: str) -> Finding:
+    fitting = [finding for finding in findings if finding.code == code]
+    assert len(fitting) == 1, [finding.summary for finding in findings]
+    return fitting[0]
+
+
+def loop(job: Job, key: str, rank: int, lines: Sequence[int | str]) -> None:
+    """Calls of one rank, by line; a text stands for a function of its own."""
+    for seq, line in enumerate(lines, 1):
+        if isinstance(line, str):
+            job.call(rank, key, seq, line=1, function=line)
+        else:
+            job.call(rank, key, seq, line=line)
+
+
+# --- call sites -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 9])
+def test_an_extra_call_is_found_wherever_it_is(at: int) -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    lines = [10, 20, 30] * 5
+    for rank in range(4):
+        loop(job, key, rank, [*lines[:at], 55, *lines[at:]][:15] if rank == 2 else lines)
+    finding = of(job.findings(), "collective.call_site_shift")
+    assert finding.ranks == [2] and finding.attributes["seq"] == at + 1
+    assert finding.locations[0].line == 55
+
+
+@pytest.mark.parametrize("left_out", [1, 2])
+def test_calls_left_out_are_counted(left_out: int) -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    lines = [10, 20, 30, 40] * 4
+    for rank in range(4):
+        loop(job, key, rank, [*lines[:5], *lines[5 + left_out :]] if rank == 1 else lines)
+    finding = of(job.findings(), "collective.call_site_shift")
+    assert finding.ranks == [1] and finding.attributes["shift"] == -left_out
+    assert finding.locations[0].line == 20, "the call that the peers made and it did not"
+
+
+def test_other_lines_by_rank_throughout_are_no_shift() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        loop(job, key, rank, [10, "send" if rank == 0 else "receive", 30] * 4)
+    assert codes(job.findings()) == {"records.consistent"}
+
+
+def test_a_shift_shows_behind_other_lines_by_rank() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        mine = [10, "send" if rank == 0 else "receive", 30] * 4
+        loop(job, key, rank, [*mine[:6], 77, *mine[6:]] if rank == 0 else mine)
+    finding = of(job.findings(), "collective.call_site_shift")
+    assert finding.ranks == [0] and finding.attributes["seq"] == 7
+
+
+def test_a_root_that_rotates_between_two_lines_is_no_shift() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        for seq in range(1, 13):
+            job.call(rank, key, seq, "broadcast", line=11 if seq % 4 == rank else 22)
+    assert codes(job.findings()) == {"records.consistent"}
+
+
+def test_peers_of_a_rank_with_an_extra_call_are_not_missing_where_it_waits_at_the_end() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    lines = [10, 20, 30] * 3
+    for rank in range(4):
+        loop(job, key, rank, [*lines[:4], 55, *lines[4:-1]] if rank == 0 else lines)
+    job.call(0, key, 10, line=30, done=False)
+    found = job.findings()
+    assert of(found, "collective.call_site_shift").ranks == [0]
+    assert codes(found) == {"collective.call_site_shift", "collective.peers_wait"}
+
+
+def test_an_odd_call_among_calls_of_one_line_is_told_with_its_doubt() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        loop(job, key, rank, [10, 10, 55, 10, 10, 10] if rank == 3 else [10] * 6)
+    finding = of(job.findings(), "collective.call_site_shift")
+    assert finding.ranks == [3] and finding.attributes["ambiguous"]
+    assert "in place of another" in finding.summary
+
+
+def test_two_ranks_that_part_name_neither() -> None:
+    job = Job(2)
+    key = job.group("0", range(2))
+    loop(job, key, 0, [10, 20, 10, 20, 10, 20])
+    loop(job, key, 1, [10, 20, 55, 10, 20, 10])
+    finding = of(job.findings(), "collective.call_site_shift")
+    assert finding.attributes["tie"] and finding.ranks == [0, 1]
+
+
+def test_without_frames_a_shifted_sequence_of_operations_is_found() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    ops = ["all_reduce", "all_gather", "reduce_scatter"] * 4
+    for rank in range(4):
+        mine = [*ops[:4], *ops[3:]] if rank == 1 else ops
+        for seq, op in enumerate(mine, 1):
+            job.call(rank, key, seq, op)
+    found = job.findings()
+    assert of(found, "collective.operation_mismatch").ranks == [1]
+    shift = of(found, "collective.call_site_shift")
+    assert shift.ranks == [1] and shift.attributes["compared"] == "operations_and_sizes"
+
+
+# --- what may differ --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "mine", "theirs"),
+    [
+        ("all_reduce", "[[2, 4]]", "[[4, 2]]"),
+        ("all_to_all", "[[3]]", "[[9]]"),
+        ("alltoall_base", "[[3]]", "[[9]]"),
+        ("barrier", "[]", "[[1]]"),
+        ("coalesced", "[[3]]", "[[9]]"),
+    ],
+)
+def test_sizes_that_may_differ_by_rank_are_no_mismatch(op: str, mine: str, theirs: str) -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        job.call(rank, key, 1, op, sizes=mine if rank == 1 else theirs)
+    assert "collective.shape_mismatch" not in codes(job.findings())
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather_into_tensor_coalesced", "_reduce_scatter_base", "broadcast"])
+def test_sizes_that_must_agree_are_compared(op: str) -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        job.call(rank, key, 1, op, sizes="[[7], [8]]" if rank == 1 else "[[8], [8]]")
+    assert of(job.findings(), "collective.shape_mismatch").ranks == [1]
+
+
+def test_three_kinds_without_a_majority_name_nobody() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank, op in enumerate(["all_reduce", "all_reduce", "barrier", "broadcast"]):
+        job.call(rank, key, 1, op)
+    finding = of(job.findings(), "collective.operation_mismatch")
+    assert finding.attributes["tie"] and finding.ranks == [0, 1, 2, 3]
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------
+
+
+def waiting_job(ranks: int = 4, **job: Any) -> tuple[Job, str]:
+    """All ranks did collective 1; all but the last wait in 2 since second 2."""
+    built = Job(ranks, **job)
+    key = built.group("0", range(ranks), "default_pg")
+    for rank in range(ranks):
+        built.call(rank, key, 1)
+        if rank < ranks - 1:
+            built.call(rank, key, 2, done=False)
+    return built, key
+
+
+def test_a_rank_that_was_looked_at_later_and_is_not_there_is_missing() -> None:
+    job, _ = waiting_job()
+    found = job.findings()
+    assert of(found, "collective.missing_ranks").ranks == [3]
+    assert of(found, "collective.peers_wait").attributes["wait_s"] == 98
+
+
+@pytest.mark.parametrize("moment", [0.5, 2.5, 3.9])
+def test_a_rank_that_was_looked_at_too_early_is_not_missing(moment: float) -> None:
+    job, _ = waiting_job(moments={3: moment})
+    found = job.findings()
+    assert "collective.missing_ranks" not in codes(found)
+    assert of(found, "records.not_simultaneous").attributes["too_early"] == [3]
+
+
+def test_a_record_that_a_peer_has_overtaken_is_stale_whatever_its_clock_says() -> None:
+    job, _ = waiting_job()
+    job.calls = [call for call in job.calls if call["rank"] != 3]
+    found = job.findings()
+    assert "collective.missing_ranks" not in codes(found)
+    assert of(found, "records.not_simultaneous").attributes["stale"] == [3]
+
+
+def test_a_wait_of_a_moment_is_none() -> None:
+    job, _ = waiting_job(taken_s=3)
+    assert codes(job.findings()) == {"records.consistent"}
+
+
+def test_an_undated_absence_is_said_with_its_doubt() -> None:
+    job, _ = waiting_job(moments=dict.fromkeys(range(4)))
+    finding = of(job.findings(), "collective.missing_ranks")
+    assert finding.attributes["simultaneous"] == "unknown" and finding.severity == "warning"
+
+
+def test_a_rank_without_a_record_is_named_as_unread_and_not_as_missing() -> None:
+    job, _ = waiting_job(without=(3,))
+    found = job.findings()
+    assert codes(found) == {"collective.peers_wait", "records.rank_missing"}
+
+
+def test_one_that_waits_for_three_is_no_reason_to_blame_three() -> None:
+    job = Job(4)
+    key = job.group("0", range(4), "default_pg")
+    for rank in range(4):
+        job.call(rank, key, 1)
+    job.call(0, key, 2, done=False)
+    finding = of(job.findings(), "collective.missing_ranks")
+    assert finding.ranks == [1, 2, 3] and not finding.attributes["minority"] and not finding.attributes["tie"]
+    assert finding.severity == "warning"
+
+
+def test_everybody_inside_and_nobody_out_is_no_absence() -> None:
+    job, key = waiting_job()
+    job.call(3, key, 2, done=False)
+    assert codes(job.findings()) == {"collective.peers_wait", "collective.all_entered"}
+
+
+def test_a_wrapped_record_without_entries_of_a_group_proves_no_absence() -> None:
+    job, _ = waiting_job(first_record=500)
+    other = job.group("1", (0, 3), "mesh_tp")
+    job.call(0, other, 9, done=False)
+    blamed = [f.group for f in job.findings() if f.code == "collective.missing_ranks"]
+    assert blamed == ["default_pg"]
+
+
+def test_ranks_that_wait_for_each_other_across_groups_are_a_root_together() -> None:
+    job = Job(4)
+    dp, tp = job.group("1", (0, 1), "mesh_dp"), job.group("2", (0, 1, 2, 3), "mesh_tp")
+    for rank in range(4):
+        job.call(rank, tp, 1)
+    for rank in (0, 1):
+        job.call(rank, dp, 1)
+    job.call(0, dp, 2, done=False)
+    for rank in (1, 2, 3):
+        job.call(rank, tp, 2, done=False)
+    chain = of(job.findings(), "collective.wait_chain")
+    assert chain.ranks == [0, 1] and chain.attributes["cycles"] == [[0, 1]]
+    assert chain.attributes["victims"] == [2, 3]
+
+
+def test_the_minority_of_a_mismatch_is_the_root_of_what_follows_in_other_groups() -> None:
+    job = Job(6)
+    dp, tp = job.group("1", range(4), "mesh_dp"), job.group("2", (3, 4, 5), "mesh_tp")
+    for rank in range(4):
+        job.call(rank, dp, 1, "barrier" if rank == 3 else "all_reduce", done=False)
+    for rank in (4, 5):
+        job.call(rank, tp, 1, done=False)
+    chain = of(job.findings(), "collective.wait_chain")
+    assert chain.ranks == [3] and chain.attributes["victims"] == [0, 1, 2, 4, 5]
+
+
+def test_records_that_list_no_members_join_the_group_of_those_that_do() -> None:
+    job = Job(4)
+    known = job.group("5", range(4), "mesh")
+    for rank in range(3):
+        job.call(rank, known, 1)
+    job.call(3, group_key("5", "mesh", None), 1, "barrier")
+    rows = job.findings()
+    assert "collective.operation_mismatch" not in codes(rows), "a key alone is another group"
+    job.groups[group_key("5", "mesh", None)] = "mesh", None
+    assert of(job.findings(), "collective.operation_mismatch").ranks == [3]
+
+
+# --- point to point ---------------------------------------------------------------------------------------------
+
+
+def p2p(job: Job, key: str, rank: int, op: str, peer: str) -> None:
+    job.call(rank, key, 0, op, is_p2p=True, peer=peer, done=False)
+
+
+def test_two_ranks_that_send_first_wait_in_a_circle() -> None:
+    job = Job(2)
+    key = job.group("0", range(2))
+    p2p(job, key, 0, "send", "0->1")
+    p2p(job, key, 1, "send", "1->0")
+    finding = of(job.findings(), "p2p.circular_wait")
+    assert finding.ranks == [0, 1] and finding.attributes["operations"] == {"0": "send 0->1", "1": "send 1->0"}
+
+
+def test_a_receive_that_nobody_sends_is_unmatched_and_ranks_count_within_the_group() -> None:
+    job = Job(8)
+    key = job.group("pp", (4, 6), "mesh_pp")
+    p2p(job, key, 6, "recv", "0->1")
+    finding = of(job.findings(), "p2p.unmatched")
+    assert finding.ranks == [6] and finding.attributes["peers"] == {"6": 4}
+
+
+def test_a_send_and_its_receive_are_in_flight() -> None:
+    job = Job(2)
+    key = job.group("0", range(2))
+    p2p(job, key, 0, "send", "0->1")
+    p2p(job, key, 1, "recv", "0->1")
+    assert not {"p2p.circular_wait", "p2p.unmatched"} & codes(job.findings())
+
+
+def test_a_longer_circle_is_found_and_who_waits_on_it_is_not_in_it() -> None:
+    job = Job(4)
+    key = job.group("0", range(4))
+    for rank in range(3):
+        p2p(job, key, rank, "send", f"{rank}->{(rank + 1) % 3}")
+    p2p(job, key, 3, "recv", "0->3")
+    found = job.findings()
+    assert of(found, "p2p.circular_wait").ranks == [0, 1, 2]
+    assert of(found, "p2p.unmatched").ranks == [3]

@@ -1,0 +1,185 @@
+"""The probe `job_log`: what it reads, what it leaves alone, and that no bytes can hurt it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_reading import LOGS, captured, findings_of, independent, rows_of
+from process_snapshots import row, snapshot, torchrun_env
+
+from ddx_tools.bundle import Bundle, BundleWriter
+from ddx_tools.formats.log_lines import FileIdentity
+from ddx_tools.hosts.base import Call, Reply
+from ddx_tools.hosts.local import LocalHost
+from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.logs.scan import scan_log
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.store import Store
+
+
+def test_dumps_and_stacks_beside_the_logs_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1\n")
+    (tmp_path / "dump_0").write_bytes(pickle.dumps({"entries": []}))
+    (tmp_path / "stacks.json").write_text(json.dumps([{"pid": 1, "frames": []}]))
+    (tmp_path / "model.pt").write_text("step 1\n")
+    raw = captured(tmp_path)
+    assert [item.facts["path"] for item in raw.items] == [str(tmp_path / "train.log")]
+    assert raw.problems == []
+    assert raw.status is ProbeStatus.OK
+
+
+def test_a_named_file_that_is_no_log_is_said(tmp_path: Path) -> None:
+    dump = tmp_path / "dump_0"
+    dump.write_bytes(pickle.dumps({"entries": []}))
+    raw = captured(dump)
+    assert raw.status is ProbeStatus.NO_DATA
+    assert "not a text log" in raw.problems[0]
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    raw = captured(tmp_path / "gone.log")
+    assert (raw.status, "no such file" in raw.problems[0]) == (ProbeStatus.NO_DATA, True)
+
+
+def test_of_a_big_log_head_and_tail_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "rank1.log"
+    with log.open("w") as stream:
+        stream.write("ValueError: at the top\n")
+        stream.writelines(f"epoch is going on, line {number}\n" for number in range(700_000))
+        stream.write("KeyError: at the end\n")
+    raw = captured(log)
+    assert [item.facts["part"] for item in raw.items] == ["head", "tail"]
+    assert sum(len(item.data) for item in raw.items) < log.stat().st_size
+    assert "first and the last" in raw.problems[0]
+    assert {row["code"] for row in PROBE.parse(raw)["log_events"]} == {"ValueError", "KeyError"}
+
+
+def test_a_run_directory_is_read_with_the_ranks_last_words(tmp_path: Path) -> None:
+    """The layout of `ddx run`: launcher.log, logs/ and ranks/ with the notes of the rank agents."""
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "launcher.log").write_text("starting\n")
+    fault = (LOGS / "torchrun_segfault_tee/none_0/attempt_0/2/stderr.log").read_text()
+    (ranks / "rank-2.77.fault.txt").write_text(fault)
+    reason = {"kind": "exception", "type": "ValueError", "message": "no", "frames": [], "traceback": ""}
+    (ranks / "rank-1.76.exception.json").write_text(json.dumps({"rank": 1, "pid": 76, "reason": reason}))
+    (ranks / "rank-1.76.exception.fr.pickle").write_bytes(pickle.dumps({}))
+    ended = {"rank": 1, "pid": 76, "at_ns": 1, "failed": True, "host": "node1"}
+    (ranks / "rank-1.76.exit.json").write_text(json.dumps(ended))
+    found = {(finding.code, tuple(finding.ranks)) for finding in independent(findings_of(tmp_path))}
+    assert found == {("rank.killed", (2,)), ("rank.raised", (1,))}
+    assert {row["pid"] for row in rows_of(tmp_path) if row["kind"] == "fatal_stack"} == {77}
+
+
+class HostOfJob(LocalHost):
+    """This machine's files, and a process table of our own making."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        super().__init__("node-a")
+        self._table = json.dumps(snapshot(*rows)).encode()
+
+    def answer(self, call: Call) -> Reply:
+        return Reply(self._table) if call.op == "processes" else super().answer(call)
+
+
+def test_of_a_live_job_the_files_that_its_output_goes_to_are_read(tmp_path: Path) -> None:
+    run = tmp_path / "logs" / "none_0" / "attempt_0" / "1"
+    run.mkdir(parents=True)
+    error = (LOGS / "torchrun_raise_tee/none_0/attempt_0/2/error.json").read_bytes()
+    (run / "error.json").write_bytes(error)
+    (tmp_path / "job.out").write_text("[rank1]: ValueError: no\n")
+    output = {"0": None, "1": str(tmp_path / "job.out"), "2": "/dev/pts/1"}
+    ranks = [
+        row(
+            10 + rank,
+            9,
+            "python3 train.py",
+            env=torchrun_env(rank, 2) | {"TORCHELASTIC_ERROR_FILE": f"logs/none_0/attempt_0/{rank}/error.json"},
+            cwd=str(tmp_path),
+            fds=output,
+        )
+        for rank in range(2)
+    ]
+    launcher = row(9, 1, "python3 /usr/bin/torchrun --nproc-per-node 2 train.py", fds=output)
+    raw = PROBE.capture(HostOfJob(launcher, *ranks), JobLogArgs())
+    assert sorted(Path(item.facts["path"]).name for item in raw.items) == ["error.json", "job.out"]
+    assert {(r["code"], r["host"]) for r in PROBE.parse(raw)["log_events"]} == {
+        ("ValueError", "node-a"),
+        ("KeyError", "node-a"),
+    }
+
+
+def test_output_that_goes_to_a_terminal_cannot_be_read_and_that_is_said() -> None:
+    terminal = {"0": None, "1": "/dev/pts/1", "2": "/dev/pts/1"}
+    ranks = [row(10 + r, 9, "python3 train.py", env=torchrun_env(r, 2), fds=terminal) for r in range(2)]
+    launcher = row(9, 1, "python3 /usr/bin/torchrun --nproc-per-node 2 train.py", fds=terminal)
+    raw = PROBE.capture(HostOfJob(launcher, *ranks), JobLogArgs())
+    assert raw.status is ProbeStatus.NO_DATA
+    assert "goes to no file" in raw.problems[0] and "ddx run" in raw.problems[0]
+
+
+def test_a_rank_that_ended_by_itself_is_told_by_its_note(tmp_path: Path) -> None:
+    note = {"rank": 3, "pid": 78, "at_ns": 1, "failed": False, "host": "node1"}
+    (tmp_path / "rank-3.78.exit.json").write_text(json.dumps(note))
+    (exited,) = findings_of(tmp_path)
+    assert (exited.code, exited.ranks, exited.hosts) == ("rank.exited", [3], ["node1"])
+    assert exited.attributes["independent"] is None
+
+
+def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
+    args = JobLogArgs(target=[str(LOGS / "torchrun_raise_tee")])
+    writer = BundleWriter(tmp_path / "bundle", args.target)
+    live = PROBE.capture(RecordingHost(LocalHost("unknown"), writer, "import"), args)
+    writer.close()
+    with Bundle(tmp_path / "bundle") as bundle:
+        again = PROBE.capture(RecordedHost(bundle, "unknown"), args)
+    assert PROBE.parse(again) == PROBE.parse(live)
+    assert {row["source"].split("/")[0] for row in PROBE.parse(again)["log_events"]} == {"raw"}
+
+
+def test_rows_of_an_imported_log_belong_to_no_host() -> None:
+    assert {row["host"] for row in rows_of(LOGS / "torchrun_raise.log")} == {None}
+
+
+def test_rows_fit_the_store() -> None:
+    rows = rows_of(*sorted(LOGS.glob("*.log")))
+    with Store() as store:
+        store.insert({"log_events": rows})
+        kinds = {row["kind"] for row in store.query("SELECT DISTINCT kind FROM log_events")}
+    assert kinds >= {"traceback", "failure_summary", "exit", "watchdog", "gloo", "signature", "step", "fatal_stack"}
+
+
+@given(st.binary(max_size=3_000))
+def test_any_bytes_give_rows_or_none(data: bytes) -> None:
+    for event in scan_log(io.BytesIO(data), "x.log", FileIdentity(), None):
+        assert event["source_line"] >= 1
+        json.loads(event["details"])
+
+
+PIECES = (LOGS / "torchrun_size.log").read_text(encoding="utf-8").split("\n")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=80))
+def test_torn_logs_never_raise(lines: list[str]) -> None:
+    """Lines of a real log in any order and number: blocks that never end, frames without a beginning."""
+    rows = scan_log(io.BytesIO("\n".join(lines).encode()), "x.log", FileIdentity(), None)
+    with Store() as store:
+        store.insert({"log_events": rows})
+        PROBE.analyse(store)
+
+
+@pytest.mark.parametrize("name", ["rank-0.1.exception.json", "attempt_0/0/error.json"])
+def test_a_broken_error_file_is_no_error_of_ours(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"message": {"message": "KeyErr')
+    assert findings_of(tmp_path) == []

@@ -1,0 +1,95 @@
+"""Findings about ranks whose calls are shifted against their peers'."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from ddx_tools.alignment.call_sites import Compared, Shift, compare
+from ddx_tools.alignment.records import Entry, Group
+from ddx_tools.alignment.sides import locations
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+
+_MAX_EVIDENCE = 6
+
+
+def shifted_calls(group: Group, blamed: Set[int] = frozenset()) -> list[Finding]:
+    """One finding for the ranks that deviate in the same way at the same point: usually one rank.
+
+    `blamed`: ranks that a mismatch in the group singles out already; they are no reference for the others.
+    """
+    compared = compare(group, blamed)
+    alike: dict[tuple[int, int, bool], list[Shift]] = {}
+    for shift in compared.shifts:
+        alike.setdefault((shift.seq, shift.calls, shift.ambiguous), []).append(shift)
+    return [_finding(group, members, compared) for _, members in sorted(alike.items())]
+
+
+def _finding(group: Group, alike: list[Shift], compared: Compared) -> Finding:
+    shift, tie = alike[0], compared.tie
+    ranks = [each.rank for each in alike]
+    theirs = group.collectives[shift.reference]
+    extra = shift.calls > 0
+    if extra:
+        odd = _present(group.collectives[shift.rank], shift.seq, shift.calls)
+        others = [theirs[shift.seq]]
+    else:
+        odd = _present(theirs, shift.seq, -shift.calls)
+        others = [group.collectives[rank][shift.seq] for rank in ranks]
+    singled_out = sorted({*ranks, shift.reference}) if tie else ranks
+    return Finding(
+        code="collective.call_site_shift",
+        severity=Severity.FAILURE,
+        ranks=singled_out,
+        group=group.label,
+        summary=_summary(group, shift, ranks, odd, tie),
+        evidence=_evidence([*odd, *others][:_MAX_EVIDENCE], _pairing(group, shift)),
+        locations=locations([*odd, *others]),
+        attributes={
+            "kind": "extra_call" if extra else "left_out",
+            "seq": shift.seq,
+            "shift": shift.calls,
+            "operation": odd[0].op,
+            "call": _place(odd[0]),
+            "instead_of" if extra else "went_to": _place(others[0]),
+            "path": odd[0].site,
+            "compared": "call_sites" if compared.with_sites else "operations_and_sizes",
+            "ambiguous": shift.ambiguous,
+            "minority": not tie,
+            "tie": tie,
+            "basis": "flight_records",
+        },
+    )
+
+
+def _summary(group: Group, shift: Shift, ranks: list[int], odd: list[Entry], tie: bool) -> str:
+    calls = f"{'one' if abs(shift.calls) == 1 else abs(shift.calls)} {odd[0].op}"
+    did = f"made {calls} more than its peers" if shift.calls > 0 else f"left out {calls}"
+    text = (
+        f"{rank_list(ranks).capitalize()} {did} at {_place(odd[0])} (collective {shift.seq} of "
+        f"{group.label}); from there on its calls pair with other calls of its peers."
+    )
+    if tie:
+        text += f" Or rank {shift.reference} did the opposite: no majority tells which."
+    elif shift.ambiguous:
+        text += " What follows comes from one line on all ranks, so it may also be a call in place of another."
+    return text
+
+
+def _pairing(group: Group, shift: Shift) -> Entry:
+    """The call that shows how they pair from then on: the rank's next call is its peers' current one."""
+    own = group.collectives[shift.rank].get(shift.seq + max(shift.calls, 0))
+    other = group.collectives[shift.reference].get(shift.seq + max(-shift.calls, 0))
+    return (own if shift.calls > 0 else other) or group.collectives[shift.rank][shift.seq]
+
+
+def _evidence(entries: list[Entry], pairing: Entry) -> list[Evidence]:
+    return [entry.evidence() for entry in dict.fromkeys([*entries, pairing])]
+
+
+def _present(entries: dict[int, Entry], seq: int, count: int) -> list[Entry]:
+    return [entries[number] for number in range(seq, seq + count) if number in entries]
+
+
+def _place(entry: Entry) -> str:
+    place = entry.location()
+    return place.short() if place else f"record {entry.record_id}"

@@ -1,0 +1,52 @@
+"""Flight records from the worker servers of `torch.distributed.debug` (torch 2.10 and later).
+
+Each rank's server answers `POST /handler/fr_trace_json`. It says neither rank nor members of groups, and no
+port of a training job is tried unasked: whoever names an endpoint names its rank.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from ddx_tools.errors import HostError, UsageError
+from ddx_tools.flight_records.material import DUMP
+from ddx_tools.hosts.base import Host, Reply
+from ddx_tools.probe import Raw, RawItem
+
+_ENDPOINT = re.compile(r"(\d{1,7})=(https?://[^/\s]+)/?")
+_TIMEOUT_S = 8.0
+
+
+def parse_endpoint(text: str) -> tuple[int, str]:
+    """(rank, base URL) of `RANK=http://host:port`. Raises UsageError."""
+    match = _ENDPOINT.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text[:200]!r} does not name a rank's debug endpoint.",
+            "Write RANK=URL for each rank, for example: --endpoint 0=http://node1:41234",
+        )
+    return int(match[1]), match[2]
+
+
+def read_endpoints(host: Host, raw: Raw, endpoints: list[str]) -> None:
+    """Add the records that the named worker servers give."""
+    named = [parse_endpoint(text) for text in endpoints]
+    # The answers do not say when they were made: not before this.
+    asked_ns = int(host.now() * 1e9)
+
+    def fetch(endpoint: tuple[int, str]) -> Reply | HostError:
+        try:
+            return host.fetch(f"{endpoint[1]}/handler/fr_trace_json", method="POST", timeout_s=_TIMEOUT_S)
+        except HostError as error:
+            return error
+
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(fetch, named))
+    for (rank, url), reply in zip(named, replies, strict=True):
+        if isinstance(reply, HostError):
+            raw.failed(f"flight record of rank {rank} at {url}", reply, "it cannot be compared with its peers")
+        else:
+            facts = {"origin": "endpoint", "rank": rank, "taken_ns": asked_ns}
+            raw.items.append(RawItem(DUMP, reply.data, reply.source or url, facts))
+    raw.searched.append(f"{len(named)} debug endpoints")

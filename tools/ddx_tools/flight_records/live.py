@@ -1,0 +1,158 @@
+"""Flight records of a live job: from the rank agents of `ddx run`, and from files of NCCL's watchdog.
+
+Reading the records of Gloo or NCCL needs code in the process; nothing here injects any. The agents are
+asked for metadata first, all at once. Frames cost a rank 1.4-3.6 s the first time (torch symbolises them),
+so they are asked for only where they decide something.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from ddx_tools.alignment.frames_needed import ranks_whose_frames_decide
+from ddx_tools.errors import HostError
+from ddx_tools.flight_records.material import DUMP, record_rows
+from ddx_tools.formats.launchers import Job, Member
+from ddx_tools.hosts.base import AgentReply, Host
+from ddx_tools.model import Missing
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.store import Store
+
+_PARALLEL = 16
+_METADATA_S = 4.0
+_FRAMES_S = 8.0
+_PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+_MAX_FILE_BYTES = 64 << 20
+
+
+def read_job(host: Host, raw: Raw, job: Job, *, frames: str) -> None:
+    """Add the records of a job's ranks on this host. `frames`: `auto`, `all` or `none`."""
+    ranks = [member for member in job.live if member.rank is not None and member.pid is not None]
+    if job.run_dir is None:
+        _say_what_would_help(raw, job)
+    else:
+        _ask(host, raw, job.run_dir, ranks, stacks=False)
+        chosen = _frames_for(raw, ranks, frames)
+        if chosen:
+            _ask(host, raw, job.run_dir, chosen, stacks=True)
+        raw.searched.append(
+            f"rank agents in {job.run_dir}: {len(ranks)} ranks, frames of {len(chosen)} where they decide"
+        )
+    _read_watchdog_files(host, raw, ranks)
+
+
+def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: bool) -> None:
+    """Ask ranks in parallel; one that does not answer does not stop the others."""
+    request = {"op": "records", "stacks": stacks, "only_active": False}
+    timeout_s = _FRAMES_S if stacks else _METADATA_S
+
+    def ask(member: Member) -> AgentReply | HostError:
+        try:
+            return host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
+        except HostError as error:
+            return error
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        replies = list(pool.map(ask, ranks))
+    for member, reply in zip(ranks, replies, strict=True):
+        if isinstance(reply, HostError):
+            why = (
+                "its call sites cannot be compared" if stacks else "what it recorded cannot be compared with its peers"
+            )
+            raw.failed(f"flight record of rank {member.rank} (pid {member.pid})", reply, why)
+        else:
+            raw.items += _items(reply, member, stacks)
+
+
+def _items(reply: AgentReply, member: Member, stacks: bool) -> list[RawItem]:
+    """One item for each recorder of the process (NCCL has its own)."""
+    source = reply.source or f"agent:rank-{member.rank}{'.frames' if stacks else ''}"
+    parts = reply.header.get("parts")
+    items, start = [], 0
+    for part in parts if isinstance(parts, list) else []:
+        if not isinstance(part, dict) or type(part.get("bytes")) is not int or part["bytes"] < 0:
+            continue
+        data = reply.payload[start : start + part["bytes"]]
+        start += part["bytes"]
+        # Two recorders of one process share a file of the bundle, and not their record ids.
+        name = source if len(parts or ()) == 1 else f"{source}:{str(part.get('part'))[:20]}"
+        facts: dict[str, Any] = {"origin": "agent", "header": reply.header, "only_active": False}
+        items.append(RawItem(DUMP, data, name, facts))
+    return items
+
+
+def _frames_for(raw: Raw, ranks: list[Member], frames: str) -> list[Member]:
+    if frames == "none":
+        return []
+    if frames == "all":
+        return ranks
+    with Store() as store:
+        # The rows are made again at the end; problems belong to that time.
+        store.insert(record_rows(replace(raw, problems=[])))
+        decisive = ranks_whose_frames_decide(store)
+    return [member for member in ranks if member.rank in decisive]
+
+
+def _say_what_would_help(raw: Raw, job: Job) -> None:
+    first = job.live[0].pid if job.live else job.root_pid
+    raw.missing.append(
+        Missing(
+            what="flight records of the live ranks (the job was not started by `ddx run`)",
+            why_it_matters="they show sizes, types, call sites and the exact collective on which ranks part; "
+            "next time: ddx run -- <launch command>",
+        )
+    )
+    raw.searched.append(f"a rank agent in the environment of pid {first}: none")
+    pipes = {env[_PIPE_VARIABLE] for env in _environments(job.live) if _PIPE_VARIABLE in env}
+    for stem in sorted(pipes):
+        raw.problems.append(
+            f"The NCCL ranks listen on {stem}<rank>.pipe; nothing was written there, as that starts a dump.\n"
+            f"To get the records: for r in 0 1 …; do echo 1 > {stem}$r.pipe; done, then run this again."
+        )
+
+
+def _environments(ranks: list[Member]) -> list[dict[str, str]]:
+    return [dict(member.process.env) for member in ranks if member.process]
+
+
+def _read_watchdog_files(host: Host, raw: Raw, ranks: list[Member]) -> None:
+    """Files that NCCL's watchdog or pipe wrote for these ranks, where environment or default puts them."""
+    tried = set()
+    for member in ranks:
+        for path in _watchdog_paths(member):
+            tried.add(path)
+            try:
+                data = host.read(path, max_bytes=_MAX_FILE_BYTES, suffix="bin")
+            except HostError:
+                continue
+            started_s = member.process.row.get("create_time") if member.process else None
+            facts = {"origin": "file", "path": path, "rank": member.rank, "started_ns": _ns(started_s)}
+            raw.items.append(RawItem(DUMP, data.data, data.source or path, facts))
+    if tried:
+        raw.searched.append(f"dump files of NCCL's watchdog, such as {min(tried)}")
+
+
+def _watchdog_paths(member: Member) -> list[str]:
+    """Prefix + rank; by default `/tmp/nccl_trace_rank_` (older torch) or below `~/.cache/torch`."""
+    env = member.process.env if member.process else {}
+    named = [env[name] for name in _PREFIX_VARIABLES if env.get(name)]
+    if named:
+        return [f"{prefix}{member.rank}" for prefix in named[:1]]
+    user = str(member.process.row.get("user") or "") if member.process else ""
+    home = "/root" if user == "root" else f"/home/{user}"
+    cache = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    return [f"/tmp/nccl_trace_rank_{member.rank}", f"{cache}/torch/comm_lib_trace_rank_{member.rank}"]
+
+
+def _ns(seconds: Any) -> int | None:
+    return int(seconds * 1e9) if isinstance(seconds, int | float) else None
+
+
+def snapshot_of(data: bytes) -> dict[str, Any]:
+    """The process snapshot of a host as `find_jobs` wants it."""
+    value = json.loads(data)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,101 @@
+"""The mismatch report of TORCH_DISTRIBUTED_DEBUG=DETAIL (torch 1.13 to 2.15, ProcessGroupWrapper.cpp).
+
+    Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(
+    SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float, TensorDeviceTypes=…), but Rank 2
+    is running collective: CollectiveFingerPrint(…).Collectives differ in the following aspects:   Op type: …
+
+The rank that reports is right about itself. Of its peer it may decode a wrong operation if one of the two has
+no tensor or two of them (barrier, reduce_scatter): measured on torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HEAD = re.compile(r"Rank (\d{1,6}) is running collective: CollectiveFingerPrint\(")
+_FIELDS = {
+    "seq": re.compile(r"SequenceNumber=(\d{1,18})"),
+    "operation": re.compile(r"OpType=(\w{1,60})"),
+    "shape": re.compile(r"TensorShape=\[([^\]]{0,2000})\]"),
+    "dtype": re.compile(r"TensorDtypes=([\w, ]{0,400}), TensorDevice"),
+}
+_START = "Detected mismatch between collectives on ranks"
+_ASPECTS = "Collectives differ in the following aspects:"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What one rank was running."""
+
+    rank: int
+    operation: str
+    """Lower case, in torch's words where they are known: `all_reduce`, `broadcast`, `barrier`."""
+    seq: int | None
+    shape: str | None
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class MismatchReport:
+    """One rank's report: itself, the first peer that differs, and in what."""
+
+    own: Fingerprint
+    peer: Fingerprint
+    aspects: frozenset[str]
+    """Of `operation`, `shape` and `dtype`."""
+
+
+def parse_mismatch(text: str) -> MismatchReport | None:
+    """The report in a message; None if there is none or it is cut before the peer's operation."""
+    start = text.find(_START)
+    if start < 0:
+        return None
+    text, _, aspects = text[start : start + 16_000].partition(_ASPECTS)
+    heads = list(_HEAD.finditer(text))[:2]
+    if len(heads) < 2:
+        return None
+    own = _fingerprint(heads[0], text[heads[0].end() : heads[1].start()])
+    peer = _fingerprint(heads[1], text[heads[1].end() :])
+    return MismatchReport(own, peer, _aspects(aspects, own, peer)) if own and peer else None
+
+
+def _fingerprint(head: re.Match[str], body: str) -> Fingerprint | None:
+    found = {name: pattern.search(body) for name, pattern in _FIELDS.items()}
+    operation = found["operation"]
+    if operation is None:
+        return None
+    seq, shape, dtype = found["seq"], found["shape"], found["dtype"]
+    return Fingerprint(
+        int(head[1]),
+        operation_name(operation[1]),
+        int(seq[1]) if seq else None,
+        f"[{shape[1]}]" if shape else None,
+        dtype[1] if dtype else None,
+    )
+
+
+def _aspects(text: str, own: Fingerprint, peer: Fingerprint) -> frozenset[str]:
+    named = {
+        name for name, words in (("operation", "Op type:"), ("shape", "shapes:"), ("dtype", "dtypes:")) if words in text
+    }
+    if not named:
+        named = {name for name in ("operation", "shape", "dtype") if getattr(own, name) != getattr(peer, name)}
+    return frozenset(named)
+
+
+_NAMES = {
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "all_reduce_coalesced",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "all_gather_into_tensor",
+    "ALLGATHER_COALESCED": "all_gather_coalesced",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all_single",
+    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+}
+
+
+def operation_name(op_type: str) -> str:
+    """torch.distributed's name of a C++ OpType (torch/csrc/distributed/c10d/Types.hpp, `opTypeToString`)."""
+    return _NAMES.get(op_type, op_type.lower())

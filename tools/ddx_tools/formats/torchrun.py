@@ -1,0 +1,229 @@
+"""What launchers say about the ranks they started.
+
+torchrun's summary (torch/distributed/elastic/multiprocessing/errors/__init__.py, torch 1.10 to 2.15):
+
+    ============================================================
+    train.py FAILED
+    ------------------------------------------------------------
+    Failures:
+    [1]:
+      time      : 2026-11-21_05:13:33            the host's local time, without zone
+      host      : node1
+      rank      : 0 (local_rank: 0)
+      exitcode  : -15 (pid: 9038)  (SIGTERM)
+      error_file: <N/A>
+      traceback : Signal 15 (SIGTERM) received by PID 9038
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      …
+    ============================================================
+
+"First observed" is the smallest time stamp among the ranks of one host, with a resolution of a second: it is
+often a rank that only lost its connection. Lines of the agent (multiprocessing/api.py) and of
+torch.multiprocessing.spawn (multiprocessing/spawn.py) are read one by one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import signal
+from dataclasses import dataclass, field
+
+from ddx_tools.formats.log_lines import LogLine
+
+_RULE = re.compile(r"([=\-*])\1{4,200}$")
+_TITLE = re.compile(r"(.{1,300}) FAILED$")
+_ENTRY = re.compile(r"\[(\d{1,6})\]:$")
+_FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback) *: ?(.*)$")
+_RANK = re.compile(r"(\d{1,6}) \(local_rank: (\d{1,6})\)")
+_EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,9})\)")
+_ROOT = "Root Cause (first observed failure):"
+_OPENINGS = ("=", "-", "*", "R")
+_ENTRY_LIMIT = 10_000
+_TEXT_LINES = 400
+_FOREIGN_LIMIT = 20
+
+_EVENTS = {
+    "failed": re.compile(
+        r"failed \(exitcode: (?P<code>-?\d{1,6})\) "
+        r"local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
+    ),
+    "stopped": re.compile(
+        r"(?:Sending|Terminating) process (?P<pid>\d{1,9}) (?:closing|via) signal (?P<signal>\w{1,20})"
+    ),
+    "launcher_stopped": re.compile(r"SignalException: Process (?P<pid>\d{1,9}) got signal: (?P<number>\d{1,3})"),
+    "spawn_raised": re.compile(r"-- Process (?P<index>\d{1,6}) terminated with the following error:"),
+    "spawn_exited": re.compile(
+        r"ProcessExitedException: process (?P<index>\d{1,6}) terminated with "
+        r"(?:signal (?P<signal>\w{1,20})|exit code (?P<code>\d{1,6}))"
+    ),
+}
+
+
+@dataclass
+class Failure:
+    """One entry of the summary."""
+
+    line: int
+    raw: str
+    is_first_observed: bool
+    """The agent's "root cause", which is only the smallest time stamp."""
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    """Negative: killed by that signal."""
+    host: str | None = None
+    time_s: float | None = None
+    error_file: str | None = None
+    text: list[str] = field(default_factory=list)
+    """The traceback that the rank left (under @record), or a remark of the agent."""
+
+
+@dataclass
+class FailureBlock:
+    """A summary, as far as the log holds it."""
+
+    line: int
+    raw: str
+    title: str | None
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LauncherEvent:
+    """A line of a launcher about one process."""
+
+    kind: str
+    """`failed`, `stopped`, `launcher_stopped`, `spawn_raised` or `spawn_exited`."""
+    pid: int | None = None
+    local_rank: int | None = None
+    index: int | None = None
+    """Process index of mp.spawn, usually the rank."""
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 99` for one that this system does not know."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def signal_number(name: str) -> int | None:
+    """9 for `SIGKILL`."""
+    return signal.Signals[name].value if name in signal.Signals.__members__ else None
+
+
+def launcher_event(text: str) -> LauncherEvent | None:
+    """The event of a line, if it is one."""
+    if "local_rank" not in text and "signal" not in text and "terminated with" not in text:
+        return None
+    for kind, pattern in _EVENTS.items():
+        if found := pattern.search(text):
+            return _event(kind, found.groupdict())
+    return None
+
+
+def _event(kind: str, found: dict[str, str | None]) -> LauncherEvent:
+    name = found.get("signal") or (signal_name(int(found["number"] or 0)) if "number" in found else None)
+    number = signal_number(name) if name and kind == "spawn_exited" else None
+    return LauncherEvent(
+        kind,
+        pid=_integer(found.get("pid")),
+        local_rank=_integer(found.get("local_rank")),
+        index=_integer(found.get("index")),
+        exit_code=-number if number else _integer(found.get("code")),
+        signal=name,
+    )
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+class FailureBlockReader:
+    """Collects the summaries of one stream, line by line."""
+
+    def __init__(self) -> None:
+        self._block: FailureBlock | None = None
+        self._rule_before = False
+        self._first_observed = False
+        self._foreign = 0
+
+    @property
+    def is_open(self) -> bool:
+        """A summary has begun, or may begin with the next line."""
+        return self._block is not None or self._rule_before
+
+    def feed(self, line: LogLine) -> tuple[bool, FailureBlock | None]:
+        """Take one line: whether it belongs to a summary, and the summary that it ended."""
+        if self._block is None:
+            return self._start(line), None
+        text = line.text.rstrip()
+        if _RULE.match(text):
+            return True, self.close() if text[0] == "=" and self._block.failures else None
+        if self._take(self._block, line, text):
+            return True, None
+        self._foreign += 1
+        return False, self.close() if self._foreign > _FOREIGN_LIMIT else None
+
+    def close(self) -> FailureBlock | None:
+        """The log ends."""
+        finished, self._block = self._block, None
+        return finished
+
+    def _start(self, line: LogLine) -> bool:
+        if not self._rule_before and line.text[:1] not in _OPENINGS:
+            return False
+        text = line.text.rstrip()
+        after_rule, self._rule_before = self._rule_before, bool(_RULE.match(text))
+        title = _TITLE.match(text) if after_rule else None
+        if not title and text != _ROOT:
+            return False
+        self._block = FailureBlock(line.number, line.raw, title[1].strip() if title else None)
+        self._first_observed = text == _ROOT
+        self._foreign = 0
+        return True
+
+    def _take(self, block: FailureBlock, line: LogLine, text: str) -> bool:
+        if text in ("Failures:", _ROOT):
+            self._first_observed = text == _ROOT
+        elif _ENTRY.match(text):
+            if len(block.failures) < _ENTRY_LIMIT:
+                block.failures.append(Failure(line.number, line.raw, self._first_observed))
+        elif block.failures and (named := _FIELD.match(line.text)):
+            _set(block.failures[-1], line, named[1], named[2].strip())
+        elif text.startswith("  ") and block.failures:
+            if len(block.failures[-1].text) < _TEXT_LINES:
+                block.failures[-1].text.append(line.text[2:])
+        else:
+            return not text or text.strip() == "<NO_OTHER_FAILURES>"
+        return True
+
+
+def _set(failure: Failure, line: LogLine, name: str, value: str) -> None:
+    if name == "time":
+        failure.time_s = _local_time(value)
+    elif name == "host":
+        failure.host = value[:300]
+    elif name == "rank" and (rank := _RANK.match(value)):
+        failure.rank, failure.local_rank = int(rank[1]), int(rank[2])
+    elif name == "exitcode" and (code := _EXIT.match(value)):
+        failure.exit_code, failure.pid = int(code[1]), int(code[2])
+        failure.line, failure.raw = line.number, line.raw
+    elif name == "error_file":
+        failure.error_file = None if value == "<N/A>" else value[:1000]
+    elif name == "traceback":
+        failure.text.append(value)
+
+
+def _local_time(value: str) -> float | None:
+    try:
+        return dt.datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=dt.UTC).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,76 @@
+"""One way in which ranks ended, with the events that report it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.logs.event import Event
+from ddx_tools.model import Evidence, Location, rank_list
+
+EVIDENCE_LIMIT = 8
+
+
+@dataclass
+class Case:
+    """Events that report the same end of one rank or several."""
+
+    events: list[Event] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    independent: bool | None = None
+    """Nothing says that it followed from another rank's end; None if that cannot be told."""
+    reason: str | None = None
+    """What it followed from."""
+
+    def add(self, event: Event, ranks: set[int]) -> None:
+        """Another event that reports it."""
+        self.events.append(event)
+        self.ranks |= ranks
+
+    @property
+    def who(self) -> str:
+        """The ranks, at the beginning of a sentence."""
+        return rank_list(self.ranks).capitalize() if self.ranks else "A rank that the log does not name"
+
+    @property
+    def attempts(self) -> set[int]:
+        """Restart attempts in which it happened."""
+        return {event.attempt for event in self.events}
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """Where it is said."""
+        return [event.evidence for event in self.events[:EVIDENCE_LIMIT]]
+
+    @property
+    def joined(self) -> str | None:
+        """How its ranks were found out, if no line states them."""
+        return next((event.joined for event in self.events if event.joined), None)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts that the events name."""
+        named = {event.details.get("node") or event.row["host"] for event in self.events}
+        return sorted(host for host in named if host)
+
+    def places(self, *, origin: bool = False) -> list[Location]:
+        """Where in the program it happened; with `origin`, where the oldest exception of a chain was raised."""
+        found: dict[tuple[str, int | None], Location] = {}
+        for event in self.events:
+            place = event.origin_location if origin else event.location
+            if place:
+                found.setdefault((place.file, place.line), place)
+        return list(found.values())[:EVIDENCE_LIMIT]
+
+    def codes(self, codes: dict[int, int]) -> dict[str, int] | None:
+        """Exit codes of its ranks, as far as known."""
+        return {str(rank): codes[rank] for rank in sorted(self.ranks) if rank in codes} or None
+
+    def attributes(self, **more: Any) -> dict[str, Any]:
+        """Attributes of its finding: what all ends have, and what this one has besides; None is left out."""
+        facts = {"reason": self.reason, "joined": self.joined, "basis": "log", **more}
+        attempts = sorted(self.attempts)
+        if attempts != [0]:
+            facts["attempts"] = attempts
+        known = {name: value for name, value in facts.items() if value is not None}
+        return {"independent": self.independent, **known}

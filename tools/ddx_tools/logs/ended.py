@@ -1,0 +1,152 @@
+"""Ends without an exception: signals, exit codes, fatal errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ddx_tools.formats.torchrun import signal_name
+from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
+from ddx_tools.logs.event import Event
+from ddx_tools.model import Finding, Severity
+
+
+def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted: list[Case]) -> list[Case]:
+    """Ends that no exception and no abort explains."""
+    explained = {rank for case in aborted for rank in case.ranks}
+    raising = {rank for case in raised for rank in case.ranks}
+    stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
+    cases: dict[tuple[str, Any], Case] = defaultdict(Case)
+    for event in events:
+        code = event.row["exit_code"]
+        if code is None:
+            continue
+        # An exit code of a rank that raised says nothing new; one of an unknown rank may be any rank's that raised.
+        ranks = set(event.ranks) - explained - (raising if code > 0 else set())
+        if not ranks and (event.ranks or (code > 0 and raised)):
+            continue
+        by_launcher = code < 0 and stopped.get(event.row["pid"]) == signal_name(-code)
+        cases["exit" if code >= 0 else "signal", (code, by_launcher)].add(event, ranks)
+    for event in events:
+        if event.kind == "fatal_stack" and not set(event.ranks) & (codes.keys() | explained):
+            cases["fatal", event.row["text"]].add(event, set(event.ranks))
+        silent = set(event.ranks) - codes.keys() - raising - explained
+        if silent and event.details.get("event") == "note" and not event.details.get("failed"):
+            cases["note", None].add(event, silent)
+    found = list(cases.values())
+    for (kind, what), case in cases.items():
+        _judge_end(case, kind, what, found, events)
+    if left := _left_without_failing(events, codes):
+        found.append(left)
+    return found
+
+
+def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: list[Event]) -> None:
+    if kind == "note":
+        return
+    if kind == "exit":
+        # Python's own code for an uncaught exception; without its traceback it may be anything.
+        case.independent = None if what[0] == 1 else True
+        return
+    case.independent = True
+    if kind != "signal":
+        return
+    code, by_launcher = what
+    others = any(other is not case for other in all_ends) or any(event.exception for event in events)
+    if by_launcher or (code == -15 and others):
+        case.independent, case.reason = False, "stopped by the launcher"
+    elif code == -6 and any(e.kind == "watchdog" and set(e.ranks) & case.ranks for e in events):
+        case.independent, case.reason = False, "its watchdog ended it"
+
+
+def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | None:
+    """torchrun lists every rank with an exit code other than 0; a gap in the list is a rank that left with 0.
+
+    Only if each process that it had to stop is in the list: a rank may also answer SIGTERM with code 0.
+    """
+    listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
+    stopped = {event.row["pid"] for event in events if event.details.get("event") == "stopped"}
+    last = max((event.attempt for event in listed), default=0)
+    if last or not listed or not stopped <= {event.row["pid"] for event in listed}:
+        return None
+    by_node: dict[str, set[int]] = defaultdict(set)
+    offset: dict[str, int] = {}
+    for event in listed:
+        node, local = event.details.get("node", ""), event.details.get("local_rank", 0)
+        by_node[node].add(local)
+        offset[node] = event.ranks[0] - local
+    gaps = {
+        offset[node] + local
+        for node, locals_ in by_node.items()
+        for local in range(max(locals_))
+        if local not in locals_
+    } - set(codes)
+    if not gaps:
+        return None
+    return Case(listed[:1], gaps, True, "missing from the launcher's list of failed ranks")
+
+
+def ended_finding(case: Case, events: list[Event]) -> Finding:
+    """The finding of such an end."""
+    if case.reason and case.reason.startswith("missing from"):
+        return _left_finding(case)
+    code = case.events[0].row["exit_code"]
+    if case.events[0].details.get("event") == "note":
+        return _noted_finding(case)
+    if code is not None and code >= 0:
+        return Finding(
+            code="rank.exited",
+            severity=Severity.FAILURE if case.independent else Severity.WARNING,
+            ranks=sorted(case.ranks),
+            hosts=case.hosts,
+            summary=f"{case.who} ended with exit code {code} and left no exception.",
+            evidence=case.evidence,
+            attributes=case.attributes(exit_code=code),
+        )
+    return _killed_finding(case, code, [e for e in events if e.kind == "fatal_stack"])
+
+
+def _noted_finding(case: Case) -> Finding:
+    return Finding(
+        code="rank.exited",
+        severity=Severity.INFO,
+        ranks=sorted(case.ranks),
+        hosts=case.hosts,
+        summary=f"{case.who} ended without an exception; the exit code is not known.",
+        evidence=case.evidence,
+        attributes=case.attributes(),
+    )
+
+
+def _left_finding(case: Case) -> Finding:
+    return Finding(
+        code="rank.exited",
+        severity=Severity.WARNING,
+        ranks=sorted(case.ranks),
+        hosts=case.hosts,
+        summary=f"{case.who} ended with exit code 0 while others failed.",
+        evidence=case.evidence,
+        attributes=case.attributes(exit_code=0, joined=case.reason, reason=None),
+    )
+
+
+def _killed_finding(case: Case, code: int | None, fatal: list[Event]) -> Finding:
+    signal = signal_name(-code) if code is not None else case.events[0].row["code"]
+    mine = [event for event in fatal if set(event.ranks) & case.ranks or event in case.events]
+    places = [event.location for event in mine if event.location]
+    last_words = next((event.row["text"] for event in mine), None)
+    was = "was" if len(case.ranks) < 2 else "were"
+    how = f"{was} ended by {signal}" if signal else f"died: {last_words}"
+    why = f" ({case.reason})" if case.reason else ""
+    where = f" at {places[0].short()}" if places else ""
+    known = [*case.events, *(event for event in mine if event not in case.events)][:EVIDENCE_LIMIT]
+    return Finding(
+        code="rank.killed",
+        severity=Severity.FAILURE if case.independent else Severity.INFO,
+        ranks=sorted(case.ranks),
+        hosts=case.hosts,
+        summary=f"{case.who} {how}{where}{why}.",
+        evidence=[event.evidence for event in known],
+        locations=places,
+        attributes=case.attributes(signal=signal, exit_code=code, last_words=last_words),
+    )

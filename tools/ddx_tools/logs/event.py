@@ -1,0 +1,127 @@
+"""Rows of `log_events` as the analysis reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ddx_tools.formats.signatures import SignatureMatch, match_signatures
+from ddx_tools.formats.user_frames import module_path
+from ddx_tools.model import Evidence, Location
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+_QUOTE_LIMIT = 300
+_LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
+_C10D = "torch/distributed/distributed_c10d.py"
+
+
+@dataclass
+class Event:
+    """One row, and whose it turned out to be."""
+
+    row: dict[str, Any]
+    details: dict[str, Any]
+    ranks: list[int] = field(default_factory=list)
+    joined: str | None = None
+    """How the ranks were found out, if the row itself does not say."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the row."""
+        return str(self.row["kind"])
+
+    @property
+    def attempt(self) -> int:
+        """Restart attempt, 0 for the first or if nothing says it."""
+        return self.row["attempt"] or 0
+
+    @property
+    def evidence(self) -> Evidence:
+        """Where the words stand."""
+        quote = self.details.get("quote") or self.row["text"] or ""
+        return Evidence(source=self.row["source"] or "", line=self.row["source_line"], quote=quote[:_QUOTE_LIMIT])
+
+    @property
+    def location(self) -> Location | None:
+        """The place in the program."""
+        return _location(self.row)
+
+    @property
+    def origin_location(self) -> Location | None:
+        """The place where the oldest exception of the chain was raised."""
+        causes = self.details.get("causes")
+        return (_location(causes[0]) if causes else None) or self.location
+
+    @property
+    def exception(self) -> str | None:
+        """The exception that a traceback, an error file or a launcher's summary reports."""
+        if self.kind in ("traceback", "error_file"):
+            code: str | None = self.row["code"]
+            return code
+        return self.details.get("exception") if self.kind == "failure_summary" else None
+
+    @property
+    def message(self) -> str:
+        """Its message."""
+        return str(self.details.get("message") if self.kind == "failure_summary" else self.row["text"]) or ""
+
+    @property
+    def origin(self) -> tuple[str | None, str]:
+        """Exception and message of the oldest of the chain."""
+        causes = self.details.get("causes")
+        return (causes[0]["exception"], causes[0]["message"]) if causes else (self.exception, self.message)
+
+    @property
+    def is_launcher(self) -> bool:
+        """The exception is a launcher's word about its ranks, not a rank's."""
+        name = short_name(self.exception)
+        if name in _LAUNCHERS:
+            return True
+        return name == "CalledProcessError" and "returned non-zero exit status" in self.message and not self.ranks
+
+    @property
+    def operation(self) -> str | None:
+        """The function of torch.distributed that the program called, from the frames."""
+        return _operation(json.loads(self.row["frames"] or "[]"))
+
+    def part_at(self, line: int) -> tuple[Location | None, str | None]:
+        """Place and operation of the exception of the chain that a line of the log names."""
+        for cause in self.details.get("causes", ()):
+            if cause["source_line"] >= line:
+                return _location(cause), _operation(cause["frames"])
+        return self.location, self.operation
+
+    def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
+        """Signatures in the exception's words; with `origin`, in those of the oldest of its chain."""
+        exception, message = self.origin if origin else (self.exception, self.message)
+        return match_signatures(f"{exception}: {message}")
+
+
+def short_name(exception: str | None) -> str:
+    """`DistError` of `torch.distributed.DistError`: tracebacks qualify names, error files do not."""
+    return (exception or "").rpartition(".")[2]
+
+
+def _operation(frames: list[str]) -> str | None:
+    for frame in frames:
+        place, _, function = frame.partition(" ")
+        if module_path(place.rpartition(":")[0]) == _C10D:
+            return function or None
+    return None
+
+
+def _location(place: dict[str, Any]) -> Location | None:
+    if not place.get("file"):
+        return None
+    return Location(file=place["file"], line=place["line"], function=place["function"], source=place.get("code_line"))
+
+
+def read_events(store: Store) -> list[Event]:
+    """All rows of `log_events`, in the order of their sources."""
+    rows = store.query("SELECT * FROM log_events ORDER BY source, source_line, kind")
+    return [
+        Event(row, json.loads(row["details"] or "{}"), [] if row["rank"] is None else [row["rank"]]) for row in rows
+    ]

@@ -1,0 +1,145 @@
+"""Whose words are these? Joins rows that do not state a rank with those that do.
+
+In order: the process id; the local rank, through a launcher that names both; the process index of mp.spawn;
+and last, what is left over: one unlabelled failure, and one rank that ended that way and said nothing itself.
+Every join says how it was made. What cannot be joined stays without a rank.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ddx_tools.formats.torchrun import signal_name
+from ddx_tools.logs.event import Event, short_name
+
+
+def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """Set `ranks` and `joined` of the events. `processes` are rows of the `ranks` table, of a live job."""
+    _by_pid(events, processes)
+    _by_local_rank(events, processes)
+    _by_process_index(events)
+    _within_tracebacks(events)
+    _what_is_left(events)
+    _within_tracebacks(events)
+
+
+def _by_pid(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """A process id counts on one host; files that somebody brought do not say theirs."""
+    known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
+    known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
+    owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
+    for host, pid, rank in known:
+        if pid is not None and rank is not None:
+            owners[pid].add((host, rank))
+    for event in events:
+        host, pid = event.row["host"], event.row["pid"]
+        if event.ranks or pid is None:
+            continue
+        ranks = {rank for owner, rank in owners.get(pid, ()) if None in (owner, host) or owner == host}
+        if len(ranks) == 1:
+            _join(event, list(ranks), "process id")
+
+
+def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """Global = local + offset, where a launcher's summary, a label or a live process gives both."""
+    by_source: dict[str, set[int]] = defaultdict(set)
+    by_host: dict[str | None, set[int]] = defaultdict(set)
+    for event in events:
+        local_rank = event.details.get("local_rank")
+        if local_rank is not None and event.row["rank"] is not None:
+            by_source[event.row["source"]].add(event.row["rank"] - local_rank)
+            by_host[event.row["host"]].add(event.row["rank"] - local_rank)
+    for row in processes:
+        if row["rank"] is not None and row["local_rank"] is not None:
+            by_host[row["host"]].add(row["rank"] - row["local_rank"])
+    everywhere = set().union(*by_host.values())
+    one_host = len({event.row["host"] for event in events} - {None}) <= 1
+    for event in events:
+        local_rank = event.details.get("local_rank")
+        if event.ranks or local_rank is None:
+            continue
+        offsets = by_source.get(event.row["source"]) or by_host.get(event.row["host"]) or everywhere
+        if len(offsets) == 1:
+            _join(event, [local_rank + next(iter(offsets))], "local rank")
+        elif not offsets and one_host:
+            _join(event, [local_rank], "local rank, as if the job had one host")
+
+
+def _by_process_index(events: list[Event]) -> None:
+    for event in events:
+        index = event.details.get("process_index")
+        if not event.ranks and index is not None:
+            _join(event, [index], "process index of mp.spawn")
+
+
+def _within_tracebacks(events: list[Event]) -> None:
+    """A known message inside a traceback belongs to whom the traceback belongs."""
+    enclosing = Enclosing(events)
+    for event in events:
+        if not event.ranks and event.kind in ("gloo", "watchdog", "signature"):
+            around = enclosing.of(event)
+            if around and around.ranks:
+                _join(event, around.ranks, around.joined or "its traceback")
+
+
+def _what_is_left(events: list[Event]) -> None:
+    """One way to end that no label explains, and exactly as many ranks that ended that way without a word."""
+    codes = exit_codes(events)
+    told = {rank for event in events if event.exception and event.kind != "failure_summary" for rank in event.ranks}
+    raised = [event for event in events if event.kind == "traceback" and not event.ranks and not event.is_launcher]
+    origins = [e for e in raised if not any(m.signature.role == "secondary" for m in e.known_messages(origin=True))]
+    _assign(origins, sorted(rank for rank, code in codes.items() if code == 1 and rank not in told))
+    dead: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in events:
+        if not event.ranks and (signal := _died_by(event)):
+            dead[event.kind, signal].append(event)
+    for (_, signal), last_words in dead.items():
+        _assign(last_words, sorted(rank for rank, code in codes.items() if code < 0 and signal_name(-code) == signal))
+
+
+def _died_by(event: Event) -> str | None:
+    if event.kind == "fatal_stack":
+        code: str | None = event.row["code"]
+        return code
+    return "SIGABRT" if event.row["code"] == "gloo_size_mismatch" else None
+
+
+def _assign(events: list[Event], ranks: list[int]) -> None:
+    same = {(short_name(e.exception), e.row["file"], e.row["line"]) for e in events}
+    if not events or len(events) != len(ranks) or (len(same) > 1 and len(ranks) > 1):
+        return
+    for event in events:
+        _join(event, ranks, "only failing rank" if len(ranks) == 1 else "as many as failing ranks")
+
+
+def _join(event: Event, ranks: list[int], how: str) -> None:
+    event.ranks, event.joined = list(ranks), how
+
+
+def exit_codes(events: list[Event]) -> dict[int, int]:
+    """Exit code by rank, of the last attempt that says one."""
+    codes: dict[int, int] = {}
+    for event in sorted(events, key=lambda e: e.attempt):
+        if event.row["exit_code"] is not None:
+            codes.update(dict.fromkeys(event.ranks, event.row["exit_code"]))
+    return codes
+
+
+class Enclosing:
+    """Finds the traceback whose lines surround another row's."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._by_source: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            if event.kind == "traceback":
+                self._by_source[event.row["source"]].append(event)
+
+    def of(self, event: Event) -> Event | None:
+        """The traceback of the same stream around an event."""
+        line, stream = event.row["source_line"], event.details.get("stream")
+        for traceback in self._by_source.get(event.row["source"], ()):
+            first, last = traceback.details["first_line"], traceback.details["last_line"]
+            if first <= line <= last and traceback.details.get("stream") == stream:
+                return traceback
+        return None

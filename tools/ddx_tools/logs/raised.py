@@ -1,0 +1,132 @@
+"""Exceptions of ranks: what was raised, where, and whether it stands on its own."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from ddx_tools.formats.signatures import signature, signatures
+from ddx_tools.logs.case import Case
+from ddx_tools.logs.event import Event, short_name
+from ddx_tools.model import Finding, Severity
+
+_INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
+# What programs raise and catch all the time: such an exception was probably handled when the next one came.
+_OFTEN_HANDLED = (
+    "AttributeError",
+    "Empty",
+    "FileExistsError",
+    "FileNotFoundError",
+    "ImportError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "StopIteration",
+)
+
+
+def raises(events: list[Event]) -> list[Case]:
+    """The exceptions that ended ranks, equal ones of several ranks as one case."""
+    cases: dict[tuple[Any, ...], Case] = defaultdict(Case)
+    last_steps = _last_steps(events)
+    told: set[tuple[int, str, int]] = set()
+    # A rank's own words first: an error file and the launcher's summary repeat them.
+    order = {"traceback": 0, "error_file": 1, "failure_summary": 2}
+    for event in sorted((e for e in events if e.exception), key=lambda e: order[e.kind]):
+        name = short_name(event.exception)
+        if event.is_launcher or _was_handled(event, events, last_steps):
+            continue
+        repeats = {(rank, name, event.attempt) for rank in event.ranks}
+        if event.kind != "traceback" and repeats and repeats <= told:
+            continue
+        told |= repeats
+        independent, reason = _judge(event)
+        place = (event.row["file"], event.row["line"])
+        # Consequences of one kind belong together, whatever addresses their messages hold.
+        key = (name, place, _pattern(event.message)) if independent else (name, _kind(reason))
+        case = cases[key]
+        case.add(event, set(event.ranks))
+        case.independent, case.reason = independent, case.reason or reason
+    return list(cases.values())
+
+
+def _judge(event: Event) -> tuple[bool, str | None]:
+    """Whether an exception stands on its own, and if not, what it follows from."""
+    if short_name(event.exception) in _INTERRUPTED:
+        return False, "interrupted"
+    if told := _tells_of_peers(event, origin=True):
+        return False, told
+    causes = event.details.get("causes")
+    told = _tells_of_peers(event)
+    if told and causes and short_name(causes[0]["exception"]) in _OFTEN_HANDLED:
+        return False, told
+    return True, None
+
+
+def _tells_of_peers(event: Event, *, origin: bool = False) -> str | None:
+    for match in event.known_messages(origin=origin):
+        known = match.signature
+        if known.role == "secondary" or any(code.startswith("collective.") for code in known.findings):
+            return known.id
+    return None
+
+
+def _kind(reason: str | None) -> Any:
+    """Consequences that raise the same findings are of one kind: a connection closed, a connection reset."""
+    return tuple(signature(reason).findings) if reason in {known.id for known in signatures()} else reason
+
+
+def _last_steps(events: list[Event]) -> dict[tuple[str, str | None], int]:
+    return {
+        (event.row["source"], event.details.get("stream")): event.row["source_line"]
+        for event in events
+        if event.kind == "step"
+    }
+
+
+def _was_handled(event: Event, events: list[Event], last_steps: dict[tuple[str, str | None], int]) -> bool:
+    """A traceback was only logged if its process went on to make steps."""
+    if event.kind != "traceback":
+        return False
+    stream = event.details.get("stream")
+    step_line = last_steps.get((event.row["source"], stream))
+    if step_line is None or step_line < event.details["last_line"]:
+        return False
+    one_process = bool(stream) or event.details.get("local_rank") is not None or event.row["rank"] is not None
+    return one_process or not any(e.kind in ("failure_summary", "exit") for e in events)
+
+
+def _pattern(message: str) -> str:
+    """The first line of a message without its numbers: the same on all ranks."""
+    return re.sub(r"\d+", "#", message.split("\n", 1)[0])[:300]
+
+
+def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
+    """The finding of an exception."""
+    event = case.events[0]
+    # A rank that failed, and lost its peers while it cleaned up, raised what it failed of.
+    from_origin = bool(case.independent) and _tells_of_peers(event) is not None
+    exception, message = event.origin if from_origin else (event.exception, event.message)
+    name, message = short_name(exception), message.strip().split("\n", 1)[0][:400]
+    before = event.origin if event.origin != (event.exception, event.message) and not from_origin else None
+    places = case.places(origin=from_origin)
+    known = event.known_messages(origin=True) or event.known_messages()
+    where = f" at {places[0].short()}" if places else ""
+    what = f"{name}: {message}" if message else name
+    role = "" if case.independent else " (a consequence)"
+    return Finding(
+        code="rank.raised",
+        severity=Severity.FAILURE if case.independent else Severity.NOTICE,
+        ranks=sorted(case.ranks),
+        hosts=case.hosts,
+        summary=f"{case.who} raised {what}{where}{role}."[:600],
+        evidence=case.evidence,
+        locations=places,
+        attributes=case.attributes(
+            exception=exception,
+            message=message,
+            signature=known[0].signature.id if known else None,
+            exit_codes=case.codes(codes),
+            caused_by=f"{before[0]}: {before[1]}"[:400] if before else None,
+        ),
+    )

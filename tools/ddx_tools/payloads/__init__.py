@@ -1,0 +1,6 @@
+"""Single files that run in the user's interpreter: standard library and torch only, Python 3.8, torch 2.0."""
+
+from pathlib import Path
+
+SITE_DIRECTORY = Path(__file__).resolve().parent / "site"
+"""To be put first on PYTHONPATH: its `sitecustomize` brings the rank agent into every process of a job."""
