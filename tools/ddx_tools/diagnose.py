@@ -8,7 +8,7 @@ whose weight grows with what could not be looked at. Which finding means what st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ddx_tools.matching import Match, fill, match_clause, meets, merged
@@ -108,17 +108,15 @@ def _weight(match: Match) -> float:
     return _WEIGHTS[match.clause.strength]
 
 
-def _matches(clauses: Iterable[Clause], findings: Sequence[Finding]) -> list[Match]:
-    return [match for clause in clauses if (match := match_clause(clause, findings))]
+def _matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> list[Match]:
+    return [match for clause in clauses if (match := match_clause(clause, findings, culprits))]
 
 
 def _judge(cause: Cause, findings: Sequence[Finding]) -> _Candidate:
-    return _Candidate(
-        cause,
-        _matches(cause.decides, findings),
-        _matches(cause.supports, findings),
-        _matches(cause.contradicts, findings),
-    )
+    candidate = _Candidate(cause, _matches(cause.decides, findings), _matches(cause.supports, findings))
+    culprits = frozenset(candidate.culprits().ranks)
+    candidate.contradicts = _matches(cause.contradicts, findings, culprits)
+    return candidate
 
 
 def _share_probability(candidates: list[_Candidate], missing: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun, is_bundle, pack
+from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import DdxError, NotFound, UsageError
 from ddx_tools.hosts.base import Host
@@ -187,9 +187,15 @@ def _probe_run(step: Step, raw: Raw) -> ProbeRun:
     )
 
 
-def _origins(journal: Sequence[Any]) -> dict[str, str]:
+_ORIGIN_WORDS = {"read": "{key}", "stack": "py-spy dump --pid {key}", "processes": "the process table"}
+
+
+def _origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
+    """What a reader would do to see the same, for each raw file."""
     return {
-        entry.path: entry.key if entry.op == "read" else f"{entry.op} {entry.key}" for entry in journal if entry.path
+        entry.path: _ORIGIN_WORDS.get(entry.op, entry.op + " {key}").format(key=entry.key)
+        for entry in journal
+        if entry.path
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,8 @@ class Match:
         return fill(text, self.bindings)
 
 
-def match_clause(clause: Clause, findings: Sequence[Finding]) -> Match | None:
-    """The match of a clause, or None if it does not hold."""
+def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> Match | None:
+    """The match of a clause, or None if it does not hold. `culprits` is what `same: culprit` refers to."""
     wanted = [condition for condition in clause.all if not condition.absent]
     for condition in clause.all:
         if condition.absent and any(meets(finding, condition) for finding in findings):
@@ -42,7 +42,7 @@ def match_clause(clause: Clause, findings: Sequence[Finding]) -> Match | None:
     candidates = [[f for f in findings if meets(f, condition)] for condition in wanted]
     match = Match(clause)
     for choice in itertools.islice(itertools.product(*candidates), _CHOICES_LIMIT):
-        if _joined(clause, wanted, choice):
+        if _joined(clause, choice, culprits):
             for condition, finding in zip(wanted, choice, strict=True):
                 _add(match.findings, finding)
                 if condition.as_:
@@ -87,18 +87,22 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "not_in": lambda value, operand: value not in operand,
     "min": lambda value, operand: value is not None and value >= operand,
     "max": lambda value, operand: value is not None and value <= operand,
-    "any": lambda value, operand: bool(set(value or []) & set(operand)),
-    "none": lambda value, operand: not set(value or []) & set(operand),
+    "any": lambda value, operand: bool(_items(value) & set(operand)),
+    "none": lambda value, operand: not _items(value) & set(operand),
 }
 
 
-def _joined(clause: Clause, wanted: list[Condition], choice: Sequence[Finding]) -> bool:
+def _items(value: Any) -> set[Any]:
+    return set(value) if isinstance(value, list) else {value} - {None}
+
+
+def _joined(clause: Clause, choice: Sequence[Finding], culprits: Set[int]) -> bool:
     if clause.same is None:
         return True
-    about = [_subject(clause.same, f) for c, f in zip(wanted, choice, strict=True) if not c.apart]
-    shared = set.intersection(*about) if about else set()
-    others = [_subject(clause.same, f) for c, f in zip(wanted, choice, strict=True) if c.apart]
-    return bool(shared) and not any(shared & other for other in others)
+    if clause.same == "culprit":
+        return all(culprits & set(finding.ranks) for finding in choice)
+    about = [_subject(clause.same, finding) for finding in choice]
+    return bool(set.intersection(*about))
 
 
 def _subject(same: str, finding: Finding) -> set[Any]:

@@ -28,6 +28,10 @@ class PlaybookError(DdxError):
     exit_code = 70
 
 
+OPERATORS = frozenset({"in", "not_in", "min", "max", "any", "none"})
+"""What a `where` may ask beside equality."""
+
+
 class Page(BaseModel):
     """Base of everything in front matter: unknown keys are errors."""
 
@@ -55,14 +59,15 @@ class Condition(Page):
     where: dict[str, Any] = Field(default_factory=dict)
     as_: str | None = Field(None, alias="as")
     absent: bool = False
-    apart: bool = Field(False, description="About other ranks: left out of the clause's join, and disjoint from it.")
 
 
 class Clause(Page):
     """Conditions that hold together, joined on what they are about."""
 
     all: list[Condition] = Field(min_length=1)
-    same: Literal["rank", "group", "host"] | None = None
+    same: Literal["rank", "group", "host", "culprit"] | None = Field(
+        None, description="What the findings share; `culprit`: each is about one of the cause's culprits."
+    )
     strength: Strength = Strength.STRONG
     says: str = ""
 
@@ -121,8 +126,9 @@ class Playbooks:
     def __init__(self, pages: list[Symptom | Cause]) -> None:
         self.symptoms = {page.id: page for page in pages if isinstance(page, Symptom)}
         self.causes = {page.id: page for page in pages if isinstance(page, Cause)}
-        if len(self.symptoms) + len(self.causes) != len(pages):
-            raise PlaybookError("two playbooks share one id")
+        ids = [page.id for page in pages]
+        if twice := sorted({page_id for page_id in ids if ids.count(page_id) > 1}):
+            raise PlaybookError(f"two playbooks share the id {twice[0]!r}")
         for page in pages:
             _check_references(page, self)
 
@@ -146,6 +152,8 @@ def parse_page(text: str, name: str) -> Symptom | Cause:
         raise PlaybookError(f"{name}: {error}") from error
     for clause in _clauses(page):
         _check_clause(clause, name)
+    for check in page.next_check:
+        _check_conditions(check.when, name)
     return page
 
 
@@ -169,11 +177,19 @@ def _clauses(page: Symptom | Cause) -> list[Clause]:
 
 
 def _check_clause(clause: Clause, name: str) -> None:
-    for condition in clause.all:
-        if not is_registered(condition.finding):
-            raise PlaybookError(f"{name}: {condition.finding!r} is no registered finding code")
+    _check_conditions(clause.all, name)
     if all(condition.absent for condition in clause.all):
         raise PlaybookError(f"{name}: a clause of absences alone holds when nobody looked; add what was seen")
+
+
+def _check_conditions(conditions: list[Condition], name: str) -> None:
+    for condition in conditions:
+        if not is_registered(condition.finding):
+            raise PlaybookError(f"{name}: {condition.finding!r} is no registered finding code")
+        for attribute, test in condition.where.items():
+            unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
+            if unknown:
+                raise PlaybookError(f"{name}: {attribute} asks {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
 
 
 def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:

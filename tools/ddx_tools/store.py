@@ -16,6 +16,7 @@ from ddx_tools.probe import Rows
 _TABLE = re.compile(r"^CREATE TABLE (\w+) \(", re.M)
 _COLUMN = re.compile(r"^\s+(\w+)\s+([A-Z]+(?:\[\])?)\s*,?\s*--\s*(.+?)\s*$")
 
+
 @cache
 def _arrow_types() -> dict[str, Any]:
     """Arrow types by SQL type; pyarrow and duckdb are imported where they are used, so that the CLI starts fast."""

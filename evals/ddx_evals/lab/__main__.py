@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ddx_evals.lab.outcome import TABLE_HEAD, ask, start_run, ways
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import ScenarioError, load_scenarios
 
@@ -42,6 +43,28 @@ def run(
             signal.pause() if seconds is None else time.sleep(seconds)
         except KeyboardInterrupt:
             print("ending the run")
+
+
+@app.command()
+def table(
+    scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="none: all")] = None,
+    nproc: Annotated[list[int] | None, typer.Option(help="numbers of ranks; default 4")] = None,
+    times: Annotated[int, typer.Option(help="how often each")] = 1,
+    every_way: Annotated[bool, typer.Option(help="also from flight records where stacks alone suffice")] = False,
+) -> None:
+    """Ask `ddx why` about real runs and print what it said, as a table with times."""
+    scenarios = load_scenarios()
+    print(TABLE_HEAD, flush=True)
+    for _ in range(times):
+        for scenario in scenarios.values():
+            if scenario_ids and scenario.id not in scenario_ids:
+                continue
+            for ranks in nproc or [4]:
+                for way in ways(scenario) if every_way else ways(scenario)[:1]:
+                    with start_run(scenario, ranks, way) as lab_run:
+                        lab_run.start()
+                        lab_run.wait_struck(timeout_s=240)
+                        print(ask(lab_run, way).row(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The environment that makes the next hang of a job diagnosable, without overriding what the user set.
 
-Names and defaults by torch version: `ddx_tools/knowledge/env_vars.yaml`. Set are the names that torch reads
-since 2.8, because the old ones earn a warning there; where torch is older, the rank agent adds the old names.
+Set are the names that torch reads since 2.8, because the old ones earn a warning there; where torch is older,
+the rank agent adds the old names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def for_job(base: Mapping[str, str], run_dir: Path, argv: Sequence[str], *, rank
         "TORCH_DISTRIBUTED_DEBUG": "INFO",
     }
     if rank_logs and not _names_its_own_logs(argv):
-        wanted |= {"PET_LOG_DIR": str(run_dir / "logs"), "PET_TEE": "3"}
+        # With --tee the ranks' lines pass through torchrun's own stdout, which Python buffers unless told not to.
+        wanted |= {"PET_LOG_DIR": str(run_dir / "logs"), "PET_TEE": "3", "PYTHONUNBUFFERED": "1"}
     kept = {name: base[name] for wish in wanted for name in _SPELLINGS.get(wish, (wish,)) if name in base}
     variables = {
         name: value for name, value in wanted.items() if not any(s in base for s in _SPELLINGS.get(name, (name,)))

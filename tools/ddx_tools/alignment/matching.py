@@ -61,7 +61,15 @@ def _operation_finding(group: Group, seq: int, entries: dict[int, Entry], sides:
         + (" Neither side has a majority." if sides.tie else ""),
         evidence=_evidence(entries, sides),
         locations=locations([entries[rank] for rank in sides.deviating]),
-        attributes={"seq": seq, "basis": "flight_records", **attributes, **_places(entries)},
+        attributes={
+            "seq": seq,
+            "basis": "flight_records",
+            "operation": entries[sides.deviating[0]].op,
+            "peer_operation": None if sides.tie else entries[sides.groups[0][1][0]].op,
+            "rank0": sides.deviating[0] == 0,
+            **attributes,
+            **_places(entries),
+        },
     )
 
 

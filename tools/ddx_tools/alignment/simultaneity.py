@@ -24,7 +24,7 @@ def missing_records(records: Records) -> Finding | None:
         ranks=absent,
         summary=f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
         evidence=[Evidence(source="fr_dumps", quote=f"records of {rank_list(list(records.ranks))} only")],
-        attributes={"ranks": absent, "basis": "flight_records"},
+        attributes={"ranks": absent, "recorded": len(records.ranks), "basis": "flight_records"},
     )
 
 

@@ -32,6 +32,7 @@ _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
 _SOURCE_LIMIT_FILES = 40
 _SOURCE_LIMIT_BYTES = 512 << 10
+_SHORTEST_PAUSE_S = 0.3
 _STOPPED_STATES = frozenset("TtD")
 
 
@@ -44,8 +45,8 @@ class StacksArgs(ProbeArgs):
         0.0,
         ge=0,
         le=120,
-        description="If ranks wait and none moved, look once more after this many seconds, unless the kernel says "
-        "that they have waited that long already.",
+        description="If ranks wait and none moved, wait until they have stood still for this many seconds (the kernel "
+        "says for how long they have already), and look once more.",
     )
 
 
@@ -72,8 +73,9 @@ def capture(host: Host, args: StacksArgs) -> Raw:
     if args.looks > 1:
         host.pause(args.apart_s)
         _look(host, raw, watched, 2)
-        if _must_confirm(raw, args.confirm_s):
-            host.pause(args.confirm_s)
+        short_s = _short_of(raw, args.confirm_s)
+        if short_s is not None:
+            host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
     _read_sources(host, raw)
     return raw
@@ -85,8 +87,9 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
     A dump pauses the process, which counts as having run; so movement is measured between the reading after
     one dump and the reading before the next, when nothing of ours touches the threads.
     """
+    taken_s = host.now()
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        for items, failure in pool.map(lambda process: _look_at(host, process, look), processes):
+        for items, failure in pool.map(lambda process: _look_at(host, process, look, taken_s), processes):
             raw.items.extend(items)
             if failure:
                 process, error = failure
@@ -94,14 +97,15 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
                 raw.failed(what, error, "nobody knows what this rank is doing")
 
 
-def _look_at(host: Host, process: _Process, look: int) -> tuple[list[RawItem], tuple[_Process, HostError] | None]:
+def _look_at(
+    host: Host, process: _Process, look: int, taken_s: float
+) -> tuple[list[RawItem], tuple[_Process, HostError] | None]:
     facts = {"pid": process.pid, "rank": process.rank, "role": process.role, "look": look}
     items: list[RawItem] = []
     try:
         before = host.threads(process.pid, process.tids or (process.pid,))
         items.append(RawItem(THREADS, before.data, before.source, {**facts, "phase": BEFORE}))
         states = {reading.state for reading in kernel_readings(before.data).values()}
-        taken_s = host.now()
         blocking = not states & _STOPPED_STATES
         dump = host.stack(process.pid, blocking=blocking, timeout_s=_DUMP_DEADLINE_S)
         items.append(RawItem(STACK, dump.data, dump.source, {**facts, "taken_s": taken_s}))
@@ -143,23 +147,29 @@ def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
     return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
 
 
-def _must_confirm(raw: Raw, confirm_s: float) -> bool:
-    """Whether ranks wait, none of them moved, and nothing yet says that they have waited long enough."""
-    if not confirm_s:
-        return False
+def _short_of(raw: Raw, confirm_s: float) -> float | None:
+    """How many seconds are still to pass until every waiting rank has stood still for `confirm_s`.
+
+    None if there is nothing to confirm: no rank waits, one of them moved, or all have waited long enough.
+    """
     waits = frame_rules().waits_for_peers
-    shortest = None
+    waited: list[float] = []
     for item, thread in _main_threads(raw, 2):
         pid, tid = item.facts["pid"], thread.tid
         if _activity(raw, item, thread) not in waits:
             continue
         then, now = _reading(raw, pid, 1, AFTER, tid), _reading(raw, pid, 2, BEFORE, tid)
         if then and now and now.ran_since(then):
-            return False
+            return None
         first = _reading(raw, pid, 1, BEFORE, tid)
-        waited = (first.blocked_s if first else None) or 0.0
-        shortest = waited if shortest is None else min(shortest, waited)
-    return shortest is not None and shortest < confirm_s
+        before_s = (first.blocked_s if first else None) or 0.0
+        waited.append(before_s + item.facts["taken_s"] - _taken_s(raw, pid, 1))
+    return confirm_s - min(waited) if waited and min(waited) < confirm_s else None
+
+
+def _taken_s(raw: Raw, pid: int, look: int) -> float:
+    taken = (i.facts["taken_s"] for i in raw.of(STACK) if i.facts["pid"] == pid and i.facts["look"] == look)
+    return float(next(taken, 0.0))
 
 
 def _read_sources(host: Host, raw: Raw) -> None:

@@ -109,7 +109,7 @@ def _outside(outside: Sequence[RankView], waiting: Sequence[RankView], texts: Pr
             "rank.outside_collective",
             Severity.WARNING,
             members,
-            f"{rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} not in it: "
+            f"{rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} elsewhere: "
             f"{_activity_words(odd, moving)}{at(odd)}",
             minority=len(outside) < len(waiting),
             moving=moving,

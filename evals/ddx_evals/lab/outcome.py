@@ -1,0 +1,167 @@
+"""What `ddx why` says about a lab run, held against the run's truth.
+
+Used by the scenario tests and by `python -m ddx_evals.lab table`. `ddx` is called as a user calls it, as a
+command of its own, and its answer is judged from its JSON alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ddx_evals.lab.run import LabRun
+from ddx_evals.lab.scenario import Scenario
+from ddx_evals.lab.truth import Truth
+
+Way = Literal["stacks", "records", "logs", "moments"]
+"""From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
+of a live job, each rank's taken at another moment."""
+
+LIMIT_S = {4: 10.0, 8: 15.0}
+"""Seconds from command to answer, by number of ranks, on 2 cores."""
+
+_NO_PTRACE = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+_MOMENTS_APART_S = 1.5
+
+
+@dataclass
+class Outcome:
+    """One answer and what is wrong with it (nothing, if it is right)."""
+
+    scenario: Scenario
+    nproc: int
+    way: Way
+    seconds: float
+    diagnosis: dict[str, Any]
+    wrong: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        """The outcome as a line of a table."""
+        first = self.diagnosis["causes"][0] if self.diagnosis["causes"] else {"id": "–", "probability": 0}
+        culprits = self.diagnosis["culprits"]
+        places: list[dict[str, Any]] = culprits["locations"]
+        where = f"{Path(places[0]['file']).name}:{places[0]['line']}" if places else "–"
+        ranks = ",".join(map(str, culprits["ranks"])) or "–"
+        return (
+            f"| {self.scenario.row} | {self.nproc} | {self.way} | {self.diagnosis['verdict']} | {first['id']} "
+            f"{first['probability']:.2f} | {ranks} | {where} | {self.seconds:.1f} | "
+            f"{'ok' if not self.wrong else '; '.join(self.wrong)} |"
+        )
+
+
+TABLE_HEAD = "| row | N | from | verdict | cause | culprits | place | s | |\n|---|---|---|---|---|---|---|---|---|"
+
+
+def ways(scenario: Scenario) -> list[Way]:
+    """From what a scenario is to be answered; the first is the one that it must work from alone."""
+    if scenario.settles.how == "exited":
+        return ["logs"]
+    if scenario.row == "h3":
+        return ["moments"]
+    named: dict[str, Way] = {"S": "stacks", "F": "records"}
+    return [way for letter, way in named.items() if letter in scenario.evidence]
+
+
+def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = None) -> LabRun:
+    """A run as the way needs it, not yet started."""
+    recorded = way in ("records", "moments") or (way == "logs" and "F" in scenario.evidence)
+    prefix = [_ddx(), "run", "--"] if recorded else []
+    if _hides_ranks(scenario):
+        prefix = [*_NO_PTRACE, *prefix]
+    return LabRun(scenario, nproc, launcher_prefix=prefix, step=step)
+
+
+def ask(run: LabRun, way: Way, truth: Truth | None = None) -> Outcome:
+    """Ask `ddx why` about a run, hold the answer against the truth, and replay the bundle it saved.
+
+    `truth` defaults to the run's own; a healthy phase is asked about with a truth of its own.
+    """
+    target = _target(run, way)
+    with tempfile.TemporaryDirectory(prefix="ddx-lab-") as scratch:
+        bundle = Path(scratch) / "bundle"
+        started = time.monotonic()
+        live = _why([*target, "--save", str(bundle)], as_unprivileged=_hides_ranks(run.scenario))
+        seconds = time.monotonic() - started
+        replayed = _why([str(bundle)])
+    outcome = Outcome(run.scenario, run.nproc, way, seconds, json.loads(live))
+    outcome.wrong = _wrong(outcome.diagnosis, truth or run.truth(), run.workdir)
+    if live != replayed:
+        outcome.wrong.append("the replayed bundle gives another diagnosis")
+    return outcome
+
+
+HEALTHY = Truth(verdicts=("healthy",), causes=(), culprits=(), places=())
+
+
+def _hides_ranks(scenario: Scenario) -> bool:
+    """Root sees every process; to be kept out as a user is, it must drop a capability, and the job likewise."""
+    return scenario.row == "u1" and os.geteuid() == 0
+
+
+def _ddx() -> str:
+    beside = Path(sys.executable).with_name("ddx")
+    return str(beside) if beside.exists() else (shutil.which("ddx") or "ddx")
+
+
+def _why(arguments: Sequence[str], *, as_unprivileged: bool = False) -> str:
+    argv = [*(_NO_PTRACE if as_unprivileged else []), _ddx(), "why", "--json", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    if not done.stdout.startswith("{"):
+        raise AssertionError(f"{' '.join(argv)} said: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _target(run: LabRun, way: Way) -> list[str]:
+    if way == "logs":
+        runs = sorted(run.workdir.glob("ddx-runs/*"))
+        return [str(runs[-1])] if runs else [str(run.launcher_log)]
+    if way == "moments":
+        return [str(_records_of_different_moments(run))]
+    return [str(run.launcher_pid)]
+
+
+def _records_of_different_moments(run: LabRun) -> Path:
+    """Let every rank write its records, one some steps after the other; returns the directory that holds them."""
+    from ddx_tools.rank_agent_client import ask as ask_agent
+    from ddx_tools.rank_agent_client import list_agents
+
+    run_dir = max(run.workdir.glob("ddx-runs/*"))
+    taken = run.workdir / "records"
+    taken.mkdir()
+    for address in list_agents(str(run_dir)):
+        ask_agent(str(run_dir), address.rank, address.pid, {"op": "save", "label": "moment", "reason": "asked"}, 10.0)
+        time.sleep(_MOMENTS_APART_S)
+    for file in run_dir.glob("ranks/*.moment.*"):
+        shutil.copy(file, taken)
+    return taken
+
+
+def _wrong(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str]:
+    """What an answer has wrong: verdict, cause, culprits, place."""
+    wrong = []
+    if diagnosis["verdict"] not in truth.verdicts:
+        wrong.append(f"verdict {diagnosis['verdict']}, not {'/'.join(truth.verdicts)}")
+    culprits = frozenset(diagnosis["culprits"]["ranks"])
+    if culprits not in (truth.culprits or (frozenset(),)):
+        wrong.append(f"culprits {sorted(culprits)}, not {[sorted(c) for c in truth.culprits]}")
+    if not truth.causes:
+        return wrong
+    first = diagnosis["causes"][0]["id"] if diagnosis["causes"] else None
+    if first not in truth.causes:
+        wrong.append(f"cause {first}, not {'/'.join(truth.causes)}")
+    named = {(Path(place["file"]), place["line"]) for place in diagnosis["culprits"]["locations"]}
+    accepted = {(workdir / place.file, place.line) for place in truth.places}
+    if accepted and not named & accepted:
+        wrong.append(
+            f"place {sorted((f.name, n) for f, n in named)}, not {sorted((f.name, n) for f, n in accepted)[:4]}"
+        )
+    return wrong

@@ -1,0 +1,63 @@
+"""Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
+
+At 4 ranks here; at 8 ranks, three times, and from every kind of evidence in the long matrix.
+"""
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from ddx_evals.lab import Scenario, load_scenarios
+from ddx_evals.lab.outcome import HEALTHY, Way, ask, start_run, ways
+
+SCENARIOS = load_scenarios()
+SETTLED_WITHIN_S = 240.0
+
+# One scenario of each training job is also asked about before it strikes: the healthy twin, in the same launch.
+TWINS = ("fewer-batches", "broadcast-for-all-reduce", "text-only-batch", "mesh-straggler", "pipeline-schedule")
+STEPS_OF_HEALTH = 60
+
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
+
+
+def _case(scenario: Scenario, *values: str) -> ParameterSet:
+    needs = [*scenario.needs, *(["setpriv"] if scenario.row == "u1" else [])]
+    return pytest.param(scenario.id, *values, marks=[pytest.mark.needs(program) for program in needs])
+
+
+def _check(scenario: Scenario, nproc: int, way: Way) -> None:
+    with start_run(scenario, nproc, way) as run:
+        run.start()
+        run.wait_struck(SETTLED_WITHIN_S)
+        outcome = ask(run, way)
+    assert not outcome.wrong, f"{outcome.wrong}\n{outcome.diagnosis}"
+
+
+@pytest.mark.parametrize("scenario_id", [_case(s) for s in SCENARIOS.values() if s.id not in TWINS])
+def test_the_answer_is_right_at_4_ranks(scenario_id: str) -> None:
+    scenario = SCENARIOS[scenario_id]
+    _check(scenario, 4, ways(scenario)[0])
+
+
+@pytest.mark.parametrize("scenario_id", TWINS)
+def test_before_it_strikes_the_same_job_is_healthy(scenario_id: str) -> None:
+    scenario = SCENARIOS[scenario_id]
+    way = ways(scenario)[0]
+    with start_run(scenario, 4, way, step=STEPS_OF_HEALTH) as run:
+        run.start()
+        run.wait_healthy(SETTLED_WITHIN_S)
+        healthy = ask(run, way, HEALTHY)
+        assert run.last_step() < STEPS_OF_HEALTH, "it struck before the healthy phase was looked at"
+        run.wait_struck(SETTLED_WITHIN_S)
+        struck = ask(run, way)
+    assert not healthy.wrong, f"healthy phase: {healthy.wrong}\n{healthy.diagnosis}"
+    assert not struck.wrong, f"{struck.wrong}\n{struck.diagnosis}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("time", [1, 2, 3])
+@pytest.mark.parametrize("nproc", [4, 8])
+@pytest.mark.parametrize(
+    ("scenario_id", "way"), [_case(scenario, way) for scenario in SCENARIOS.values() for way in ways(scenario)]
+)
+def test_the_answer_is_right_every_time(scenario_id: str, way: Way, nproc: int, time: int) -> None:
+    _check(SCENARIOS[scenario_id], nproc, way)
