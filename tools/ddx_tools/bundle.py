@@ -82,8 +82,12 @@ class BundleWriter:
     """Writes a bundle while a capture goes on. Safe to use from several threads."""
 
     def __init__(self, directory: Path, target: list[str], now: dt.datetime | None = None) -> None:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if any(directory.iterdir()):
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            empty = not any(directory.iterdir())
+        except OSError as error:
+            raise _not_writable(directory, error) from error
+        if not empty:
             raise UsageError(f"{directory} is not empty", "Name a new directory for the bundle.")
         self.directory = directory
         created = (now or dt.datetime.now(dt.UTC)).isoformat(timespec="seconds")
@@ -134,18 +138,29 @@ class Bundle:
         self.directory = path
         if path.is_file():
             self._unpacked = tempfile.TemporaryDirectory(prefix="ddx-bundle-")
-            self.directory = _unpack(path, Path(self._unpacked.name))
-        self.manifest = _read_manifest(self.directory)
+            self.directory = Path(self._unpacked.name)
+        try:
+            if self._unpacked:
+                _unpack(path, self.directory)
+            self.manifest = _read_manifest(self.directory, path)
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, path: str) -> bytes:
-        """The bytes of a raw file; the path is one of the journal's."""
-        file = (self.directory / path).resolve()
-        if not file.is_relative_to(self.directory.resolve()):
-            raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]}")
+        """The bytes of a raw file; the path is one of the journal's. Raises UnreadableInput."""
         try:
-            return file.read_bytes()
-        except OSError as error:
-            raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]}") from error
+            file = (self.directory / path).resolve()
+            inside = file.is_relative_to(self.directory.resolve())
+            # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
+            data = file.read_bytes() if inside and file.is_file() else None
+        except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links
+            raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
+        if not inside:
+            raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]!r}")
+        if data is None:
+            raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]!r}")
+        return data
 
     def close(self) -> None:
         """Remove what was unpacked."""
@@ -160,18 +175,39 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path looks like a bundle (a directory with a manifest, or a packed one)."""
-    return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(_PACKED_SUFFIX)
+    """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
+    if not path.is_dir():
+        return path.name.endswith(_PACKED_SUFFIX)
+    return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
+
+
+def _names_our_schema(manifest: Path) -> bool:
+    """Other programs keep a manifest.json, too: beside checkpoints, data sets and web pages."""
+    try:
+        with manifest.open("rb") as stream:
+            return b"ddx.bundle/" in stream.read(200)
+    except OSError:
+        return False
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`."""
-    with (
-        target.open("wb") as out,
-        zstandard.ZstdCompressor(level=6).stream_writer(out) as stream,
-        tarfile.open(fileobj=stream, mode="w|") as archive,
-    ):
-        archive.add(directory, arcname=".", filter=_anonymous)
+    """Write a bundle directory as `.tar.zst`. Raises UsageError if nothing can be written there."""
+    try:
+        with (
+            target.open("wb") as out,
+            zstandard.ZstdCompressor(level=6).stream_writer(out) as stream,
+            tarfile.open(fileobj=stream, mode="w|") as archive,
+        ):
+            archive.add(directory, arcname=".", filter=_anonymous)
+    except OSError as error:
+        raise _not_writable(target, error) from error
+
+
+def _not_writable(target: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the bundle cannot be written to {target}: {(error.strerror or str(error)).lower()}",
+        "Name a new directory, or a file ending in .tar.zst, at a place that you may write to.",
+    )
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -180,14 +216,15 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _unpack(archive: Path, directory: Path) -> Path:
+def _unpack(archive: Path, directory: Path) -> None:
     """Unpack with limits: regular files inside the directory only, bounded in bytes and number."""
     try:
         with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
             _extract(plain, directory)
-    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError) as error:
-        raise UnreadableInput(f"{archive} is not a readable bundle: {error}") from error
-    return directory
+    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError) as error:
+        raise UnreadableInput(
+            f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been cut off on its way."
+        ) from error
 
 
 def _extract(stream: IO[bytes], directory: Path) -> None:
@@ -202,15 +239,20 @@ def _extract(stream: IO[bytes], directory: Path) -> None:
                 archive.extract(member, directory, filter="data")
 
 
-def _read_manifest(directory: Path) -> Manifest:
-    file = directory / MANIFEST
+def _read_manifest(directory: Path, bundle: Path) -> Manifest:
     try:
-        return Manifest.model_validate_json(file.read_bytes())
+        return Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     except FileNotFoundError as error:
-        raise UnreadableInput(f"{directory} has no {MANIFEST}: it is not a bundle") from error
-    except (ValidationError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise UnreadableInput(f"{file} is damaged: {first}") from error
+        raise UnreadableInput(f"{bundle} has no {MANIFEST}: it is not a bundle") from error
+    except OSError as error:
+        raise UnreadableInput(f"the {MANIFEST} of {bundle} cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["loc"] == ("schema",):
+            reason = f"{first['msg'].lower()}: another version of ddx wrote it"
+        else:
+            reason = f"{'.'.join(str(part) for part in first['loc']) or 'the whole'}: {first['msg'].lower()}"
+        raise UnreadableInput(f"the {MANIFEST} of {bundle} is damaged ({reason[:300]})") from error
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -224,6 +266,6 @@ def _answer_path(host: str, section: str, call: Call, occurrence: int) -> str:
         plain = f"rank{asked['rank']}-{asked['request'].get('op', '')}"
     slug = _UNSAFE.sub("_", plain).strip("_.")[:60]
     mark = f"{zlib.crc32(call.key.encode()):08x}"
-    safe_host = _UNSAFE.sub("_", host) or "unknown"
+    safe_host = _UNSAFE.sub("_", host).strip(".") or "unknown"
     name = "-".join(part for part in (call.op, slug, mark, str(occurrence)) if part)
     return f"raw/{safe_host}/{section}/{name}.{call.suffix}"

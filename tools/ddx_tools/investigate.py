@@ -60,7 +60,7 @@ def live_plan(target: Sequence[str]) -> list[Step]:
 
 def file_plan(target: Sequence[str]) -> list[Step]:
     """What to run over files and directories that somebody brought."""
-    return [Step(probe(id_), {"target": list(target)}) for id_ in ("flight_recorder", "job_log")]
+    return [Step(probe(id_), {"target": list(target)}) for id_ in ("stacks", "flight_recorder", "job_log")]
 
 
 def investigate(target: Sequence[str], save: Path | None = None, progress: Progress = lambda _: None) -> Investigation:

@@ -13,7 +13,7 @@ from ddx_server.render.safe_text import safe
 from ddx_tools.model import Claim, Diagnosis, Location, Party, Verdict, rank_list
 
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
-_SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING = 6, 4, 6
+_SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING = 4, 6, 4, 6
 
 
 def render_diagnosis(diagnosis: Diagnosis, console: Console, origins: Mapping[str, str]) -> None:
@@ -90,12 +90,12 @@ def _place(place: Location) -> Text:
 
 
 def _causes(diagnosis: Diagnosis) -> RenderableType:
-    lines = [
-        safe(f"{cause.probability:>4.0%}  ", "bold")
-        + safe(f"{cause.id}  ")
-        + safe(f"({cause.level}) {cause.title}", "dim")
-        for cause in diagnosis.causes[:4]
-    ]
+    lines = []
+    for cause in diagnosis.causes[:_SHOWN_CAUSES]:
+        line = safe(f"{cause.probability:>4.0%}  ", "bold") + safe(cause.id) + safe(f"  {cause.level}", "dim")
+        if cause.culprits.ranks != diagnosis.culprits.ranks:
+            line += safe(f", would be {rank_list(cause.culprits.ranks)}", "dim")
+        lines.append(line)
     return Group(*lines)
 
 

@@ -23,14 +23,19 @@ def list_pages(playbooks: Playbooks, console: Console) -> None:
 
 
 def show_page(page: Symptom | Cause, console: Console) -> None:
-    """One page as Markdown."""
-    console.print(Markdown(f"# {page.title}\n\n{page.text}"))
+    """One page: drawn on a terminal, as plain Markdown into a pipe or a file."""
+    text = _markdown(page)
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        console.file.write(text)
+
+
+def _markdown(page: Symptom | Cause) -> str:
+    parts = [f"# {page.title}", page.text]
     if isinstance(page, Cause):
-        for title, items in (
-            ("Fix", page.fix),
-            ("Verify", page.verify),
-            ("Prevent", page.prevent),
-            ("Tempting, and harmful", page.harmful),
-        ):
+        lists = {"Fix": page.fix, "Verify": page.verify, "Prevent": page.prevent, "Tempting, and harmful": page.harmful}
+        for title, items in lists.items():
             if items:
-                console.print(Markdown(f"## {title}\n\n" + "\n".join(f"- {item}" for item in items)))
+                parts.append(f"## {title}\n\n" + "\n".join(f"- {item}" for item in items))
+    return "\n\n".join(parts) + "\n"

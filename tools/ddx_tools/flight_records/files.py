@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-
 from ddx_tools.errors import HostError
 from ddx_tools.flight_records.material import DUMP, HEADER
 from ddx_tools.formats.fr_dump import looks_like_dump
@@ -17,7 +15,7 @@ _MAX_FILES = 10_000
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the records and side-cars among some files and directories to `raw`; other files are left alone."""
-    files = list(dict.fromkeys(file for path in paths for file in _files(host, path)))
+    files = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
     for path in files[:_MAX_FILES]:
         try:
             _read_one(host, raw, path, named=path in paths)
@@ -27,14 +25,6 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
         raw.problems.append(f"{len(files)} files: only the first {_MAX_FILES} were looked at. Name a narrower path.")
     dumps = len(raw.of(DUMP))
     raw.searched.append(f"{min(len(files), _MAX_FILES)} files in {', '.join(paths)[:300]}: {dumps} flight records")
-
-
-def _files(host: Host, path: str) -> list[str]:
-    """The file itself, or all files below a directory."""
-    inside = host.glob(f"{glob.escape(path.rstrip('/'))}/**")
-    if not inside or inside == [f"{path}/"]:
-        return [path]
-    return [name for name in inside if not name.endswith("/")]
 
 
 def _read_one(host: Host, raw: Raw, path: str, *, named: bool) -> None:

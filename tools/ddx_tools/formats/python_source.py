@@ -33,7 +33,7 @@ class Relation:
     """Where a line stands to a peer's line in the same function."""
 
     kind: str
-    """same_line | before | after | past_loop | other_branch | unrelated"""
+    """same_line | before | after | past_loop | other_branch | unrelated | unknown"""
     guard: str | None = None
     """Source text of the condition that parts them."""
     guard_side: str | None = None
@@ -45,6 +45,8 @@ class Relation:
 
 
 UNRELATED = Relation("unrelated")
+UNKNOWN = Relation("unknown")
+"""The program text is not at hand, or does not parse."""
 
 
 class PythonSource:
@@ -75,7 +77,7 @@ class PythonSource:
             return Relation("same_line")
         ours, theirs = self._path(line), self._path(peer_line)
         if not ours or not theirs:
-            return UNRELATED
+            return UNKNOWN
         common = 0
         while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
             common += 1

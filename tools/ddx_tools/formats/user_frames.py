@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/|/lib(64)?/python\d+\.\d+/|^<frozen |^<(string|stdin|unknown|eval_with_key)"
@@ -12,10 +13,21 @@ _PACKAGE_ROOT = re.compile(
     r"^.*?/(?:site-packages|dist-packages)/|^.*?/lib(?:64)?/python\d+\.\d+/(?!site-packages|dist-packages)"
 )
 
+# py-spy's text dumps shorten library files to their package root; these packages are then no user's program.
+_LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
+    "accelerate", "datasets", "deepspeed", "diffusers", "lightning", "megatron", "numpy", "pandas", "peft", "pyarrow",
+    "pytorch_lightning", "ray", "tokenizers", "torch", "torchdata", "torchtitan", "transformers", "triton", "trl",
+    "vllm", "wandb",
+}  # fmt: skip
+
 
 def is_user_file(file: str) -> bool:
     """Whether a source file is the user's: not an installed package, the standard library or generated code."""
-    return bool(file) and not _LIBRARY.search(file.replace("\\", "/"))
+    path = file.replace("\\", "/")
+    if not path or _LIBRARY.search(path):
+        return False
+    root = path.split("/", 1)[0].removesuffix(".py")
+    return path.startswith("/") or path[1:2] == ":" or root not in _LIBRARY_ROOTS
 
 
 def module_path(file: str) -> str:

@@ -7,10 +7,12 @@ each reply is bytes plus what went wrong. Everything typed (`read`, `processes`,
 
 from __future__ import annotations
 
+import glob
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, NotRecorded, TimedOut
@@ -100,6 +102,12 @@ class Host(ABC):
     def glob(self, pattern: str) -> list[str]:
         """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
         return [str(p) for p in json.loads(self.answer(Call("glob", pattern, suffix="json")).checked().data)]
+
+    def files_below(self, path: str) -> list[str]:
+        """The files below a directory, or the path itself if nothing is below it."""
+        found = [item for item in self.glob(f"{glob.escape(path.rstrip('/'))}/**") if not item.endswith("/")]
+        parents = {str(parent) for item in found for parent in PurePosixPath(item).parents}
+        return [item for item in found if item not in parents] if found else [path]
 
     def processes(self) -> Reply:
         """The process table as JSON: see `ddx_tools.hosts.processes` for its fields and its limits."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import io
 import json
 import posixpath
@@ -47,7 +46,7 @@ def capture(host: Host, args: JobLogArgs) -> Raw:
     paths = [item for item in args.target if not item.isdigit()]
     if not paths:
         paths = _paths_of_live_job(host, args, raw)
-    files = list(dict.fromkeys(file for path in paths for file in _files(host, path)))
+    files = list(dict.fromkeys(file for path in paths for file in _logs_below(host, path)))
     if len(files) > _FILES_LIMIT:
         raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
         raw.status = ProbeStatus.PARTIAL
@@ -60,18 +59,8 @@ def capture(host: Host, args: JobLogArgs) -> Raw:
     return raw
 
 
-def _files(host: Host, path: str) -> list[str]:
-    """The files below a path that may be logs; the path itself if there is nothing below it."""
-    found = [item for item in host.glob(f"{glob.escape(path.rstrip('/'))}/**") if not item.endswith("/")]
-    directories = {parent for item in found for parent in _parents(item)}
-    below = [item for item in found if item not in directories and not _NOT_A_LOG.search(item)]
-    return below if found else [path]
-
-
-def _parents(path: str) -> Iterable[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
+def _logs_below(host: Host, path: str) -> list[str]:
+    return [file for file in host.files_below(path) if file == path or not _NOT_A_LOG.search(file)]
 
 
 def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> None:

@@ -14,19 +14,12 @@ from ddx_tools.formats.frame_classes import KernelView, frame_rules
 from ddx_tools.formats.launchers import Member
 from ddx_tools.formats.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.hosts.base import Host
+from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.stacks.brought import STACK, read_dump, read_paths
 from ddx_tools.stacks.findings import stack_findings
-from ddx_tools.stacks.rows import (
-    AFTER,
-    BEFORE,
-    SOURCE,
-    STACK,
-    THREADS,
-    KernelReading,
-    kernel_readings,
-    stack_rows,
-)
+from ddx_tools.stacks.rows import AFTER, BEFORE, SOURCE, THREADS, KernelReading, kernel_readings, stack_rows
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
@@ -61,8 +54,17 @@ class _Process:
 
 
 def capture(host: Host, args: StacksArgs) -> Raw:
-    """Dump all ranks in parallel, once or several times; one that fails does not stop the others."""
+    """Dump all ranks in parallel, once or several times; one that fails does not stop the others.
+
+    With paths as target nothing is attached to: the dumps among these files are read.
+    """
     raw = Raw(host.name)
+    paths = [item for item in args.target if not item.isdigit()]
+    if paths:
+        read_paths(host, raw, paths)
+        _read_sources(host, raw)
+        raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
+        return raw
     job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
     ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
     raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
@@ -177,7 +179,7 @@ def _read_sources(host: Host, raw: Raw) -> None:
     rules = frame_rules()
     files: dict[str, None] = {}
     for item in raw.of(STACK):
-        for thread in parse_pyspy(item.data):
+        for thread in read_dump(item.data):
             files.update(dict.fromkeys(frame.file for frame in thread.frames if rules.wants_source(frame)))
     for file in list(files)[:_SOURCE_LIMIT_FILES]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ddx_tools.formats.python_source import UNRELATED, PythonSource, Relation
+from ddx_tools.formats.python_source import UNKNOWN, UNRELATED, PythonSource, Relation
 from ddx_tools.model import Location
 from ddx_tools.stacks.view import RankView, UserFrame
 from ddx_tools.store import Store
@@ -46,7 +46,7 @@ class ProgramTexts:
                 return Parting(UNRELATED, self._place(rank, depth - 1), self._place(peer, depth - 1))
             if ours[1] != theirs[1]:
                 text = self.of(ours[0])
-                relation = text.relation(ours[1], theirs[1]) if text else UNRELATED
+                relation = text.relation(ours[1], theirs[1]) if text else UNKNOWN
                 return Parting(relation, self._place(rank, depth), self._place(peer, depth))
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         relation = Relation("same_line") if shared >= 0 else UNRELATED

@@ -92,6 +92,7 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
                 operation=members[0].operation,
                 kind=members[0].activity,
                 wait_s=wait_s,
+                brought=members[0].brought,
                 contexts=list(members[0].contexts),
             )
         )

@@ -9,11 +9,12 @@ from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
-from ddx_tools.formats.pyspy_json import Frame, ThreadStack, parse_pyspy
+from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.stacks.brought import STACK, read_dump
 
-STACK, THREADS, SOURCE = "stack", "threads", "source"
+THREADS, SOURCE = "threads", "source"
 BEFORE, AFTER = "before", "after"
 
 
@@ -70,7 +71,7 @@ def stack_rows(raw: Raw) -> Rows:
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
     for item in raw.of(STACK):
         try:
-            threads = parse_pyspy(item.data)
+            threads = read_dump(item.data)
         except UnreadableInput as error:
             raw.problems.append(f"{item.source}: {error.message}")
             continue

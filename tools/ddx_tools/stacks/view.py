@@ -28,6 +28,8 @@ class RankView:
     """It ran or its stack changed between looks; None if there was one look only or the kernel says nothing."""
     wait_s: float
     """For how long at least it has not moved, seconds."""
+    brought: bool
+    """The dump was brought as a file: nothing says when it was taken."""
     user_stack: tuple[UserFrame, ...]
     """User frames, outermost first."""
     user_source: str | None
@@ -82,7 +84,8 @@ def rank_views(store: Store) -> list[RankView]:
 def _view(rows: list[dict[str, Any]]) -> RankView:
     last = rows[-1]
     moved = _moved(rows)
-    observed_s = last["taken_s"] - rows[0]["taken_s"]
+    brought = last["taken_s"] is None
+    observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
     # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
     blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
     return RankView(
@@ -95,6 +98,7 @@ def _view(rows: list[dict[str, Any]]) -> RankView:
         contexts=tuple(json.loads(last["contexts"])),
         moved=moved,
         wait_s=round(max(blocked_s + observed_s, 0.0), 1) if not moved else 0.0,
+        brought=brought,
         user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
         user_source=last["user_source"],
         frames_key=last["frames_key"],

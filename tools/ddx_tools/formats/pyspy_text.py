@@ -1,0 +1,57 @@
+"""py-spy's text dumps, as people paste them: `py-spy dump --pid PID [--subprocesses]` (py-spy 0.3 and 0.4).
+
+    Process 4242: /usr/bin/python3 -u train.py
+    Python v3.11.7 (/usr/bin/python3.11)
+
+    Thread 4242 (idle): "MainThread"
+        wait (threading.py:324)
+        train_step (train.py:37)
+
+File names are shortened from their package root unless `--full-filenames` was given. The dump of several
+processes is one such block after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddx_tools.formats.pyspy_json import Frame, ThreadStack
+
+_PROCESS = re.compile(r"^Process (\d{1,10}): ?(.{0,2000})$")
+_THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
+_FRAME = re.compile(r"^ {4}(\S.{0,400}?) \((.{1,600}):(\d{1,9})\)$")
+_PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
+
+
+def looks_like_pyspy_text(text: str) -> bool:
+    """Whether a text is such a dump: a process line followed by a thread line."""
+    head = text[:100_000].splitlines()
+    return any(map(_PROCESS.match, head)) and any(map(_THREAD.match, head))
+
+
+def parse_pyspy_text(text: str) -> list[ThreadStack]:
+    """The threads of all processes of a dump; a text without any gives an empty list."""
+    return [
+        ThreadStack(pid, tid, name, "active" in flags, "gil" in flags, tuple(frames))
+        for pid, tid, name, flags, frames in _threads(text)
+    ]
+
+
+def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
+    pid = threads = processes = 0
+    current: tuple[int, int, str, str, list[Frame]] | None = None
+    for line in text.splitlines():
+        if frame := _FRAME.match(line):
+            if current and len(current[4]) < _FRAMES_LIMIT:
+                current[4].append(Frame(frame[2], int(frame[3]), frame[1]))
+            continue
+        if process := _PROCESS.match(line):
+            pid, processes, threads = int(process[1]), processes + 1, 0
+        elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
+            if current:
+                yield current
+            threads += 1
+            current = (pid, int(thread[1], 0), thread[3] or "", thread[2], [])
+    if current:
+        yield current
