@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
+_WIDTH_OF_A_PIPE = 160
 EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 2, 3, 70
 
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
@@ -24,7 +25,7 @@ SAVE_OPTION = Annotated[
 
 def console() -> Console:
     """Standard output; colours only on a terminal (rich honours NO_COLOR)."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE)
 
 
 def error_console() -> Console:

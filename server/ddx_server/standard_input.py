@@ -7,21 +7,38 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from ddx_tools.errors import UsageError
 
-_LIMIT_BYTES = 256 << 20
+_LIMIT_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 20
 
 
 @contextmanager
 def on_disk(target: Sequence[str]) -> Iterator[list[str]]:
-    """The target with `-` replaced by a file that holds standard input."""
+    """The target with `-` replaced by a file that holds standard input. Raises UsageError if there is none."""
     if "-" not in target:
         yield list(target)
         return
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("nothing is piped into ddx", "Pipe a log in (cat train.log | ddx why -), or name the file.")
     with tempfile.TemporaryDirectory(prefix="ddx-stdin-") as directory:
         file = Path(directory) / "stdin.log"
-        file.write_bytes(sys.stdin.buffer.read(_LIMIT_BYTES))
+        _copy(sys.stdin.buffer, file)
         yield [str(file) if item == "-" else item for item in target]
+
+
+def _copy(stream: BinaryIO, file: Path) -> None:
+    """All of a stream: its end is where a job says how it died, so a part of it would not do."""
+    size = 0
+    with file.open("wb") as out:
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > _LIMIT_BYTES:
+                raise UsageError(
+                    "more than 4 GiB came in on standard input", "Keep it in a file, and name that: ddx why train.log"
+                )
+            out.write(chunk)
+    if not size:
+        raise UsageError("standard input was empty", "Pipe a log in (cat train.log | ddx why -), or name the file.")

@@ -18,7 +18,7 @@ from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import DdxError, NotFound, UsageError
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus
+from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Truncation
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import PROBES, probe
@@ -26,6 +26,7 @@ from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
 IMPORT_HOST, IMPORT_SECTION = "unknown", "import"
+_ROWS_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,19 @@ def _analyse(store: Store, found: Investigation, plan: Sequence[Step]) -> None:
             if result.probe == one:
                 result.findings = findings
                 result.summary = "; ".join(f.summary for f in findings[:3]) or "nothing to report"
+                _show_rows(store, result)
+
+
+def _show_rows(store: Store, result: ProbeResult) -> None:
+    """The probe's table, cut to what one can read; what was left out is said."""
+    query = probe(result.probe).table
+    if not query:
+        return
+    rows = store.query(query)
+    result.table = rows[:_ROWS_SHOWN]
+    if len(rows) > _ROWS_SHOWN:
+        how = "keep the material (--save BUNDLE) and name fewer ranks or files"
+        result.truncated.append(Truncation(shown=_ROWS_SHOWN, total=len(rows), how=how))
 
 
 def run_probe(

@@ -99,6 +99,7 @@ class ProbeResult(Contract):
     summary: str
     findings: list[Finding] = Field(default_factory=list)
     searched: list[str] = Field(default_factory=list, description="What was looked for, and where.")
+    table: list[dict[str, Any]] = Field(default_factory=list, description="The rows behind the findings, bounded.")
     problems: list[str] = Field(default_factory=list, description="What could not be read, why, what to do.")
     truncated: list[Truncation] = Field(default_factory=list)
     next: list[NextProbe] = Field(default_factory=list)

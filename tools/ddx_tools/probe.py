@@ -90,6 +90,8 @@ class Probe(Generic[ArgsT]):
     parse: Callable[[Raw], Rows]
     analyse: Callable[[Store], list[Finding]]
     read_only: bool = True
+    table: str = ""
+    """The rows that a person wants to see beside the findings: a query over the evidence store."""
 
     @property
     def command(self) -> str:

@@ -32,6 +32,28 @@ def _arrow_types() -> dict[str, Any]:
     }
 
 
+def _column(values: list[Any], arrow_type: Any) -> Any:
+    """An Arrow array. What no column can hold, and hostile text can bring, becomes � or NULL: the rest is kept."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, type=arrow_type)
+    except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):
+        return pa.array([_storable(value, arrow_type) for value in values], type=arrow_type)
+
+
+def _storable(value: Any, arrow_type: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()  # half characters (lone surrogates)
+    try:
+        pa.scalar(value, type=arrow_type)
+    except (OverflowError, pa.ArrowInvalid):
+        return None
+    return value
+
+
 @cache
 def _schema() -> tuple[str, dict[str, dict[str, tuple[str, str]]]]:
     """The SQL text, and {table: {column: (type, comment)}} read from it."""
@@ -83,7 +105,7 @@ class Store:
             if unknown:
                 raise KeyError(f"{table} has no column {sorted(unknown)}")
             arrays = {
-                name: pa.array([row.get(name) for row in dicts], type=types[sql_type])
+                name: _column([row.get(name) for row in dicts], types[sql_type])
                 for name, (sql_type, _) in known.items()
             }
             self._db.register("incoming", pa.table(arrays))

@@ -11,6 +11,7 @@ from ddx_tools.formats.user_frames import is_user_file, module_path
 _THREAD_LIMIT = 2_000
 _FRAME_LIMIT = 1_000
 _TEXT_LIMIT = 500
+_LINE_LIMIT, _ID_LIMIT = 1 << 31, 1 << 63  # what the columns of the evidence store hold
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ def _thread(item: dict[str, object]) -> ThreadStack:
     if not isinstance(frames, list):
         raise TypeError("frames is not a list")
     return ThreadStack(
-        pid=_whole(item.get("pid")),
-        tid=_whole(item.get("os_thread_id") or item.get("thread_id")),
-        name=str(item.get("thread_name") or "")[:_TEXT_LIMIT],
+        pid=_whole(item.get("pid"), _LINE_LIMIT),
+        tid=_whole(item.get("os_thread_id") or item.get("thread_id"), _ID_LIMIT),
+        name=_text(item.get("thread_name")),
         running=bool(item.get("active")),
         owns_gil=bool(item.get("owns_gil")),
         frames=tuple(_frame(frame) for frame in frames[:_FRAME_LIMIT]),
@@ -83,12 +84,13 @@ def _thread(item: dict[str, object]) -> ThreadStack:
 
 
 def _frame(item: dict[str, object]) -> Frame:
-    return Frame(
-        str(item.get("filename") or "")[:_TEXT_LIMIT],
-        _whole(item.get("line")),
-        str(item.get("name") or "")[:_TEXT_LIMIT],
-    )
+    return Frame(_text(item.get("filename")), _whole(item.get("line"), _LINE_LIMIT), _text(item.get("name")))
 
 
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def _text(value: object) -> str:
+    """Bounded, and without the half characters (lone surrogates) that JSON can hold and UTF-8 cannot."""
+    return str(value or "")[:_TEXT_LIMIT].encode("utf-8", "replace").decode()
+
+
+def _whole(value: object, limit: int) -> int:
+    return value if isinstance(value, int) and 0 <= value < limit else 0

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 _GUARD_LIMIT = 200
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+_ALTERNATIVES = ("cases", "handlers")  # of these blocks one runs at most; their order says nothing
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -53,9 +56,12 @@ class PythonSource:
     """A source file. Text that does not parse still gives its lines."""
 
     def __init__(self, text: str) -> None:
-        self._lines = text.splitlines()
+        text = text.removeprefix("\ufeff")
+        self._lines = _LINE_END.split(text)  # not splitlines(): a form feed ends no line of Python
         try:
-            self._tree: ast.AST | None = ast.parse(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the user's program: not what was asked
+                self._tree: ast.AST | None = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._tree = None
 
@@ -81,14 +87,30 @@ class PythonSource:
         common = 0
         while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
             common += 1
-        if common == len(ours) or common == len(theirs):
+        if len(ours) == len(theirs) == common:
             return Relation("same_line")
+        if common in (len(ours), len(theirs)):
+            return self._at_header(ours[common:], theirs[common:])
+        if ours[common][0] is not theirs[common][0]:
+            return UNRELATED
         return self._parted(ours[common:], theirs[common:])
 
+    def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
+        """One of the two (the one without further steps) is at the first line of the statement the other is inside.
+
+        A loop comes back to its first line: inside of it one is before the peer's next turn.
+        """
+        if not ours or isinstance(ours[0][0], _LOOPS):
+            return Relation("before")
+        return Relation("after")
+
     def _parted(self, ours: list[Step], theirs: list[Step]) -> Relation:
+        """The relation of two paths that part at the first step: in one statement, at different children of it."""
         parent, field, index = ours[0]
         _, peer_field, peer_index = theirs[0]
-        if field != peer_field:
+        if field != peer_field and isinstance(parent, _LOOPS):
+            return Relation("past_loop" if field == "orelse" else "before")
+        if field != peer_field or field in _ALTERNATIVES:
             guard = _condition(parent)
             if guard is None:
                 return UNRELATED
@@ -143,7 +165,13 @@ def _holds(node: ast.AST, line: int) -> bool:
 
 
 def _condition(node: ast.AST) -> str | None:
-    return ast.unparse(node.test)[:_GUARD_LIMIT] if isinstance(node, ast.If | ast.While) else None
+    """What decides which block of a statement runs; None where that is no condition."""
+    if not isinstance(node, ast.If | ast.Match):
+        return None
+    try:
+        return ast.unparse(node.subject if isinstance(node, ast.Match) else node.test)[:_GUARD_LIMIT]
+    except RecursionError:
+        return "a condition too deep to print"
 
 
 def _leaves(node: ast.AST, field: str) -> bool:

@@ -9,6 +9,10 @@ _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/|/lib(64)?/python\d+\.\d+/|^<frozen |^<(string|stdin|unknown|eval_with_key)"
     r"|/torchinductor_[^/]+/|/ddx_tools/payloads/"
 )
+# py-spy --native names the binary or, with debug symbols, the source that a C, C++, CUDA or Rust frame comes from.
+_NATIVE = re.compile(
+    r"\.so(\.[\d.]+)?$|\.dylib$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|S)$|(^|/)bin/python[\d.]*$|^\[?vdso\]?$"
+)
 _PACKAGE_ROOT = re.compile(
     r"^.*?/(?:site-packages|dist-packages)/|^.*?/lib(?:64)?/python\d+\.\d+/(?!site-packages|dist-packages)"
 )
@@ -22,9 +26,9 @@ _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a source file is the user's: not an installed package, the standard library or generated code."""
+    """Whether a source file is the user's: not an installed package, the standard library, generated or C code."""
     path = file.replace("\\", "/")
-    if not path or _LIBRARY.search(path):
+    if not path or _LIBRARY.search(path) or _NATIVE.search(path):
         return False
     root = path.split("/", 1)[0].removesuffix(".py")
     return path.startswith("/") or path[1:2] == ":" or root not in _LIBRARY_ROOTS

@@ -7,10 +7,14 @@ import threading
 import time
 
 from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry
+from ddx_tools.errors import UnreadableInput
 from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.redact import redact
 
 _TEXT_SUFFIXES = {"txt", "json"}
+
+_MOMENTS = frozenset({"stack", "threads"})
+"""Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
 
 
 class RecordingHost(Host):
@@ -35,6 +39,7 @@ class RecordingHost(Host):
         reply = self._inner.answer(call)
         if call.suffix in _TEXT_SUFFIXES and b"\0" not in reply.data[:8192]:
             reply = dataclasses.replace(reply, data=_redacted(reply.data))
+        reply = dataclasses.replace(reply, message=redact(reply.message))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         return dataclasses.replace(reply, source=source)
 
@@ -45,12 +50,10 @@ class RecordedHost(Host):
     def __init__(self, bundle: Bundle, name: str) -> None:
         self.name = name
         self._bundle = bundle
-        self._journal: dict[tuple[str, str], list[JournalEntry]] = {}
+        self._journal: dict[tuple[str, str], dict[int, JournalEntry]] = {}
         for entry in bundle.manifest.journal:
             if entry.host == name:
-                self._journal.setdefault((entry.op, entry.key), []).append(entry)
-        for entries in self._journal.values():
-            entries.sort(key=lambda entry: entry.occurrence)
+                self._journal.setdefault((entry.op, entry.key), {})[entry.occurrence] = entry
         self._asked: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
@@ -58,21 +61,32 @@ class RecordedHost(Host):
         """Time stands still in a bundle."""
 
     def answer(self, call: Call) -> Reply:
-        """The answer of the same question at its same occurrence; the last one if it is asked more often."""
+        """The answer of the same question at its same occurrence.
+
+        What is asked more often than at capture gets the last answer, unless that stood for its moment.
+        """
         identity = (call.op, call.key)
         with self._lock:
             occurrence = self._asked.get(identity, 0)
             self._asked[identity] = occurrence + 1
-        entries = self._journal.get(identity)
-        if not entries:
-            return Reply(
-                error="not_recorded",
-                message=f"the bundle holds no answer to: {call.op} {call.key}"[:300],
-                help="Nobody asked this when the bundle was captured; it says nothing about the job.",
+        entries = self._journal.get(identity, {})
+        entry = entries.get(occurrence)
+        if entry is None and entries and occurrence > max(entries) and call.op not in _MOMENTS:
+            entry = entries[max(entries)]
+        if entry is None:
+            return _not_recorded(
+                f"the bundle holds no answer to: {call.op} {call.key}",
+                "Nobody asked this when the bundle was captured; it says nothing about the job.",
             )
-        entry = entries[min(occurrence, len(entries) - 1)]
-        data = self._bundle.read(entry.path) if entry.path else b""
+        try:
+            data = self._bundle.read(entry.path) if entry.path else b""
+        except UnreadableInput as error:
+            return _not_recorded(error.message, "The bundle is incomplete: copy it again from where it was captured.")
         return Reply(data, entry.rc, entry.truncated, entry.error, entry.message, entry.help, source=entry.path or "")
+
+
+def _not_recorded(message: str, help_text: str) -> Reply:
+    return Reply(error="not_recorded", message=message[:300], help=help_text, rc=1)
 
 
 def _redacted(data: bytes) -> bytes:

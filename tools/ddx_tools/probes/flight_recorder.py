@@ -72,5 +72,10 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     ),
     capture=capture,
     parse=record_rows,
+    table=(
+        "SELECT name, any_value(description) AS description, any_value(members) AS members, "
+        "list(rank ORDER BY rank) AS recorded_by, min(last_enqueued) AS first_rank_at, "
+        "max(last_enqueued) AS last_rank_at FROM groups GROUP BY group_key, name ORDER BY name"
+    ),
     analyse=analyse,
 )

@@ -172,5 +172,10 @@ PROBE = Probe(
     ),
     capture=capture,
     parse=parse,
+    table=(
+        "SELECT rank, kind, code, exit_code, text, file, line, function, source, source_line FROM log_events "
+        "WHERE kind IN ('traceback', 'exit', 'failure_summary', 'fatal_stack', 'watchdog', 'gloo', 'error_file') "
+        "ORDER BY source, source_line"
+    ),
     analyse=log_findings,
 )

@@ -274,4 +274,9 @@ PROBE = Probe(
     capture=_capture,
     parse=_parse,
     analyse=_analyse,
+    table=(
+        "SELECT rank, local_rank, pid, role, state, round(cpu_percent) AS cpu_percent, round(wall_s) AS wall_s, "
+        "launcher, world_size, master, cwd, stdout, stderr, command, debug FROM ranks "
+        "ORDER BY job, rank NULLS FIRST, role <> 'rank', pid"
+    ),
 )

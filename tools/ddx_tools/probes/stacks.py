@@ -217,4 +217,13 @@ PROBE = Probe(
     capture=capture,
     parse=stack_rows,
     analyse=stack_findings,
+    table=(
+        "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, any_value(user_file) || ':' || user_line AS place, "
+        "user_function AS function, any_value(user_source) AS code, bool_or(moved) AS moved, "
+        "any_value(state) AS state, round(min(blocked_s), 1) AS blocked_s FROM "
+        "(SELECT * FROM stack_threads WHERE is_main QUALIFY row_number() OVER "
+        "(PARTITION BY host, pid ORDER BY snapshot DESC) = 1) "
+        "GROUP BY role, activity, operation, user_line, user_function, user_stack "
+        "ORDER BY role <> 'rank', count(*) DESC, min(rank)"
+    ),
 )
