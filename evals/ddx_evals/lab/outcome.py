@@ -21,6 +21,7 @@ from typing import Any, Literal
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth
+from ddx_tools.model import rank_list
 
 Way = Literal["stacks", "records", "logs", "moments"]
 """From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
@@ -153,6 +154,9 @@ def _wrong(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str]:
     culprits = frozenset(diagnosis["culprits"]["ranks"])
     if culprits not in (truth.culprits or (frozenset(),)):
         wrong.append(f"culprits {sorted(culprits)}, not {[sorted(c) for c in truth.culprits]}")
+    question = (diagnosis["next_check"] or {}).get("question", "")
+    if truth.asks_about and rank_list(set(truth.asks_about)) not in question:
+        wrong.append(f"the next check does not ask about {rank_list(set(truth.asks_about))}: {question}")
     if not truth.causes:
         return wrong
     first = diagnosis["causes"][0]["id"] if diagnosis["causes"] else None

@@ -70,6 +70,9 @@ class ExpectedTruth(_Record):
         default_factory=dict, description="by number of ranks: the accepted sets of culprits, best first"
     )
     places: tuple[ExpectedPlace, ...] = ()
+    asks_about: tuple[str, ...] = Field(
+        default=(), description="names of `ranks` whose ranks the next check has to name, where nobody is to blame"
+    )
 
 
 class Scenario(_Record):

@@ -28,6 +28,8 @@ class Truth:
     causes: tuple[str, ...]
     culprits: tuple[frozenset[int], ...]
     places: tuple[Place, ...]
+    asks_about: frozenset[int] = frozenset()
+    """Ranks that the next check has to name."""
 
 
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> Truth:
@@ -52,4 +54,5 @@ def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> T
         causes=expected.causes,
         culprits=tuple(frozenset(ranks) for ranks in expected.culprits.get(nproc, ())),
         places=tuple(places),
+        asks_about=frozenset(scenario.ranks[nproc][name] for name in expected.asks_about),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -60,16 +61,18 @@ def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[st
 
 
 def command_line(probe: str, args: Mapping[str, object]) -> str:
-    """A probe call as one types it."""
+    """A probe call as one types it; a value may come out of a job, and is quoted for the shell."""
     words = ["ddx", probe.replace("_", "-")]
     for name, value in args.items():
+        option = f"--{name.replace('_', '-')}"
+        values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
         if name == "target":
-            words += [str(item) for item in value] if isinstance(value, list) else [str(value)]
+            words += values
         elif value is True:
-            words.append(f"--{name.replace('_', '-')}")
-        else:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return " ".join(words)
+            words.append(option)
+        elif value is not False:
+            words += [word for item in values for word in (option, item)]
+    return shlex.join(words)
 
 
 def _party(party: Party, style: str) -> RenderableType:
@@ -85,7 +88,7 @@ def _place(place: Location) -> Text:
     if place.function:
         text += safe(f" {place.function}", "dim")
     if place.source:
-        text += safe(f"\n    {place.source}", "cyan")
+        text += safe(f"\n{place.source}", "cyan")
     return text
 
 

@@ -40,7 +40,7 @@ def render_result(result: ProbeResult, console: Console) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> RenderableType:
-    """Rows as a table. What is long and the same in (nearly) all rows stands once, below; empty columns are left out."""
+    """Rows as a table. What is long and the same in nearly all rows stands once, below; empty columns are left out."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     columns = [name for name in rows[0] if any(row[name] not in (None, "", "{}") for row in rows)]
     shared = {name: common for name in columns if (common := _common(rows, name))}
