@@ -5,9 +5,9 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cpu, help_time, stacks_time
+from benchmarks import agent_cpu, help_time, pause_time, stacks_time
 
-BENCHMARKS = (help_time.measure, stacks_time.measure, agent_cpu.measure)
+BENCHMARKS = (help_time.measure, stacks_time.measure, pause_time.measure, agent_cpu.measure)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ entry per call to a host, so that a recorded host can give the same answers to t
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import re
 import tarfile
@@ -220,14 +221,32 @@ def _unpack(archive: Path, directory: Path) -> None:
     """Unpack with limits: regular files inside the directory only, bounded in bytes and number."""
     try:
         with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
-            _extract(plain, directory)
+            watched = _Tail(plain)
+            _extract(watched, directory)
+            if watched.last.strip(b"\0"):
+                raise EOFError("it is cut off")
     except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError) as error:
         raise UnreadableInput(
             f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been cut off on its way."
         ) from error
 
 
-def _extract(stream: IO[bytes], directory: Path) -> None:
+class _Tail(io.BufferedIOBase):
+    """Remembers the last block read. A tar archive ends in zeros; zstd and tarfile both pass over one that does not."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+        self.last = b""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes of the stream."""
+        data = self._stream.read(-1 if size is None else size)
+        self.last = (self.last + data)[-tarfile.BLOCKSIZE :]
+        return data
+
+
+def _extract(stream: _Tail, directory: Path) -> None:
     size = files = 0
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:

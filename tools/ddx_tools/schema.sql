@@ -72,6 +72,14 @@ CREATE TABLE stack_frames (
     code            VARCHAR   -- text of the line, if the source could be read
 );
 
+CREATE TABLE unread (
+    host            VARCHAR,  -- host name
+    rank            INTEGER,  -- global rank whose process could not be read
+    pid             INTEGER,  -- its process id
+    reason          VARCHAR,  -- why not, in words
+    remedy          VARCHAR   -- what to do about it
+);
+
 CREATE TABLE sources (
     host            VARCHAR,  -- host name
     file            VARCHAR,  -- full file name as the frames have it

@@ -104,6 +104,7 @@ def _all_entered(together: list[Wait]) -> Finding | None:
         evidence=_evidence([wait.entry for wait in together]),
         locations=locations([wait.entry for wait in together]),
         attributes={
+            "complete": True,
             "operation": entry.op,
             "seq": entry.seq,
             "wait_s": round(min(known), 1) if known else None,

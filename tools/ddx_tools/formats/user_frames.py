@@ -34,6 +34,15 @@ def is_user_file(file: str) -> bool:
     return path.startswith("/") or path[1:2] == ":" or root not in _LIBRARY_ROOTS
 
 
+def is_program_file(file: str) -> bool:
+    """Whether a file may be the program where no frame is the user's own: an installed package that is no framework."""
+    if is_user_file(file):
+        return True
+    path = file.replace("\\", "/")
+    installed = "/site-packages/" in path or "/dist-packages/" in path
+    return installed and module_path(path).split("/", 1)[0].removesuffix(".py") not in _LIBRARY_ROOTS
+
+
 def module_path(file: str) -> str:
     """A library file as seen from its package root: `torch/distributed/distributed_c10d.py`, `threading.py`."""
     return _PACKAGE_ROOT.sub("", file.replace("\\", "/"), count=1)

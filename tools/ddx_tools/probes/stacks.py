@@ -19,7 +19,7 @@ from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
 from ddx_tools.stacks.brought import STACK, read_dump, read_paths
 from ddx_tools.stacks.findings import stack_findings
-from ddx_tools.stacks.rows import AFTER, BEFORE, SOURCE, THREADS, KernelReading, kernel_readings, stack_rows
+from ddx_tools.stacks.rows import AFTER, BEFORE, SOURCE, THREADS, UNREAD, KernelReading, kernel_readings, stack_rows
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
@@ -97,6 +97,9 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
                 process, error = failure
                 what = f"rank {process.rank} (pid {process.pid})"
                 raw.failed(what, error, "nobody knows what this rank is doing")
+                if look == 1 and process.role == "rank":
+                    facts = {"rank": process.rank, "pid": process.pid, "reason": error.message, "remedy": error.help}
+                    raw.items.append(RawItem(UNREAD, b"", "", facts))
 
 
 def _look_at(
@@ -201,6 +204,7 @@ PROBE = Probe(
     finding_codes=(
         "job.progressing",
         "job.starting",
+        "rank.unreadable",
         "rank.stopped",
         "rank.uninterruptible",
         "rank.outside_collective",
@@ -218,11 +222,11 @@ PROBE = Probe(
     parse=stack_rows,
     analyse=stack_findings,
     table=(
-        "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, any_value(user_file) || ':' || user_line AS place, "
-        "user_function AS function, any_value(user_source) AS code, bool_or(moved) AS moved, "
-        "any_value(state) AS state, round(min(blocked_s), 1) AS blocked_s FROM "
-        "(SELECT * FROM stack_threads WHERE is_main QUALIFY row_number() OVER "
-        "(PARTITION BY host, pid ORDER BY snapshot DESC) = 1) "
+        "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, "
+        "any_value(user_file) || ':' || user_line AS place, user_function AS function, "
+        "any_value(user_source) AS code, bool_or(moved) AS moved, any_value(state) AS state, "
+        "round(min(blocked_s), 1) AS blocked_s FROM (SELECT * FROM stack_threads WHERE is_main "
+        "QUALIFY row_number() OVER (PARTITION BY host, pid ORDER BY snapshot DESC) = 1) "
         "GROUP BY role, activity, operation, user_line, user_function, user_stack "
         "ORDER BY role <> 'rank', count(*) DESC, min(rank)"
     ),

@@ -23,7 +23,7 @@ def stack_findings(store: Store) -> list[Finding]:
     awake = [view for view in views if not view.stopped]
     waiting = [view for view in awake if view.waits_for_peers]
     outside = [view for view in awake if not view.waits_for_peers]
-    findings = [*map(_stopped, stopped), *_held_in_kernel(outside)]
+    findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
     findings += _progress(awake, waiting, outside)
     if any(view.moved for view in waiting):
         return findings
@@ -35,6 +35,25 @@ def stack_findings(store: Store) -> list[Finding]:
     if not outside and not stopped:
         findings += _disagreements(store, waiting, texts)
     return findings
+
+
+def _unread(store: Store) -> list[Finding]:
+    """Ranks whose stack could not be read, by reason."""
+    rows = store.query(
+        "SELECT list(rank ORDER BY rank) AS ranks, list(DISTINCT host) AS hosts, remedy, min(reason) AS reason "
+        "FROM unread WHERE rank IS NOT NULL GROUP BY remedy ORDER BY ranks"
+    )
+    return [
+        Finding(
+            code="rank.unreadable",
+            severity=Severity.WARNING,
+            ranks=row["ranks"],
+            hosts=row["hosts"],
+            summary=f"the stack of {rank_list(row['ranks'])} could not be read: {row['reason']}",
+            attributes={"basis": "stacks", "reason": row["reason"], "remedy": row["remedy"]},
+        )
+        for row in rows
+    ]
 
 
 def _stopped(view: RankView) -> Finding:
@@ -176,9 +195,17 @@ def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramText
                 summary,
                 operation=waiting[0].operation,
                 wait_s=wait_s,
+                complete=len(waiting) == _world_size(store),
+                world_size=_world_size(store),
             )
         ]
     return []
+
+
+def _world_size(store: Store) -> int | None:
+    """How many ranks the job has, if a process says so."""
+    size: int | None = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
+    return size
 
 
 def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts) -> Finding:

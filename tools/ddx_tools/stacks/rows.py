@@ -11,10 +11,11 @@ from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
 from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
+from ddx_tools.formats.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.stacks.brought import STACK, read_dump
 
-THREADS, SOURCE = "threads", "source"
+THREADS, SOURCE, UNREAD = "threads", "source", "unread"
 BEFORE, AFTER = "before", "after"
 
 
@@ -65,7 +66,7 @@ class KernelReading:
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames` and `sources`."""
+    """Rows of `stack_threads`, `stack_frames`, `sources` and `unread`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings = _readings(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -82,6 +83,7 @@ def stack_rows(raw: Raw) -> Rows:
     for item in raw.of(SOURCE):
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
+    rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
     return rows
 
 
@@ -120,7 +122,7 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
     now = before or readings.get((pid, look, AFTER, thread.tid))
     last = readings.get((pid, look - 1, AFTER, thread.tid))
     first = readings.get((pid, 1, BEFORE, thread.tid))
-    user = [frame for frame in thread.frames if frame.is_user]
+    user = _program_frames(thread.frames)
     innermost = user[0] if user else None
     code = texts.line(innermost) if innermost else None
     kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
@@ -154,6 +156,11 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
         "frames_key": _frames_key(thread.frames),
         "source": item.source,
     }
+
+
+def _program_frames(frames: tuple[Frame, ...]) -> list[Frame]:
+    """The user's frames, innermost first; of a program that is installed as a package, that package's."""
+    return [f for f in frames if f.is_user] or [f for f in frames if is_program_file(f.file)]
 
 
 def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) -> list[dict[str, Any]]:

@@ -1,0 +1,202 @@
+"""Recording keeps what was answered, without secrets; replaying gives it back, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stack_bundles import forget, lose, manifest, packed, unpacked, write_manifest
+
+from ddx_tools.bundle import MANIFEST, Bundle, BundleWriter
+from ddx_tools.errors import HostError, NotFound, NotRecorded
+from ddx_tools.hosts.base import Call, Host, Reply
+from ddx_tools.hosts.local import LocalHost
+from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+
+SECRET = "hf_" + "a1B2c3D4" * 4
+
+
+def recording(tmp_path: Path) -> tuple[RecordingHost, BundleWriter]:
+    writer = BundleWriter(tmp_path / "b", [])
+    return RecordingHost(LocalHost("node1"), writer, "stacks"), writer
+
+
+class Answers(Host):
+    """A host whose answers stand in a dictionary: what no machine says on request."""
+
+    name = "node1"
+
+    def __init__(self, replies: Mapping[str, Reply]) -> None:
+        self._replies = replies
+
+    def answer(self, call: Call) -> Reply:
+        return self._replies[call.op]
+
+    def pause(self, seconds: float) -> None:
+        raise AssertionError("nothing here has to wait")
+
+
+# --- what was recorded comes back
+
+
+def test_a_replay_gives_what_the_live_look_got(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"step 1 loss 0.5\n\xff\xfe no UTF-8\n")
+    live, writer = recording(tmp_path)
+
+    def ask(host: Host) -> dict[str, Any]:
+        found: dict[str, Any] = {"now": host.now(), "glob": host.glob(f"{tmp_path}/*.log")}
+        reply = host.read(str(log), max_bytes=10)
+        found["read"] = (reply.data, reply.truncated, reply.source)
+        for path in ("/no/such/file", str(tmp_path)):
+            with pytest.raises(HostError) as failure:
+                host.read(path)
+            found[path] = (type(failure.value), failure.value.message, failure.value.help)
+        return found
+
+    seen = ask(live)
+    writer.close()
+    log.write_text("it goes on")
+    with Bundle(tmp_path / "b") as bundle:
+        assert ask(RecordedHost(bundle, "node1")) == seen
+    assert seen["read"][:2] == (b"step 1 los", True)
+    assert seen["/no/such/file"][0] is NotFound
+
+
+def test_answers_come_in_the_order_of_the_questions(tmp_path: Path) -> None:
+    live, writer = recording(tmp_path)
+    log = tmp_path / "log"
+    for text in ("first", "second"):
+        log.write_text(text)
+        live.read(str(log))
+    writer.close()
+    with Bundle(tmp_path / "b") as bundle:
+        host = RecordedHost(bundle, "node1")
+        assert [host.read(str(log)).data for _ in range(3)] == [b"first", b"second", b"second"]
+
+
+def test_the_answer_of_a_missing_moment_is_not_that_of_another(tmp_path: Path) -> None:
+    """The second dump in the place of the first would say that nothing moved between the two."""
+    directory = unpacked("skipped-all-reduce", tmp_path)
+    key = next(e["key"] for e in manifest(directory)["journal"] if e["op"] == "stack")
+    forget(directory, lambda e: e["op"] == "stack" and e["key"] == key and e["occurrence"] == 0)
+    with Bundle(directory) as bundle:
+        host = RecordedHost(bundle, "node1")
+        with pytest.raises(NotRecorded):
+            host.stack(int(key))
+        assert host.stack(int(key)).data.startswith(b"[")
+
+
+def test_a_moment_is_not_given_twice() -> None:
+    with Bundle(packed("skipped-all-reduce")) as bundle:
+        stacks = [e for e in bundle.manifest.journal if e.op == "stack"]
+        pid = int(stacks[0].key)
+        looks = sum(e.key == stacks[0].key for e in stacks)
+        host = RecordedHost(bundle, "node1")
+        for _ in range(looks):
+            host.stack(pid)
+        with pytest.raises(NotRecorded):
+            host.stack(pid)
+
+
+def test_what_nobody_asked_is_not_recorded() -> None:
+    with Bundle(packed("healthy")) as bundle:
+        host = RecordedHost(bundle, "node1")
+        for ask in (
+            lambda: host.stack(1),
+            lambda: host.read("/etc/hostname"),
+            lambda: host.run(["nvidia-smi"]),
+            lambda: host.glob("/tmp/*"),
+            lambda: host.fetch("http://localhost:1/"),
+            lambda: host.ask_agent("/tmp/run", 0, 1, {"op": "meta"}),
+            lambda: RecordedHost(bundle, "node2").processes(),
+        ):
+            with pytest.raises(NotRecorded, match="holds no answer") as refused:
+                ask()
+            assert "says nothing about the job" in refused.value.help
+
+
+def test_a_lost_file_is_a_lost_answer(tmp_path: Path) -> None:
+    directory = unpacked("healthy", tmp_path)
+    assert lose(directory, lambda e: e["op"] == "processes")
+    with Bundle(directory) as bundle:
+        with pytest.raises(NotRecorded, match="lacks a file") as refused:
+            RecordedHost(bundle, "node1").processes()
+        assert "copy it again" in refused.value.help
+
+
+def test_a_journal_that_leads_out_of_the_bundle_gets_no_answer(tmp_path: Path) -> None:
+    directory = unpacked("healthy", tmp_path)
+    content = manifest(directory)
+    for entry in content["journal"]:
+        entry["path"] = "../../../../../../etc/passwd"
+    write_manifest(directory, content)
+    with Bundle(directory) as bundle:
+        reply = RecordedHost(bundle, "node1").answer(Call("processes", ""))
+    assert (reply.data, reply.error) == (b"", "not_recorded")
+
+
+def test_no_time_passes_in_a_bundle() -> None:
+    with Bundle(packed("healthy")) as bundle:
+        RecordedHost(bundle, "node1").pause(10**9)
+
+
+# --- secrets
+
+
+def test_secrets_are_redacted_before_a_byte_is_written(tmp_path: Path) -> None:
+    live, writer = recording(tmp_path)
+    log = tmp_path / "train.log"
+    log.write_text(f"logging in with {SECRET}\n")
+    got = live.read(str(log))
+    assert SECRET.encode() not in got.data
+    writer.close()
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file())
+    assert SECRET.encode() not in kept
+    with Bundle(tmp_path / "b") as bundle:
+        assert RecordedHost(bundle, "node1").read(str(log)).data == got.data
+
+
+def test_secrets_on_standard_error_are_redacted(tmp_path: Path) -> None:
+    writer = BundleWriter(tmp_path / "b", [])
+    inner = Answers({"run": Reply(b"ok", rc=1, message=f"401 for token {SECRET}")})
+    reply = RecordingHost(inner, writer, "stacks").run(["upload"])
+    writer.close()
+    assert SECRET not in reply.message
+    assert SECRET not in (tmp_path / "b" / MANIFEST).read_text()
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
+    data = b"\x80\x02\x00" + SECRET.encode()
+    writer = BundleWriter(tmp_path / "b", [])
+    reply = RecordingHost(Answers({"agent": Reply(b'{"ok": 1}\n' + data)}), writer, "records").ask_agent(
+        "/tmp/run", 0, 1, {"op": "dump"}
+    )
+    writer.close()
+    assert reply.payload == data
+
+
+# --- two interpreters
+
+
+def test_a_replay_is_the_same_in_another_process(tmp_path: Path) -> None:
+    """Nothing in a diagnosis may hang on hashing, on the directory it was unpacked to, or on thread timing."""
+    program = (
+        "import sys; from pathlib import Path; from ddx_tools.investigate import replay\n"
+        "print(replay(Path(sys.argv[1])).diagnose().to_json())"
+    )
+
+    def run(seed: str, name: str) -> dict[str, Any]:
+        copy = unpacked("lock-order", tmp_path / name)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(copy)], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    assert run("1", "a") == run("2", "b")
