@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,14 +24,17 @@ def test_every_column_of_every_table_is_explained() -> None:
 
 
 def test_rows_come_back_as_they_went_in() -> None:
-    rows = [
-        {"rank": 0, "members": [0, 1], "name": "it's \"quoted\"; DROP TABLE groups; --", "last_enqueued": 1 << 40},
+    rows: list[dict[str, Any]] = [
+        {"rank": 0, "members": [0, 1], "name": 'it\'s "quoted"; DROP TABLE groups; --', "last_enqueued": 1 << 40},
         {"rank": 1},
     ]
     with Store() as store:
         store.insert({"groups": rows, "ranks": []})
         found = store.query("SELECT rank, members, name, last_enqueued, host FROM groups ORDER BY rank")
-    assert found == [{**rows[0], "host": None}, {"rank": 1, "members": None, "name": None, "last_enqueued": None, "host": None}]
+    assert found == [
+        {**rows[0], "host": None},
+        {"rank": 1, "members": None, "name": None, "last_enqueued": None, "host": None},
+    ]
 
 
 def test_what_a_row_leaves_out_is_null_not_zero() -> None:
@@ -51,7 +57,10 @@ def test_parameters_are_not_read_as_sql() -> None:
 
 
 def test_one_bad_value_costs_that_value_only() -> None:
-    rows = [{"rank": 0, "function": "half \ud800 character", "line": 7}, {"rank": 1, "function": "fine", "line": 10**30}]
+    rows = [
+        {"rank": 0, "function": "half \ud800 character", "line": 7},
+        {"rank": 1, "function": "fine", "line": 10**30},
+    ]
     with Store() as store:
         store.insert({"log_events": rows})
         found = store.query("SELECT rank, function, line FROM log_events ORDER BY rank")
@@ -64,29 +73,21 @@ def test_one_bad_value_costs_that_value_only() -> None:
 texts = st.text(st.characters(codec=None), max_size=30)  # lone surrogates included
 
 
+@pytest.fixture(scope="module")
+def shared_store() -> Iterator[Store]:
+    """One store for all examples: making one takes longer than an example."""
+    with Store() as store:
+        yield store
+
+
 @given(
     rows=st.lists(
-        st.fixed_dictionaries({}, optional={"function": texts, "line": st.integers(), "time_s": st.floats()}), max_size=6
+        st.fixed_dictionaries({}, optional={"function": texts, "line": st.integers(), "time_s": st.floats()}),
+        max_size=6,
     )
 )
 @settings(max_examples=50)
-def test_any_text_and_any_number_can_be_stored(rows: list[dict[str, object]]) -> None:
-    with STORE_OF_ALL as store:
-        store.insert({"log_events": rows})
-        assert store.query("SELECT count(*) AS n FROM log_events")[0]["n"] >= len(rows)
-
-
-class _Open:
-    """One store for all examples: making one takes longer than the example."""
-
-    def __init__(self) -> None:
-        self._store = Store()
-
-    def __enter__(self) -> Store:
-        return self._store
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-STORE_OF_ALL = _Open()
+def test_any_text_and_any_number_can_be_stored(shared_store: Store, rows: list[dict[str, object]]) -> None:
+    before = shared_store.query("SELECT count(*) AS n FROM log_events")[0]["n"]
+    shared_store.insert({"log_events": rows})
+    assert shared_store.query("SELECT count(*) AS n FROM log_events")[0]["n"] == before + len(rows)

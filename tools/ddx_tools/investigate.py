@@ -104,17 +104,28 @@ def _capture(plan: Sequence[Step], target: Sequence[str], save: Path | None, pro
     with _bundle_directory(save) as directory, Store() as store:
         writer = BundleWriter(directory, list(target))
         found = Investigation()
+        raws: list[Raw] = []
         try:
             for step in plan:
                 progress(step.probe.title.lower())
-                raw = _run(step, recording_host(writer, step))
-                _parse(store, found, step, raw)
-                writer.manifest.probes.append(_probe_run(step, raw))
+                raws.append(_run(step, recording_host(writer, step)))
+                _parse(store, found, step, raws[-1])
+                writer.manifest.probes.append(_probe_run(step, raws[-1]))
+            _refuse_nothing(raws, target)
             _analyse(store, found, plan)
         finally:
             writer.close()
         found.origins = _origins(writer.manifest.journal)
         return found
+
+
+def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
+    """Files of which no probe can read any are unusable input, not an undecided case."""
+    if all(raw.host == IMPORT_HOST and not raw.items for raw in raws):
+        raise UsageError(
+            f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file or stack dump",
+            "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
+        )
 
 
 def recording_host(writer: BundleWriter, step: Step) -> Host:

@@ -17,6 +17,8 @@ from ddx_tools.stacks.brought import STACK, read_dump
 
 THREADS, SOURCE, UNREAD = "threads", "source", "unread"
 BEFORE, AFTER = "before", "after"
+_SWITCHES_OF_A_DUMP = 2
+_CPU_NS_OF_A_DUMP = 1_000_000
 
 
 @dataclass
@@ -58,11 +60,16 @@ class KernelReading:
     blocked_s: float | None
 
     def ran_since(self, earlier: KernelReading) -> bool | None:
-        """Whether the thread ran between two readings; None if the kernel does not say."""
+        """Whether the thread ran between two readings; None if the kernel does not say.
+
+        A thread that a dump interrupted wakes once to go back to sleep, on a loaded machine after our reading:
+        that much is no movement.
+        """
         if self.switches is None or earlier.switches is None:
             return None
-        ran = self.switches > earlier.switches
-        return ran or (self.cpu_ns or 0) > (earlier.cpu_ns or 0)
+        if self.switches - earlier.switches > _SWITCHES_OF_A_DUMP:
+            return True
+        return (self.cpu_ns or 0) - (earlier.cpu_ns or 0) > _CPU_NS_OF_A_DUMP
 
 
 def stack_rows(raw: Raw) -> Rows:

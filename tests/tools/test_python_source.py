@@ -1,0 +1,263 @@
+"""What the text of a program says about two of its lines, and that no text can break the reader."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddx_tools.formats.python_source import PythonSource, Relation
+
+PROGRAM = """\
+class Trainer:
+    def fit(self, loader):
+        self.prepare()
+        for step, batch in enumerate(loader):
+            loss = self.loss(batch)
+            if not torch.isfinite(loss):
+                self.skipped += 1
+                continue
+            if self.rank == 0 and step % 10 == 0:
+                self.save()
+            else:
+                self.wait_for_save()
+            loss.backward()
+            dist.all_reduce(
+                loss,
+                op=dist.ReduceOp.SUM,
+            )
+        else:
+            self.epoch_done()
+        self.finish()
+
+    def finish(self):
+        try:
+            self.upload()
+        except OSError:
+            self.keep()
+        except ValueError:
+            self.discard()
+        finally:
+            self.close()
+
+    @property
+    def kind(self):
+        match self.stage_index:
+            case 0:
+                return self.first()
+            case 1:
+                return self.last()
+        while self.busy():
+            self.poll()
+        with self.lock:
+            self.flush()
+
+def finish(job): job.end()
+"""
+SOURCE = PythonSource(PROGRAM)
+
+
+def line(text: str) -> int:
+    """The number of the only line that holds a text."""
+    (number,) = [n for n, content in enumerate(PROGRAM.splitlines(), 1) if text in content]
+    return number
+
+
+def relation(ours: str, theirs: str) -> Relation:
+    return SOURCE.relation(line(ours), line(theirs))
+
+
+# --- places of a program
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "kind"),
+    [
+        ("self.save()", "self.save()", "same_line"),
+        ("op=dist.ReduceOp.SUM", "dist.all_reduce(", "same_line"),
+        ("self.prepare()", "loss.backward()", "before"),
+        ("self.loss(batch)", "loss.backward()", "before"),
+        ("loss.backward()", "self.loss(batch)", "after"),
+        ("self.finish()", "loss.backward()", "past_loop"),
+        ("self.finish()", "self.prepare()", "after"),
+        ("self.epoch_done()", "loss.backward()", "past_loop"),
+        ("loss.backward()", "self.epoch_done()", "before"),
+        ("self.save()", "self.wait_for_save()", "other_branch"),
+        ("self.first()", "self.last()", "other_branch"),
+        ("self.keep()", "self.discard()", "unrelated"),
+        ("self.upload()", "self.keep()", "unrelated"),
+        ("self.upload()", "loss.backward()", "unrelated"),
+        ("def finish(job)", "self.upload()", "unrelated"),
+        # At the first line of a statement that the other is inside of: a loop comes back to it, an `if` does not.
+        ("for step, batch", "loss.backward()", "before"),
+        ("loss.backward()", "for step, batch", "before"),
+        ("self.poll()", "while self.busy()", "before"),
+        ("if not torch.isfinite", "self.skipped", "before"),
+        ("self.skipped", "if not torch.isfinite", "after"),
+        ("with self.lock", "self.flush()", "before"),
+        ("self.flush()", "with self.lock", "after"),
+    ],
+)
+def test_where_a_line_stands_to_another(ours: str, theirs: str, kind: str) -> None:
+    assert relation(ours, theirs).kind == kind
+
+
+def test_lines_of_two_methods_of_one_name_are_not_compared() -> None:
+    """Stacks of Encoder.forward and Decoder.forward part in files and functions of the same name."""
+    source = PythonSource(
+        textwrap.dedent("""\
+        class Encoder:
+            def forward(self, x):
+                x = self.a(x)
+                if self.rank == 0:
+                    x = self.b(x)
+                return x
+        class Decoder:
+            def forward(self, x):
+                x = self.c(x)
+                return self.d(x)
+        """)
+    )
+    assert source.relation(3, 10) == Relation("unrelated")
+    assert source.relation(5, 10) == Relation("unrelated")
+
+
+def test_the_branch_that_a_rank_takes_is_told() -> None:
+    found = relation("self.save()", "self.wait_for_save()")
+    assert found == Relation("other_branch", "self.rank == 0 and step % 10 == 0", "both", guard_on_rank=True)
+
+
+def test_a_branch_that_leaves_before_the_peers_line_is_told() -> None:
+    found = relation("self.skipped", "loss.backward()")
+    assert found == Relation("before", "not torch.isfinite(loss)", "rank", guard_on_rank=False, leaves=True)
+
+
+def test_a_branch_that_only_the_peer_took_is_told() -> None:
+    found = relation("loss.backward()", "self.save()")
+    assert (found.kind, found.guard_side, found.guard_on_rank, found.leaves) == ("after", "peer", True, False)
+
+
+def test_the_cases_of_a_match_are_told_apart_by_what_they_match() -> None:
+    assert relation("self.last()", "self.first()") == Relation("other_branch", "self.stage_index", "both", True)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "rank == 0", "self.rank", "dist.get_rank() == 0", "global_rank % 2", "args.local_rank in (0, -1)",
+        "is_main_process()", "accelerator.is_local_main_process", "is_rank_zero", "dp_rank", "tp_rank > 0", "RANK",
+        "trainer.is_global_zero or is_master", "stage_index == 0", "process_index", "is_first_stage",
+    ],
+)  # fmt: skip
+def test_conditions_that_ask_for_the_rank(guard: str) -> None:
+    assert PythonSource(f"if {guard}:\n    a()\nelse:\n    b()").relation(2, 4).guard_on_rank
+
+
+@pytest.mark.parametrize("guard", ["loss > 3", "frank", "ranking is None", "step % 10 == 0", "self.cranky", "x.main"])
+def test_conditions_that_do_not(guard: str) -> None:
+    assert not PythonSource(f"if {guard}:\n    a()\nelse:\n    b()").relation(2, 4).guard_on_rank
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "qualified"),
+    [
+        ("self.loss(batch)", "fit", "Trainer.fit"),
+        ("self.upload()", "finish", "Trainer.finish"),
+        ("def finish(job)", "finish", "finish"),
+        ("self.first()", "kind", "Trainer.kind"),
+        ("self.save()", "<lambda>", "<lambda>"),
+    ],
+)
+def test_functions_get_the_name_of_their_class(text: str, function: str, qualified: str) -> None:
+    assert SOURCE.qualified(line(text), function) == qualified
+
+
+# --- lines, as Python counts them
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_python_ends_them(end: str) -> None:
+    source = PythonSource(end.join(["a = 1", "\x0c", "b = '\x1c\u2028\x85'", "def f():", "    c()"]))
+    assert (source.line_text(1), source.line_text(2), source.line_text(5)) == ("a = 1", "", "c()")
+    assert source.qualified(5, "f") == "f"
+    assert source.relation(1, 3).kind == "before"
+
+
+def test_lines_that_do_not_exist_have_no_text() -> None:
+    assert [SOURCE.line_text(n) for n in (-1, 0, 10**9)] == [None, None, None]
+    assert SOURCE.relation(10**9, 3).kind in ("unrelated", "unknown")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_program() -> None:
+    source = PythonSource("\ufeffif rank == 0:\n    a()\nelse:\n    b()")
+    assert source.line_text(1) == "if rank == 0:"
+    assert source.relation(2, 4).kind == "other_branch"
+
+
+# --- texts that are no programs, or too much of one
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "def broken(:\n  x",
+        "x = 1\0\ny = 2",
+        "\ufffd\ufffd latin-1 \ufffd",
+        "(" * 5_000,
+        "[" * 90 + "]" * 90,
+        "-" * 50_000 + "1",
+        "x" + " + x" * 50_000,
+        "if a:\n b\n" + "".join(f"{' ' * n}if a:\n" for n in range(1, 99)) + " " * 99 + "pass",
+        "x = '" + "y" * 1_000_000 + "'",
+        "\t\n" * 1_000,
+    ],
+    ids=range(11),
+)
+def test_a_text_that_does_not_parse_still_has_lines(text: str) -> None:
+    source = PythonSource(text)
+    source.relation(1, 2)
+    assert source.qualified(1, "f") == "f"
+    assert source.line_text(1) == (text.split("\n")[0].strip() if text else "")
+
+
+@pytest.mark.parametrize("terms", [50, 900, 5_000])
+def test_a_condition_of_any_length_is_bounded(terms: int) -> None:
+    source = PythonSource(f"if {' + '.join(['a'] * terms)}:\n    a()\nelse:\n    b()")
+    assert len(source.relation(2, 4).guard or "") <= 200
+
+
+def test_warnings_about_the_program_are_not_ours_to_print() -> None:
+    """Warnings are errors in these tests."""
+    assert PythonSource('import re\nx = re.compile("\\d")\nif 1 is 1:\n    a()').relation(2, 4).kind == "before"
+
+
+@given(text=st.text(max_size=200), lines=st.tuples(st.integers(-3, 30), st.integers(-3, 30)))
+def test_no_text_raises(text: str, lines: tuple[int, int]) -> None:
+    source = PythonSource(text)
+    source.relation(*lines)
+    source.qualified(lines[0], "f")
+    source.line_text(lines[0])
+
+
+REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = [REPOSITORY / "evals/lab/jobs" / name for name in ("ddp/train.py", "pipeline/train.py", "fsdp/model.py")]
+
+
+@given(program=st.sampled_from(PROGRAMS), data=st.data())
+@settings(max_examples=150)
+def test_the_relation_of_two_lines_has_two_sides(program: Path, data: st.DataObject) -> None:
+    text = program.read_text(encoding="utf-8")
+    numbers = st.integers(1, len(text.splitlines()))
+    a, b = data.draw(numbers), data.draw(numbers)
+    source = PythonSource(text)
+    there, back = source.relation(a, b), source.relation(b, a)
+    assert (there.kind == "same_line") == (back.kind == "same_line")
+    assert (there.kind == "other_branch") == (back.kind == "other_branch")
+    assert (there.kind == "unrelated") == (back.kind == "unrelated")
+    assert {there.kind, back.kind} != {"after"}
+    if a == b:
+        assert there.kind == "same_line"
