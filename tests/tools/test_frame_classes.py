@@ -57,7 +57,7 @@ def activity(*calls: str, running: bool = False, code: str | None = None, kernel
     return RULES.activity(stack(*calls), running, code, kernel)
 
 
-# (calls outermost first, activity, operation): each a stack that torch 2.13 really shows, as far as CPU and sources tell
+# (calls outermost first, activity, operation); a test below looks the functions up in torch.
 LIBRARY_STACKS: list[tuple[tuple[str, ...], str, str | None]] = [
     ((f"{C10D}:all_reduce",), "collective", "all_reduce"),
     ((f"{C10D}:barrier",), "collective", "barrier"),
@@ -68,7 +68,8 @@ LIBRARY_STACKS: list[tuple[tuple[str, ...], str, str | None]] = [
     ((f"{C10D}:monitored_barrier",), "collective", "monitored_barrier"),
     (("torch/distributed/_functional_collectives.py:wait_tensor",), "collective", "wait_tensor"),
     (
-        ("torch/_tensor.py:backward", "torch/autograd/__init__.py:backward", "torch/autograd/graph.py:_engine_run_backward"),
+        ("torch/_tensor.py:backward", "torch/autograd/__init__.py:backward",
+         "torch/autograd/graph.py:_engine_run_backward"),
         "collective",
         "gradient_reduction",
     ),
@@ -210,11 +211,17 @@ def test_an_empty_stack_runs_or_idles() -> None:
         ((), ["main", "save_checkpoint"], ["checkpoint"]),
         ((), ["main", "MetricsLog.log"], ["logging"]),
         (("torch/distributed/fsdp/_fully_shard/_fsdp_state.py:x",), ["main", "finish"], ["fsdp", "finished"]),
-        ((), ["saver_of_days", "logits", "evaluator"], []),
+        ((), ["Trainer.fit", "logits", "evaluator", "testing"], []),
     ],
 )
 def test_what_encloses_a_call_is_named(calls: tuple[str, ...], functions: list[str], contexts: list[str]) -> None:
     assert RULES.contexts(stack(USER, *calls), functions) == contexts
+
+
+@pytest.mark.xfail(strict=True, reason="the rule for user functions that save takes every name that begins with load")
+@pytest.mark.parametrize("function", ["load_batch", "loader", "write_summary", "resumed"])
+def test_not_everything_that_loads_is_a_checkpoint(function: str) -> None:
+    assert RULES.contexts(stack(USER), ["main", function]) == []
 
 
 # --- the rules as data

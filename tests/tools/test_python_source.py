@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddx_tools.formats.python_source import PythonSource, Relation
+from ddx_tools.formats.python_source import UNRELATED, PythonSource, Relation
 
 PROGRAM = """\
 class Trainer:
@@ -121,18 +121,19 @@ def test_lines_of_two_methods_of_one_name_are_not_compared() -> None:
                 return self.d(x)
         """)
     )
-    assert source.relation(3, 10) == Relation("unrelated")
-    assert source.relation(5, 10) == Relation("unrelated")
+    assert source.relation(3, 10) == source.relation(5, 10) == UNRELATED
 
 
 def test_the_branch_that_a_rank_takes_is_told() -> None:
     found = relation("self.save()", "self.wait_for_save()")
-    assert found == Relation("other_branch", "self.rank == 0 and step % 10 == 0", "both", guard_on_rank=True)
+    assert (found.kind, found.guard_side, found.guard_on_rank) == ("other_branch", "both", True)
+    assert found.guard == "self.rank == 0 and step % 10 == 0"
 
 
 def test_a_branch_that_leaves_before_the_peers_line_is_told() -> None:
     found = relation("self.skipped", "loss.backward()")
-    assert found == Relation("before", "not torch.isfinite(loss)", "rank", guard_on_rank=False, leaves=True)
+    assert (found.kind, found.guard, found.guard_side) == ("before", "not torch.isfinite(loss)", "rank")
+    assert (found.guard_on_rank, found.leaves) == (False, True)
 
 
 def test_a_branch_that_only_the_peer_took_is_told() -> None:
@@ -141,7 +142,13 @@ def test_a_branch_that_only_the_peer_took_is_told() -> None:
 
 
 def test_the_cases_of_a_match_are_told_apart_by_what_they_match() -> None:
-    assert relation("self.last()", "self.first()") == Relation("other_branch", "self.stage_index", "both", True)
+    found = relation("self.last()", "self.first()")
+    assert (found.kind, found.guard, found.guard_on_rank) == ("other_branch", "self.stage_index", True)
+
+
+def test_lines_that_share_a_loop_may_belong_to_different_rounds_of_it() -> None:
+    assert relation("loss.backward()", "self.loss(batch)").in_loop
+    assert not relation("self.finish()", "loss.backward()").in_loop
 
 
 @pytest.mark.parametrize(

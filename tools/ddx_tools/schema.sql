@@ -45,6 +45,7 @@ CREATE TABLE stack_threads (
     blocked_on      VARCHAR,  -- what that call's file descriptor is (pipe:[n], socket:[n], path)
     blocked_s       DOUBLE,   -- seconds since the thread last ran, before anything of ours touched it
     moved           BOOLEAN,  -- it ran between this look and the one before (context switches or CPU time)
+    switched        BOOLEAN,  -- it went to sleep and woke between the two looks: more than burning CPU in one place
     activity        VARCHAR,  -- class of what it does: an `activity` of knowledge/frames.yaml
     operation       VARCHAR,  -- the collective or point-to-point operation, in torch's words
     contexts        VARCHAR,  -- JSON list: what encloses it (checkpoint, fsdp, ddp, pipeline, dataloader, …)
@@ -70,6 +71,12 @@ CREATE TABLE stack_frames (
     function        VARCHAR,  -- function, qualified by its class where the source shows it
     is_user         BOOLEAN,  -- the frame belongs to the user's program, not to a library
     code            VARCHAR   -- text of the line, if the source could be read
+);
+
+CREATE TABLE outputs (
+    host            VARCHAR,  -- host name
+    path            VARCHAR,  -- file that ranks write their standard output to
+    grew            BOOLEAN   -- its end changed between the first and the last look
 );
 
 CREATE TABLE unread (

@@ -42,6 +42,8 @@ class FrameRules:
     def __init__(self, data: dict[str, Any]) -> None:
         self.waits_for_peers = frozenset(data["waits_for_peers"])
         self.busy = frozenset(data["busy"])
+        self._polls = frozenset(data["polls"])
+        self._polling_wchan = re.compile(data["polling_wchan"])
         self.starting = frozenset(data["starting"])
         self._words: dict[str, str] = data["words"]
         self._qualify = [re.compile(pattern) for pattern in data["qualify"]]
@@ -70,6 +72,11 @@ class FrameRules:
             operation = rule.get("operation")
             return Activity(rule["activity"], frame.bare_function if operation == "function" else operation)
         return Activity("unknown")
+
+    def polls(self, activity: str, wchan: str | None) -> bool:
+        """Whether a thread that waits like this runs now and then without getting on."""
+        asleep = activity in self.waits_for_peers and bool(wchan and self._polling_wchan.fullmatch(wchan))
+        return activity in self._polls or asleep
 
     def words(self, activity: str) -> str:
         """An activity as a person says it."""

@@ -11,7 +11,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _GUARD_LIMIT = 200
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -43,6 +43,8 @@ class Relation:
     """Whose line the condition encloses: rank | peer | both (the two branches of one `if`)."""
     guard_on_rank: bool = False
     """The condition asks which rank it is."""
+    in_loop: bool = False
+    """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
     leaves: bool = False
     """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
 
@@ -93,7 +95,9 @@ class PythonSource:
             return self._at_header(ours[common:], theirs[common:])
         if ours[common][0] is not theirs[common][0]:
             return UNRELATED
-        return self._parted(ours[common:], theirs[common:])
+        # The step at which the two part is inside every statement that the shared steps went through.
+        in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
+        return replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop)
 
     def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
         """One of the two (the one without further steps) is at the first line of the statement the other is inside.
@@ -123,7 +127,7 @@ class PythonSource:
             guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
             if guards:
                 leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
-                return Relation(kind, guards[0], side, _asks_for_rank(guards[0]), leaves)
+                return Relation(kind, guards[0], side, _asks_for_rank(guards[0]), leaves=leaves)
         return Relation(kind)
 
     def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:

@@ -19,13 +19,24 @@ from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
 from ddx_tools.stacks.brought import STACK, read_dump, read_paths
 from ddx_tools.stacks.findings import stack_findings
-from ddx_tools.stacks.rows import AFTER, BEFORE, SOURCE, THREADS, UNREAD, KernelReading, kernel_readings, stack_rows
+from ddx_tools.stacks.rows import (
+    AFTER,
+    BEFORE,
+    OUTPUT,
+    SOURCE,
+    THREADS,
+    UNREAD,
+    KernelReading,
+    kernel_readings,
+    stack_rows,
+)
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
 _SOURCE_LIMIT_FILES = 40
 _SOURCE_LIMIT_BYTES = 512 << 10
 _SHORTEST_PAUSE_S = 0.3
+_END_BYTES = 2048
 _STOPPED_STATES = frozenset("TtD")
 
 
@@ -68,7 +79,9 @@ def capture(host: Host, args: StacksArgs) -> Raw:
     job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
     ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
     raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
+    outputs = _outputs(job.live) if args.looks > 1 else []
     _look(host, raw, ranks, 1)
+    _read_ends(host, raw, outputs)
     watched = [*ranks, *_workers_of_interest(raw, job.members)]
     if len(watched) > len(ranks):
         _look(host, raw, watched[len(ranks) :], 1)
@@ -79,8 +92,25 @@ def capture(host: Host, args: StacksArgs) -> Raw:
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
+    _read_ends(host, raw, outputs)
     _read_sources(host, raw)
     return raw
+
+
+def _outputs(members: Iterable[Member]) -> list[str]:
+    """The regular files that ranks print to."""
+    targets = ((m.process.row.get("fds") or {}).get("1") for m in members if m.process)
+    return list(dict.fromkeys(t for t in targets if t and t.startswith("/") and not t.startswith("/dev/")))
+
+
+def _read_ends(host: Host, raw: Raw, outputs: Iterable[str]) -> None:
+    """The end of each output file; compared between two looks it shows whether the job prints."""
+    for path in outputs:
+        try:
+            end = host.read(path, max_bytes=_END_BYTES, tail=True)
+        except HostError:
+            continue  # a log that cannot be read only leaves the question open
+        raw.items.append(RawItem(OUTPUT, end.data, end.source, {"path": path}))
 
 
 def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
@@ -164,7 +194,8 @@ def _short_of(raw: Raw, confirm_s: float) -> float | None:
         if _activity(raw, item, thread) not in waits:
             continue
         then, now = _reading(raw, pid, 1, AFTER, tid), _reading(raw, pid, 2, BEFORE, tid)
-        if then and now and now.ran_since(then):
+        polls = frame_rules().polls(_activity(raw, item, thread), now.wchan if now else None)
+        if then and now and now.switched_since(then) and not polls:
             return None
         first = _reading(raw, pid, 1, BEFORE, tid)
         before_s = (first.blocked_s if first else None) or 0.0

@@ -24,8 +24,8 @@ def stack_findings(store: Store) -> list[Finding]:
     waiting = [view for view in awake if view.waits_for_peers]
     outside = [view for view in awake if not view.waits_for_peers]
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
-    findings += _progress(awake, waiting, outside)
-    if any(view.moved for view in waiting):
+    findings += _progress(awake, waiting, outside, output_grows=_output_grows(store))
+    if any(finding.code == "job.progressing" for finding in findings):
         return findings
     findings += _peers_wait(waiting)
     if waiting:
@@ -80,7 +80,9 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
     ]
 
 
-def _progress(awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView]) -> list[Finding]:
+def _progress(
+    awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView], *, output_grows: bool
+) -> list[Finding]:
     starting = [view for view in outside if view.activity in frame_rules().starting]
     if awake and len(starting) * 2 >= len(awake):
         summary = f"{len(starting)} of {len(awake)} ranks are still starting ({starting[0].activity})"
@@ -89,10 +91,18 @@ def _progress(awake: Sequence[RankView], waiting: Sequence[RankView], outside: S
     if moving:
         summary = f"{rank_list([v.rank for v in moving])} moved on between two looks: the job makes steps"
         return [make_finding("job.progressing", Severity.INFO, moving, summary)]
-    if outside and not waiting and all(view.moved for view in outside):
-        summary = f"no rank waits for another, and all {len(outside)} run"
+    # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
+    if waiting and output_grows and all(view.activity == "device_sync" for view in waiting):
+        summary = "the job's output grows, and no rank waits in a collective call"
+        return [make_finding("job.progressing", Severity.INFO, waiting, summary)]
+    if outside and not waiting and all(view.moved for view in outside) and output_grows:
+        summary = f"no rank waits for another, all {len(outside)} run, and the job's output grows"
         return [make_finding("job.progressing", Severity.INFO, outside, summary)]
     return []
+
+
+def _output_grows(store: Store) -> bool:
+    return bool(store.query("SELECT 1 FROM outputs WHERE grew"))
 
 
 def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
@@ -157,6 +167,7 @@ def _description(view: RankView, parting: Parting) -> dict[str, Any]:
         "guard_side": relation.guard_side,
         "guard_on_rank": relation.guard_on_rank,
         "leaves": relation.leaves,
+        "in_loop": relation.in_loop,
         "user_functions": [name for _, _, name in view.user_stack],
         "left_at": parting.place.short() if parting.place else None,
         "rank0": view.rank == 0,
@@ -178,6 +189,8 @@ def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramText
     p2p = [view for view in waiting if view.activity == "p2p"]
     if p2p:
         return point_to_point(store, p2p, all_in_p2p=len(p2p) == len(waiting))
+    if any(view.activity == "device_sync" for view in waiting):
+        return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
     by_operation = grouped(waiting, lambda view: view.operation)
     if len(by_operation) > 1:
         return [_mismatch("collective.operation_mismatch", by_operation, texts)]

@@ -15,7 +15,7 @@ from ddx_tools.formats.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.stacks.brought import STACK, read_dump
 
-THREADS, SOURCE, UNREAD = "threads", "source", "unread"
+THREADS, SOURCE, UNREAD, OUTPUT = "threads", "source", "unread", "output"
 BEFORE, AFTER = "before", "after"
 _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
@@ -65,15 +65,20 @@ class KernelReading:
         A thread that a dump interrupted wakes once to go back to sleep, on a loaded machine after our reading:
         that much is no movement.
         """
+        switched = self.switched_since(earlier)
+        return switched or (
+            None if switched is None else (self.cpu_ns or 0) - (earlier.cpu_ns or 0) > _CPU_NS_OF_A_DUMP
+        )
+
+    def switched_since(self, earlier: KernelReading) -> bool | None:
+        """Whether it slept and woke between two readings; None if the kernel does not say."""
         if self.switches is None or earlier.switches is None:
             return None
-        if self.switches - earlier.switches > _SWITCHES_OF_A_DUMP:
-            return True
-        return (self.cpu_ns or 0) - (earlier.cpu_ns or 0) > _CPU_NS_OF_A_DUMP
+        return self.switches - earlier.switches > _SWITCHES_OF_A_DUMP
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames`, `sources` and `unread`."""
+    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread` and `outputs`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings = _readings(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -91,7 +96,16 @@ def stack_rows(raw: Raw) -> Rows:
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
     rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
+    rows["outputs"] = _output_rows(raw)
     return rows
+
+
+def _output_rows(raw: Raw) -> list[dict[str, Any]]:
+    """For each output file whether its end changed between the looks."""
+    ends: dict[str, list[bytes]] = {}
+    for item in raw.of(OUTPUT):
+        ends.setdefault(item.facts["path"], []).append(item.data)
+    return [{"host": raw.host, "path": path, "grew": seen[0] != seen[-1]} for path, seen in ends.items()]
 
 
 Readings = dict[tuple[int, int, str, int], KernelReading]
@@ -152,6 +166,7 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
         "blocked_on": kernel.blocked_on,
         "blocked_s": first.blocked_s if first else None,
         "moved": now.ran_since(last) if now and last else None,
+        "switched": now.switched_since(last) if now and last else None,
         "activity": activity.name,
         "operation": activity.operation,
         "contexts": json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),

@@ -107,11 +107,15 @@ def _view(rows: list[dict[str, Any]]) -> RankView:
 
 
 def _moved(rows: list[dict[str, Any]]) -> bool | None:
-    """A changed stack is movement. So is having run, except for a thread that spins while it waits."""
+    """A changed stack is movement. So is having run, except for a thread that spins or polls while it waits."""
     if len(rows) < 2:
         return None
     if len({row["frames_key"] for row in rows}) > 1:
         return True
-    spins = rows[-1]["running"] and rows[-1]["activity"] in frame_rules().waits_for_peers
-    ran = [row["moved"] for row in rows[1:] if row["moved"] is not None]
-    return None if spins or not ran else any(ran)
+    last = rows[-1]
+    if frame_rules().polls(last["activity"], last["wchan"]):
+        return False
+    # A wait that spins burns CPU in one place; only one that slept and woke got on.
+    measure = "switched" if last["activity"] in frame_rules().waits_for_peers else "moved"
+    ran = [row[measure] for row in rows[1:] if row[measure] is not None]
+    return any(ran) if ran else None

@@ -1,0 +1,298 @@
+"""The differential, on small pages and findings made for the purpose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddx_tools.diagnose import diagnose
+from ddx_tools.findings import finding_codes
+from ddx_tools.model import Diagnosis, Evidence, Finding, Level, Location, Missing, Verdict
+from ddx_tools.playbook import Cause, Playbooks, Symptom, load_playbooks
+
+HANG: dict[str, Any] = {
+    "kind": "symptom",
+    "id": "hang",
+    "title": "It hangs",
+    "present": [{"all": [{"finding": "collective.peers_wait", "as": "waiting"}]}],
+    "absent": [{"all": [{"finding": "job.progressing", "as": "moving"}], "says": "{moving.ranks} moved on"}],
+    "victims": ["waiting"],
+    "next_check": [{"probe": "stacks", "question": "Where is every rank?"}],
+}
+
+
+def cause(id_: str, code: str, strength: str = "strong", **keys: Any) -> dict[str, Any]:
+    """A page that one finding decides."""
+    page: dict[str, Any] = {
+        "kind": "cause",
+        "id": id_,
+        "title": f"it is {id_}",
+        "category": "rank-absent",
+        "symptoms": ["hang"],
+        "decides": [{"all": [{"finding": code, "as": "odd"}], "strength": strength}],
+        "culprits": ["odd"],
+        "fix": ["mend {odd.ranks}"],
+        "verify": ["look at {odd.place}"],
+    }
+    return page | keys
+
+
+def supports(code: str, strength: str) -> dict[str, Any]:
+    return {"all": [{"finding": code, "as": "odd"}], "strength": strength}
+
+
+def judged(
+    findings: list[Finding], *pages: dict[str, Any], missing: int = 0, symptom: dict[str, Any] | None = None
+) -> Diagnosis:
+    book = Playbooks([Symptom.model_validate(symptom or HANG), *map(Cause.model_validate, pages)])
+    return diagnose(findings, book, [Missing(what=f"thing {n}", why_it_matters="it does") for n in range(missing)])
+
+
+def seen(code: str, *ranks: int, line: int | None = None, **keys: Any) -> Finding:
+    places = [Location(file="/srv/job/train.py", line=line, function="main")] if line else []
+    return Finding(code=code, ranks=list(ranks), summary=f"{code} of {list(ranks)}", locations=places, **keys)
+
+
+WAIT = seen("collective.peers_wait", 0, 1, 3, line=41)
+STOPPED = seen("rank.stopped", 2, line=7)
+
+
+# --- strengths, and what becomes of them (the table of docs/playbooks.md)
+
+
+@pytest.mark.parametrize(
+    ("strength", "probability", "verdict"),
+    [("conclusive", 0.989, "diagnosed"), ("strong", 0.924, "diagnosed"), ("moderate", 0.731, "diagnosed"),
+     ("weak", 0.378, "undecided")],
+)  # fmt: skip
+def test_one_clause_alone(strength: str, probability: float, verdict: str) -> None:
+    found = judged([WAIT, STOPPED], cause("stop", "rank.stopped", strength))
+    assert found.causes[0].probability == pytest.approx(probability, abs=0.001)
+    assert found.verdict == verdict
+
+
+def test_what_could_not_be_looked_at_lowers_every_probability() -> None:
+    probabilities = [
+        judged([WAIT, STOPPED], cause("stop", "rank.stopped"), missing=n).causes[0].probability for n in range(7)
+    ]
+    assert probabilities[:5] == pytest.approx([0.924, 0.881, 0.818, 0.731, 0.622], abs=0.001)
+    assert probabilities[4:] == [probabilities[4]] * 3, "there is a limit: a thousand unread ranks are not proof"
+    moderate = judged([WAIT, STOPPED], cause("stop", "rank.stopped", "moderate"), missing=2)
+    assert moderate.verdict is Verdict.UNDECIDED
+    assert moderate.culprits.ranks == []
+    assert [m.what for m in moderate.missing] == ["thing 0", "thing 1"]
+
+
+def test_supporting_clauses_alone_never_diagnose() -> None:
+    page = cause("stop", "rank.killed", supports=[supports("rank.stopped", "conclusive")] * 3)
+    found = judged([WAIT, STOPPED], page)
+    assert (found.verdict, found.causes[0].level) == (Verdict.UNDECIDED, Level.SUPPORTED)
+    assert found.culprits.ranks == []
+
+
+def test_supporting_clauses_raise_a_deciding_one_up_to_a_limit() -> None:
+    plain = judged([WAIT, STOPPED], cause("stop", "rank.stopped", "moderate")).causes[0].probability
+    some, many = (
+        judged(
+            [WAIT, STOPPED], cause("stop", "rank.stopped", "moderate", supports=[supports("rank.stopped", "weak")] * n)
+        )
+        .causes[0]
+        .probability
+        for n in (1, 50)
+    )
+    assert plain < some < many
+    conclusive = judged([WAIT, STOPPED], cause("stop", "rank.stopped", "conclusive")).causes[0].probability
+    assert many == pytest.approx(conclusive, abs=0.01)
+
+
+def test_a_strong_contradiction_is_a_veto() -> None:
+    page = cause("stop", "rank.stopped", "conclusive", contradicts=[supports("rank.raised", "strong")])
+    found = judged([WAIT, STOPPED, seen("rank.raised", 1)], page)
+    assert (found.verdict, found.causes[0].level) == (Verdict.UNDECIDED, Level.SUPPORTED)
+    assert found.causes[0].against == ["rank.raised of [1]"]
+    assert [(item.id, item.why) for item in found.ruled_out] == [("stop", "rank.raised of [1]")]
+
+
+def test_a_weak_contradiction_only_costs() -> None:
+    page = cause("stop", "rank.stopped", contradicts=[supports("rank.raised", "weak")])
+    found = judged([WAIT, STOPPED, seen("rank.raised", 1)], page)
+    assert found.verdict is Verdict.DIAGNOSED
+    assert found.causes[0].probability == pytest.approx(0.818, abs=0.001)
+
+
+def test_a_contradiction_about_somebody_else_is_none() -> None:
+    about = {**supports("rank.raised", "strong"), "same": "culprit"}
+    page = cause("stop", "rank.stopped", contradicts=[about])
+    assert judged([WAIT, STOPPED, seen("rank.raised", 1)], page).verdict is Verdict.DIAGNOSED
+    assert judged([WAIT, STOPPED, seen("rank.raised", 2)], page).verdict is Verdict.UNDECIDED
+
+
+# --- several causes
+
+
+def test_two_causes_that_blame_different_ranks_are_undecided() -> None:
+    found = judged(
+        [WAIT, STOPPED, seen("rank.raised", 1)], cause("stop", "rank.stopped"), cause("raise", "rank.raised")
+    )
+    assert found.verdict is Verdict.UNDECIDED
+    assert [c.probability for c in found.causes] == pytest.approx([0.48, 0.48], abs=0.01)
+    assert (found.culprits.ranks, found.culprits.locations, found.fix) == ([], [], [])
+    assert {c.id: c.culprits.ranks for c in found.causes} == {"stop": [2], "raise": [1]}
+
+
+def test_two_causes_that_blame_the_same_ranks_agree() -> None:
+    found = judged(
+        [WAIT, STOPPED, seen("rank.raised", 2)], cause("stop", "rank.stopped"), cause("raise", "rank.raised")
+    )
+    assert found.verdict is Verdict.DIAGNOSED
+    assert found.culprits.ranks == [2]
+
+
+@pytest.mark.xfail(strict=True, reason="causes without ranks agree with each other, whichever hosts they blame")
+def test_two_causes_that_blame_different_hosts_do_not_agree() -> None:
+    found = judged(
+        [WAIT, seen("rank.stopped", hosts=["a"]), seen("rank.raised", hosts=["b"])],
+        cause("stop", "rank.stopped"),
+        cause("raise", "rank.raised"),
+    )
+    assert found.verdict is Verdict.UNDECIDED
+
+
+def test_the_order_of_findings_and_pages_changes_nothing() -> None:
+    findings = [WAIT, STOPPED, seen("rank.raised", 2, line=9), seen("rank.lock_wait", 2)]
+    pages = [cause("b", "rank.raised"), cause("a", "rank.stopped"), cause("c", "rank.lock_wait", "weak")]
+    one = judged(findings, *pages)
+    other = judged(findings[::-1], *pages[::-1])
+    assert [c.id for c in one.causes] == [c.id for c in other.causes] == ["a", "b", "c"]
+    assert one.culprits.ranks == other.culprits.ranks
+
+
+# --- healthy, or nobody looked
+
+
+def test_healthy_is_what_was_looked_at_and_moves() -> None:
+    found = judged([seen("job.progressing", 0, 1)], cause("stop", "rank.stopped"))
+    assert (found.verdict, found.headline, found.causes) == (Verdict.HEALTHY, "ranks 0-1 moved on", [])
+    assert found.next_check is None
+
+
+def test_nothing_seen_is_not_healthy() -> None:
+    found = judged([], cause("stop", "rank.stopped"))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.next_check is not None
+    assert found.next_check.question == "Where is every rank?"
+
+
+def test_a_symptom_outweighs_the_signs_of_health() -> None:
+    found = judged([WAIT, seen("job.progressing", 0)], cause("stop", "rank.stopped"))
+    assert found.verdict is Verdict.UNDECIDED
+
+
+def test_a_cause_is_not_judged_without_its_symptom() -> None:
+    found = judged([STOPPED], cause("stop", "rank.stopped", "conclusive"))
+    assert (found.verdict, found.causes) == (Verdict.UNDECIDED, [])
+
+
+# --- who, where, what to do
+
+
+def test_culprits_are_kept_apart_from_victims() -> None:
+    waiting = seen("collective.peers_wait", 0, 1, 2, 3, line=7)
+    found = judged([waiting, STOPPED], cause("stop", "rank.stopped"))
+    assert (found.culprits.ranks, found.victims.ranks) == ([2], [0, 1, 3])
+    assert [(p.line, p.function) for p in found.culprits.locations] == [(7, "main")]
+    assert found.victims.locations == [], "a place that is to blame is not at the same time where the victims are"
+
+
+def test_the_answer_is_told_with_ranks_and_places() -> None:
+    evidence = [Evidence(source="raw/n/stacks/a.json", line=3, quote="Thread 7 (idle)"), Evidence(source="b")]
+    stopped = STOPPED.model_copy(update={"evidence": evidence})
+    found = judged([WAIT, stopped], cause("stop", "rank.stopped"))
+    assert found.headline == "Rank 2 at train.py:7 main: it is stop"
+    assert (found.fix, found.verify) == (["mend rank 2"], ["look at train.py:7 main"])
+    assert found.chain == ["rank.stopped of [2]", "collective.peers_wait of [0, 1, 3]"]
+    assert [(c.finding, c.source, c.line, c.quote) for c in found.evidence] == [
+        ("rank.stopped", "raw/n/stacks/a.json", 3, "Thread 7 (idle)")
+    ]
+
+
+def test_only_the_strongest_clauses_name_culprits() -> None:
+    page = cause("stop", "rank.stopped", "conclusive")
+    page["decides"] = [*page["decides"], {"all": [{"finding": "rank.raised", "as": "odd"}], "strength": "weak"}]
+    assert judged([WAIT, STOPPED, seen("rank.raised", 1)], page).culprits.ranks == [2]
+
+
+# --- the next check
+
+
+def check(question: str, *separates: str, **keys: Any) -> dict[str, Any]:
+    return {"probe": "ask", "question": question, "separates": list(separates), **keys}
+
+
+def test_of_several_candidates_the_check_that_separates_most_is_asked() -> None:
+    pages = [
+        cause("a", "rank.stopped", next_check=[check("only a?", "a")]),
+        cause("b", "rank.raised", next_check=[check("a or b?", "a", "b")]),
+    ]
+    found = judged([WAIT, STOPPED, seen("rank.raised", 1)], *pages)
+    assert found.next_check is not None
+    assert found.next_check.question == "a or b?"
+
+
+def test_a_check_is_asked_only_when_its_condition_holds() -> None:
+    when = {"when": [{"finding": "rank.unreadable", "as": "unread"}], "args": {"ranks": "{unread.ranks}", "looks": 2}}
+    symptom = HANG | {"next_check": [check("What of {unread.ranks}?", **when), *HANG["next_check"]]}
+    without = judged([WAIT], symptom=symptom)
+    assert without.next_check is not None
+    assert without.next_check.question == "Where is every rank?"
+    asked = judged([WAIT, seen("rank.unreadable", 2, 5)], symptom=symptom).next_check
+    assert asked is not None
+    assert (asked.question, asked.args) == ("What of ranks 2, 5?", {"ranks": "ranks 2, 5", "looks": 2})
+
+
+def test_a_leading_cause_asks_its_own_check() -> None:
+    found = judged([WAIT, STOPPED], cause("a", "rank.stopped", next_check=[check("sure?", "a")]))
+    assert found.next_check is not None
+    assert found.next_check.question == "sure?"
+
+
+# --- any findings at all, against the shipped pages
+
+values = st.none() | st.booleans() | st.integers(-5, 99) | st.sampled_from(["sleep", "past_loop", "T", "all_reduce"])
+attributes = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("activity", "relation", "minority", "moving", "circular", "rank0"), values),
+        "wait_s": st.floats(0, 1e6),
+    },
+)
+findings_strategy = st.lists(
+    st.builds(
+        Finding,
+        code=st.sampled_from(sorted(finding_codes())),
+        ranks=st.lists(st.integers(0, 7), max_size=4, unique=True),
+        hosts=st.lists(st.sampled_from(["a", "b"]), max_size=1),
+        summary=st.text(max_size=10),
+        attributes=attributes,
+    ),
+    max_size=8,
+)
+
+
+@given(findings=findings_strategy, missing=st.integers(0, 3))
+@settings(max_examples=120)
+def test_any_findings_give_a_valid_diagnosis(findings: list[Finding], missing: int) -> None:
+    found = diagnose(findings, load_playbooks(), [Missing(what="x", why_it_matters="y")] * missing)
+    assert Diagnosis.model_validate(json.loads(found.to_json())) == found
+    assert sum(c.probability for c in found.causes) <= 1.001
+    assert [c.probability for c in found.causes] == sorted((c.probability for c in found.causes), reverse=True)
+    assert not set(found.culprits.ranks) & set(found.victims.ranks)
+    if found.verdict is not Verdict.DIAGNOSED:
+        assert (found.culprits.ranks, found.fix) == ([], [])
+    else:
+        assert found.causes[0].level is Level.ESTABLISHED
+        assert "{" not in found.headline
