@@ -36,7 +36,9 @@ class Relation:
     """Where a line stands to a peer's line in the same function."""
 
     kind: str
-    """same_line | before | after | past_loop | other_branch | unrelated | unknown"""
+    """same_line | before | after | past_loop | still_in_loop | other_branch | unrelated | unknown
+
+    `past_loop`: behind a loop that the peer is inside of; `still_in_loop`: the other way round."""
     guard: str | None = None
     """Source text of the condition that parts them."""
     guard_side: str | None = None
@@ -45,6 +47,8 @@ class Relation:
     """The condition asks which rank it is."""
     in_loop: bool = False
     """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
+    same_call_ahead: bool = False
+    """In its own branch, the rank has a call before it that the peer's line makes, too."""
     leaves: bool = False
     """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
 
@@ -118,11 +122,12 @@ class PythonSource:
             guard = _condition(parent)
             if guard is None:
                 return UNRELATED
-            return Relation("other_branch", guard, "both", _asks_for_rank(guard))
+            ahead = _calls_of_peer_ahead(ours, theirs)
+            return Relation("other_branch", guard, "both", _asks_for_rank(guard), same_call_ahead=ahead)
         if index < peer_index:
-            kind = "before"
+            kind = "still_in_loop" if _enters_loop(ours) else "before"
         else:
-            kind = "past_loop" if any(isinstance(node, _LOOPS) for node, _, _ in theirs[1:]) else "after"
+            kind = "past_loop" if _enters_loop(theirs) else "after"
         for side, path in (("rank", ours), ("peer", theirs)):
             guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
             if guards:
@@ -176,6 +181,22 @@ def _condition(node: ast.AST) -> str | None:
         return ast.unparse(node.subject if isinstance(node, ast.Match) else node.test)[:_GUARD_LIMIT]
     except RecursionError:
         return "a condition too deep to print"
+
+
+def _calls_of_peer_ahead(ours: list[Step], theirs: list[Step]) -> bool:
+    """Whether what follows the rank's statement in its branch calls a function that the peer's statement calls."""
+    node, field, index = theirs[-1]
+    wanted = _called(getattr(node, field)[index])
+    following = [s for node, field, index in ours for s in getattr(node, field)[index + 1 :]]
+    return any(wanted & _called(statement) for statement in following)
+
+
+def _called(statement: ast.AST) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+
+
+def _enters_loop(path: list[Step]) -> bool:
+    return any(isinstance(node, _LOOPS) for node, _, _ in path[1:])
 
 
 def _leaves(node: ast.AST, field: str) -> bool:

@@ -167,6 +167,7 @@ def _description(view: RankView, parting: Parting) -> dict[str, Any]:
         "guard_side": relation.guard_side,
         "guard_on_rank": relation.guard_on_rank,
         "leaves": relation.leaves,
+        "same_call_ahead": relation.same_call_ahead,
         "in_loop": relation.in_loop,
         "user_functions": [name for _, _, name in view.user_stack],
         "left_at": parting.place.short() if parting.place else None,

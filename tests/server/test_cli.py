@@ -1,0 +1,306 @@
+"""The command line: what it says to nonsense, its exit codes, and that a probe is declared once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from ddx_server import cli
+from ddx_tools import investigate as investigate_module
+from ddx_tools.model import Diagnosis
+from ddx_tools.probe import Probe
+from ddx_tools.probes import PROBES
+
+ROOT = Path(__file__).parents[2]
+STACKS = ROOT / "tests/fixtures/stacks"
+LOGS = ROOT / "tests/fixtures/logs"
+# The command as a process of its own.
+DDX = [sys.executable, "-c", "from ddx_server.cli import main; main()"]
+HUNG, HEALTHY = str(STACKS / "lock-order.tar.zst"), str(STACKS / "healthy.tar.zst")
+
+
+class Outcome:
+    """What a command left: exit code, standard output, standard error."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+        assert "Traceback" not in out + err, out + err
+
+
+def ddx(
+    *arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: bytes | None = None
+) -> Outcome:
+    """The command in this process: its entry point, as the shell calls it."""
+    monkeypatch.setattr(sys, "argv", ["ddx", *arguments])
+    if stdin is not None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    return Outcome(int(ended.value.code or 0), out, err)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str, stdin: bytes | None = None) -> Outcome:
+        return ddx(*arguments, monkeypatch=monkeypatch, capsys=capsys, stdin=stdin)
+
+    return call
+
+
+# --- exit codes
+
+
+def test_a_hung_job_is_diagnosed_with_code_1(run: Any) -> None:
+    done = run("why", HUNG)
+    assert done.code == 1
+    assert "DIAGNOSED" in done.out
+    assert "rank 3" in done.out
+
+
+def test_a_healthy_job_has_code_0(run: Any) -> None:
+    done = run("why", HEALTHY)
+    assert (done.code, "HEALTHY" in done.out) == (0, True)
+
+
+def test_no_evidence_has_code_3(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("hello\n")
+    done = run("why", str(tmp_path / "train.log"))
+    assert done.code == 3
+    assert "UNDECIDED" in done.out
+    assert "next check" in done.out
+
+
+def test_an_ended_job_is_diagnosed_from_its_log_on_standard_input(run: Any) -> None:
+    done = run("why", "-", stdin=(LOGS / "torchrun_raise.log").read_bytes())
+    assert done.code == 1
+    assert "rank 2" in done.out
+
+
+# --- nonsense
+
+
+def nonsense(tmp_path: Path) -> dict[str, list[str]]:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "noise").mkdir()
+    for number in range(3):
+        (tmp_path / "noise" / f"file{number}").write_bytes(os.urandom(3_000))
+    (tmp_path / "cut.tar.zst").write_bytes(Path(HUNG).read_bytes()[:2_000])
+    (tmp_path / "noise.tar.zst").write_bytes(os.urandom(300))
+    damaged = tmp_path / "damaged"
+    (damaged / "raw").mkdir(parents=True)
+    (damaged / "manifest.json").write_bytes(b"\xff\x00{")
+    names = ("empty", "noise", "cut.tar.zst", "noise.tar.zst", "damaged", "missing", "missing.log")
+    return {name: [str(tmp_path / name)] for name in names} | {
+        "no such pid": ["4194304"],
+        "an impossible pid": ["9" * 40],
+        "no name": [""],
+        "NUL": ["a\0b"],
+        "an option": ["--no-such-option"],
+        "escapes": ["\x1b[31m[red]nothing[/red]\x07"],
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["empty", "noise", "cut.tar.zst", "noise.tar.zst", "damaged", "missing", "missing.log", "no such pid",
+     "an impossible pid", pytest.param("no name", marks=pytest.mark.xfail(strict=True, reason="taken for '.'")),
+     "NUL",
+     "an option",
+     pytest.param("escapes", marks=pytest.mark.xfail(strict=True, reason="errors are printed as they are"))],
+)  # fmt: skip
+def test_unusable_input_is_said_with_code_2(case: str, run: Any, tmp_path: Path) -> None:
+    done = run("why", *nonsense(tmp_path)[case])
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.strip()
+    assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("case", ["empty", "noise", "cut.tar.zst", "damaged", "missing", "no such pid"])
+def test_with_json_errors_are_json_too(case: str, run: Any, tmp_path: Path) -> None:
+    done = run("why", *nonsense(tmp_path)[case], "--json")
+    assert done.code == 2
+    said = json.loads(done.out)
+    assert said.keys() == {"error", "help"}
+    assert said["error"]
+
+
+def test_empty_standard_input_is_said(run: Any) -> None:
+    done = run("why", "-", stdin=b"")
+    assert (done.code, "was empty" in done.err) == (2, True)
+
+
+def test_random_bytes_on_standard_input_are_said(run: Any) -> None:
+    assert run("why", "-", stdin=os.urandom(4_000)).code == 2
+
+
+@pytest.mark.needs("linux")
+def test_a_terminal_as_standard_input_is_said() -> None:
+    """Without it the command would wait for the person who waits for it."""
+    master, terminal = pty.openpty()
+    done = subprocess.run(
+        [*DDX, "why", "-"],
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    os.close(master)
+    os.close(terminal)
+    assert (done.returncode, "nothing is piped into ddx" in done.stderr) == (2, True)
+
+
+def test_closed_standard_input_is_said() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" <&-', "sh", *DDX, "why", "-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "nothing is piped into ddx" in done.stderr) == (2, True)
+
+
+def test_saving_where_nothing_can_be_written_is_said(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "no" / "x.tar.zst"):
+        done = run("why", str(LOGS / "torchrun_raise.log"), "--save", str(place))
+        assert (done.code, "cannot be written" in done.err) == (2, True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_was_saved_can_be_looked_at_again(run: Any, tmp_path: Path) -> None:
+    saved = str(tmp_path / "incident.tar.zst")
+    first = run("why", str(LOGS / "torchrun_raise.log"), "--save", saved, "--json")
+    assert run("why", saved, "--json").out == first.out
+
+
+# --- JSON
+
+
+@pytest.mark.parametrize("bundle", [HUNG, HEALTHY])
+def test_json_is_a_diagnosis_and_nothing_else(bundle: str, run: Any) -> None:
+    diagnosis = Diagnosis.model_validate_json(run("why", bundle, "--json").out)
+    assert diagnosis.verdict in ("diagnosed", "healthy")
+
+
+def test_the_schema_describes_what_why_prints(run: Any) -> None:
+    schema = json.loads(run("schema").out)
+    answer = json.loads(run("why", HUNG, "--json").out)
+    assert_valid(answer, schema, schema["$defs"])
+
+
+def assert_valid(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """As much of JSON Schema as pydantic's output uses."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+    if "anyOf" in schema:
+        kinds: dict[str, type] = {"null": type(None), "string": str, "integer": int}
+        assert any(isinstance(value, kinds.get(option.get("type", ""), dict)) for option in schema["anyOf"])
+        return
+    assert "enum" not in schema or value in schema["enum"]
+    assert "const" not in schema or value == schema["const"]
+    if schema.get("type") == "object" and "properties" in schema:
+        assert set(schema.get("required", [])) <= value.keys() <= schema["properties"].keys()
+        for name, item in value.items():
+            assert_valid(item, schema["properties"][name], definitions)
+    if schema.get("type") == "array":
+        for item in value:
+            assert_valid(item, schema["items"], definitions)
+
+
+# --- probes
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.id)
+def test_the_options_of_a_probe_are_the_fields_of_its_model(probe: Probe[Any]) -> None:
+    command = typer.main.get_command(cli.app).commands[probe.command]  # type: ignore[attr-defined]
+    parameters = {parameter.name: parameter for parameter in command.params}
+    assert set(parameters) - {"help"} == {*probe.args.model_fields, "save", "as_json"}
+    for name, field in probe.args.model_fields.items():
+        parameter = parameters[name]
+        assert parameter.param_type_name == ("argument" if name == "target" else "option")
+        if name != "target":
+            assert parameter.opts == [f"--{name.replace('_', '-')}"]
+            assert parameter.help == field.description
+            assert parameter.default == field.get_default(call_default_factory=True)
+    shown = CliRunner().invoke(cli.app, [probe.command, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.id)
+def test_a_probe_answers_out_of_a_bundle(probe: Probe[Any], run: Any) -> None:
+    done = run(probe.command, HUNG, "--json")
+    assert json.loads(done.out)["probe"] == probe.id
+    assert done.code in (0, 1, 3)
+
+
+@pytest.mark.xfail(strict=True, reason="a probe that could read nothing at all has status `partial`, and code 0")
+def test_a_probe_that_was_not_asked_at_capture_is_not_healthy(run: Any) -> None:
+    assert run("native-stacks", HUNG).code == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["stacks", "--looks", "3"], ["stacks", "--apart-s", "x"], ["flight-recorder", "--frames", "some"], ["nothing"]],
+    ids=" ".join,
+)
+def test_a_wrong_value_is_explained(arguments: list[str], run: Any) -> None:
+    done = run(*arguments)
+    assert (done.code, "Usage: ddx" in done.err) == (2, True)
+
+
+# --- errors of ours
+
+
+def test_an_unexpected_error_is_ours_and_shows_no_traceback(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("[red]the store\x1b[0m is gone")
+
+    monkeypatch.setattr(investigate_module, "Store", broken)
+    done = run("why", HUNG)
+    assert done.code == 70
+    assert "ddx failed: RuntimeError: [red]the store" in done.err
+    assert "error of ddx, not of your job" in done.err
+
+
+@pytest.mark.xfail(strict=True, reason="typer turns EOFError into Abort, which ends with 1: 'diagnosed'")
+def test_an_unexpected_end_of_file_is_ours_too(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("ran out of input")
+
+    monkeypatch.setattr(investigate_module, "Store", broken)
+    assert run("why", HUNG).code == 70
+
+
+@pytest.mark.xfail(strict=True, reason="typer turns EPIPE into 1 before main() sees it: 'diagnosed'")
+def test_a_reader_that_went_away_is_no_diagnosis() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*DDX, "why", HEALTHY, "--json"], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+# --- a quick start
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nsys.argv = ['ddx', '--help']\nfrom ddx_server.cli import main\ntry: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = ('torch', 'duckdb', 'pyarrow', 'anthropic', 'mcp', 'numpy')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert "ddx why" in done.stdout
