@@ -12,9 +12,10 @@ import signal
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from ddx_server.output import (
     EXIT_OURS,
@@ -27,10 +28,30 @@ from ddx_server.output import (
     progress_line,
 )
 from ddx_server.probe_commands import mount_probes
+from ddx_server.render.safe_text import safe
 from ddx_tools.errors import DdxError
+
+
+class _OwnErrors(typer.core.TyperGroup):
+    """Keeps from typer the two errors that it would turn into exit code 1, which here means "diagnosed"."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise RuntimeError("unexpected end of input") from error
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output has closed it."""
+
 
 app = typer.Typer(
     name="ddx",
+    cls=_OwnErrors,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -179,19 +200,19 @@ _mount_extensions()
 def main() -> None:
     """Entry point: expected failures in two lines, unexpected ones as ours, Ctrl-C without a trace."""
     try:
-        app()
+        app(prog_name="ddx")
     except DdxError as error:
         _explain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
+    except (_ReaderGone, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         if os.environ.get("DDX_DEBUG"):
             raise
-        error_console().print(f"ddx failed: {type(error).__name__}: {error}", style="red", markup=False)
+        error_console().print(safe(f"ddx failed: {type(error).__name__}: {error}", "red"))
         error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
         sys.exit(EXIT_OURS)
 
@@ -200,6 +221,6 @@ def _explain(error: DdxError) -> None:
     if "--json" in sys.argv:
         print_json(json.dumps({"error": error.message, "help": error.help}))
         return
-    error_console().print(error.message, style="red", markup=False)
+    error_console().print(safe(error.message, "red", limit=4000))
     if error.help:
-        error_console().print(error.help, markup=False)
+        error_console().print(safe(error.help, limit=4000))

@@ -139,10 +139,17 @@ def _verdict(
     if listed and listed[0].level is Level.ESTABLISHED:
         # Two established causes that blame the same ranks are one answer to "who and where".
         blamed = listed[0].culprits()
-        agreed = [c for c in listed if c.level is Level.ESTABLISHED and c.culprits().ranks == blamed.ranks]
+        agreed = [c for c in listed if c.level is Level.ESTABLISHED and (c is listed[0] or _same(c.culprits(), blamed))]
         if sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
+
+
+def _same(one: Party, other: Party) -> bool:
+    """Whether two parties are the same ranks, or, where no rank is known, the same hosts."""
+    if one.ranks or other.ranks:
+        return one.ranks == other.ranks
+    return bool(one.hosts) and one.hosts == other.hosts
 
 
 def _party(findings: Iterable[Finding]) -> Party:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
-from ddx_tools.errors import DdxError, NotFound, UsageError
+from ddx_tools.errors import DdxError, HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Truncation
@@ -69,6 +71,8 @@ def investigate(target: Sequence[str], save: Path | None = None, progress: Progr
 
     Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there.
     """
+    if not all(target):
+        raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     paths = [Path(item) for item in target]
     if len(paths) == 1 and paths[0].exists() and is_bundle(paths[0]):
         return replay(paths[0], progress)
@@ -139,11 +143,22 @@ def recording_host(writer: BundleWriter, step: Step) -> Host:
 
 
 def _run(step: Step, host: Host) -> Raw:
-    """One capture. A probe that finds nothing to look at is an answer; a wrong target is the caller's error."""
+    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error."""
     try:
-        return step.probe.capture(host, step.probe.args.model_validate(step.args))
-    except NotFound as error:
-        return Raw(host.name, problems=[str(error)], status=ProbeStatus.NO_DATA)
+        args = step.probe.args.model_validate(step.args)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnreadableInput(f"{step.probe.id} has no such arguments ({where}: {first['msg']})") from error
+    try:
+        raw = step.probe.capture(host, args)
+    except HostError as error:
+        raw = Raw(host.name)
+        raw.failed(step.probe.id, error, f"nothing is known of what {step.probe.id} looks at")
+        raw.status = ProbeStatus.NOT_RECORDED if isinstance(error, NotRecorded) else ProbeStatus.NO_DATA
+    if not raw.items and raw.status is ProbeStatus.PARTIAL:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
 
 
 def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
@@ -212,16 +227,12 @@ def _probe_run(step: Step, raw: Raw) -> ProbeRun:
     )
 
 
-_ORIGIN_WORDS = {"read": "{key}", "stack": "py-spy dump --pid {key}", "processes": "the process table"}
+_ORIGIN_WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
 
 
 def _origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
     """What a reader would do to see the same, for each raw file."""
-    return {
-        entry.path: _ORIGIN_WORDS.get(entry.op, entry.op + " {key}").format(key=entry.key)
-        for entry in journal
-        if entry.path
-    }
+    return {entry.path: _ORIGIN_WORDS.get(entry.op, f"{entry.op} ") + entry.key for entry in journal if entry.path}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ finding that can play its part.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from typing import Any
 
 from ddx_tools.model import Finding, rank_list
 from ddx_tools.playbook import Clause, Condition
-
-_CHOICES_LIMIT = 20_000
 
 
 @dataclass
@@ -40,14 +37,16 @@ def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int]
         if condition.absent and any(meets(finding, condition) for finding in findings):
             return None
     candidates = [[f for f in findings if meets(f, condition)] for condition in wanted]
+    candidates = _joined(clause, candidates, culprits)
+    if not all(candidates):
+        return None
     match = Match(clause)
-    for choice in itertools.islice(itertools.product(*candidates), _CHOICES_LIMIT):
-        if _joined(clause, choice, culprits):
-            for condition, finding in zip(wanted, choice, strict=True):
-                _add(match.findings, finding)
-                if condition.as_:
-                    _add(match.bindings.setdefault(condition.as_, []), finding)
-    return match if match.findings else None
+    for condition, chosen in zip(wanted, candidates, strict=True):
+        for finding in chosen:
+            _add(match.findings, finding)
+            if condition.as_:
+                _add(match.bindings.setdefault(condition.as_, []), finding)
+    return match
 
 
 def meets(finding: Finding, condition: Condition) -> bool:
@@ -96,13 +95,19 @@ def _items(value: Any) -> set[Any]:
     return set(value) if isinstance(value, list) else {value} - {None}
 
 
-def _joined(clause: Clause, choice: Sequence[Finding], culprits: Set[int]) -> bool:
+def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int]) -> list[list[Finding]]:
+    """The candidates that can take part in a choice that shares what the clause asks for.
+
+    A choice shares something if there is one rank (group, host) that all of its findings are about; so it is enough
+    to keep the findings about those that every condition has a finding for.
+    """
     if clause.same is None:
-        return True
+        return candidates
     if clause.same == "culprit":
-        return all(culprits & set(finding.ranks) for finding in choice)
-    about = [_subject(clause.same, finding) for finding in choice]
-    return bool(set.intersection(*about))
+        return [[f for f in found if culprits & set(f.ranks)] for found in candidates]
+    subjects = [set().union(*(_subject(clause.same, f) for f in found)) for found in candidates]
+    shared = set.intersection(*subjects) if subjects else set()
+    return [[f for f in found if _subject(clause.same, f) & shared] for found in candidates]
 
 
 def _subject(same: str, finding: Finding) -> set[Any]:

@@ -143,8 +143,8 @@ def _look_at(
         states = {reading.state for reading in kernel_readings(before.data).values()}
         blocking = not states & _STOPPED_STATES
         dump = host.stack(process.pid, blocking=blocking, timeout_s=_DUMP_DEADLINE_S)
-        items.append(RawItem(STACK, dump.data, dump.source, {**facts, "taken_s": taken_s}))
         process.tids = tuple(sorted(thread.tid for thread in parse_pyspy(dump.data)))
+        items.append(RawItem(STACK, dump.data, dump.source, {**facts, "taken_s": taken_s}))
         after = host.threads(process.pid, process.tids)
         items.append(RawItem(THREADS, after.data, after.source, {**facts, "phase": AFTER}))
     except HostError as error:

@@ -188,6 +188,8 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
 def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     """All ranks wait for each other: in what do they differ?"""
     p2p = [view for view in waiting if view.activity == "p2p"]
+    if p2p and not _whole_world(store, waiting):
+        return []  # a rank that nobody looked at may be the partner
     if p2p:
         return point_to_point(store, p2p, all_in_p2p=len(p2p) == len(waiting))
     if any(view.activity == "device_sync" for view in waiting):
@@ -214,6 +216,13 @@ def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramText
             )
         ]
     return []
+
+
+def _whole_world(store: Store, views: Sequence[RankView]) -> bool:
+    """Whether these are all ranks of the job, as far as its size is known."""
+    size = _world_size(store)
+    unread = store.query("SELECT 1 FROM unread")
+    return not unread and (size is None or size == len(views))
 
 
 def _world_size(store: Store) -> int | None:
