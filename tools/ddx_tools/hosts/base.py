@@ -63,6 +63,11 @@ def error_reply(error: HostError) -> Reply:
     return Reply(error=kind, message=error.message, help=error.help, rc=1)
 
 
+def _garbled(what: str) -> HostError:
+    """A recorded answer that is none: somebody changed the bundle, or it is damaged."""
+    return HostError(f"the {what} cannot be read: it is not what was recorded", "Capture the bundle again.")
+
+
 @dataclass(frozen=True)
 class AgentReply:
     """What a rank agent answered: its JSON header and the payload behind it."""
@@ -87,7 +92,10 @@ class Host(ABC):
 
     def now(self) -> float:
         """Wall clock of the host, seconds since the epoch."""
-        return float(self.answer(Call("now", "")).checked().data)
+        try:
+            return float(self.answer(Call("now", "")).checked().data)
+        except ValueError as error:
+            raise _garbled("clock") from error
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> Reply:
         """Run a command (never through a shell). `rc` and stdout; stderr is the reply's message."""
@@ -101,7 +109,10 @@ class Host(ABC):
 
     def glob(self, pattern: str) -> list[str]:
         """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
-        return [str(p) for p in json.loads(self.answer(Call("glob", pattern, suffix="json")).checked().data)]
+        try:
+            return [str(p) for p in json.loads(self.answer(Call("glob", pattern, suffix="json")).checked().data)]
+        except (ValueError, TypeError) as error:
+            raise _garbled("list of files") from error
 
     def files_below(self, path: str) -> list[str]:
         """The files below a directory, or the path itself if nothing is below it."""
@@ -144,7 +155,10 @@ class Host(ABC):
         key = json.dumps({"run_dir": run_dir, "rank": rank, "pid": pid, "request": dict(request)}, sort_keys=True)
         reply = self.answer(Call("agent", key, {"timeout_s": timeout_s}, "bin")).checked()
         head, _, payload = reply.data.partition(b"\n")
-        return AgentReply(json.loads(head), payload, reply.source)
+        try:
+            return AgentReply(dict(json.loads(head)), payload, reply.source)
+        except (ValueError, TypeError) as error:
+            raise _garbled(f"answer of rank {rank}'s agent") from error
 
     def fetch(self, url: str, *, method: str = "GET", timeout_s: float = 8.0, max_bytes: int = 64 << 20) -> Reply:
         """A request to a debug endpoint that the user named or the job announced (http, loopback or rank hosts)."""

@@ -121,9 +121,9 @@ def _readings(raw: Raw) -> Readings:
 
 
 def kernel_readings(data: bytes) -> dict[int, KernelReading]:
-    """Readings by thread id out of the host's `threads` answer."""
+    """Readings by thread id out of the host's `threads` answer; none out of anything else."""
     found: dict[int, KernelReading] = {}
-    for thread in json.loads(data).get("threads", []):
+    for thread in _thread_list(data):
         call = thread.get("syscall") or {}
         found[thread["tid"]] = KernelReading(
             state=thread.get("state"),
@@ -135,6 +135,15 @@ def kernel_readings(data: bytes) -> dict[int, KernelReading]:
             blocked_s=thread.get("blocked_s"),
         )
     return found
+
+
+def _thread_list(data: bytes) -> list[dict[str, Any]]:
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    listed = answer.get("threads") if isinstance(answer, dict) else None
+    return [t for t in listed if isinstance(t, dict) and "tid" in t] if isinstance(listed, list) else []
 
 
 def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, readings: Readings) -> dict[str, Any]:
