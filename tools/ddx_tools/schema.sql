@@ -76,7 +76,7 @@ CREATE TABLE stack_frames (
 CREATE TABLE outputs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- file that ranks write their standard output to
-    grew            BOOLEAN   -- its end changed between the first and the last look
+    stepped         BOOLEAN   -- it printed further steps between the first and the last look; NULL: it names none
 );
 
 CREATE TABLE unread (

@@ -83,6 +83,10 @@ class PythonSource:
             return ".".join(names[: last + 1])
         return function
 
+    def repeats(self, line: int) -> bool:
+        """Whether a loop of the innermost function holds a line, so that it may come by again."""
+        return any(isinstance(node, _LOOPS) and field == "body" for node, field, _ in self._path(line))
+
     def relation(self, line: int, peer_line: int) -> Relation:
         """How a line stands to a peer's line in the same function."""
         if line == peer_line:

@@ -55,8 +55,10 @@ def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: l
     others = any(other is not case for other in all_ends) or any(event.exception for event in events)
     if by_launcher or (code == -15 and others):
         case.independent, case.reason = False, "stopped by the launcher"
-    elif code == -6 and any(e.kind == "watchdog" and set(e.ranks) & case.ranks for e in events):
-        case.independent, case.reason = False, "its watchdog ended it"
+    elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
+        # A rank's own watchdog also aborts it for a peer's timeout, and its words may be in another file.
+        spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
+        case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog was at work")
 
 
 def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | None:

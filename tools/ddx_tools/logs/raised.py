@@ -50,10 +50,12 @@ def raises(events: list[Event]) -> list[Case]:
     return list(cases.values())
 
 
-def _judge(event: Event) -> tuple[bool, str | None]:
+def _judge(event: Event) -> tuple[bool | None, str | None]:
     """Whether an exception stands on its own, and if not, what it follows from."""
     if short_name(event.exception) in _INTERRUPTED:
         return False, "interrupted"
+    if event.details.get("aside"):
+        return None, "of a helper thread, or ignored: by itself it ended no process"
     if told := _tells_of_peers(event, origin=True):
         return False, told
     causes = event.details.get("causes")

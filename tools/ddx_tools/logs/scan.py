@@ -8,6 +8,7 @@ file's name states; what follows from several rows together is for `ddx_tools.lo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -32,6 +33,7 @@ QUOTE_LIMIT = 600
 _STREAM_LIMIT = 20_000
 _ROW_LIMIT = 50_000
 _CAUSE_FRAMES = 30
+_ASIDE = re.compile(r"Exception in thread |Exception ignored (?:in|on)\b|Exception ignored in:")
 _TELLERS = ("reporter", "own_rank")
 """Named groups of signatures that hold the rank that speaks."""
 
@@ -45,6 +47,8 @@ class _Stream:
     fatal: FatalStackReader = field(default_factory=FatalStackReader)
     summary: FailureBlockReader = field(default_factory=FailureBlockReader)
     progress: tuple[LogLine, Progress] | None = None
+    aside: int | None = None
+    """Line that announced a traceback which ends no process: of a helper thread, or ignored."""
     process_index: int | None = None
     """Of mp.spawn, for the traceback that comes next."""
 
@@ -87,6 +91,8 @@ class _Scan:
             return
         for traceback in stream.traceback.feed(line):
             self._add_traceback(stream, traceback)
+        if _ASIDE.match(line.text):
+            stream.aside = line.number
         self._take_line(stream, line)
 
     def finish(self) -> list[Row]:
@@ -156,7 +162,7 @@ class _Scan:
             traceback.message,
             **user_place(traceback.user_frame),
             frames=_json(frame_names(traceback.frames)),
-            details={**traceback_details(traceback), "process_index": index},
+            details={**traceback_details(traceback), "process_index": index, "aside": _is_aside(stream, traceback)},
         )
 
     def _add_fatal(self, stream: _Stream, fatal: FatalStack) -> None:
@@ -273,6 +279,11 @@ def _with_number(first: LogLine, number: int, raw: str) -> LogLine:
     if not first.stream:
         return LogLine(number, raw, raw)
     return LogLine(number, raw, raw, first.stream, first.rank, first.local_rank, None, first.pid)
+
+
+def _is_aside(stream: _Stream, traceback: Traceback) -> bool | None:
+    """Whether the line above a traceback says that it ends no process."""
+    return True if stream.aside is not None and 0 < traceback.origin.line - stream.aside <= 2 else None
 
 
 def _first(*values: int | None) -> int | None:

@@ -167,7 +167,7 @@ def _gone(members: list[dict[str, Any]]) -> list[Finding]:
             hosts=[host],
             summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
             evidence=[_evidence(row) for row in gone[:8]],
-            attributes={"job": gone[0]["job"], "pids": pids, "basis": "processes"},
+            attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
         )
     ]
 

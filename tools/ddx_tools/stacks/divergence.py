@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ddx_tools.formats.python_source import UNKNOWN, UNRELATED, PythonSource, Relation
@@ -47,10 +47,17 @@ class ProgramTexts:
             if ours[1] != theirs[1]:
                 text = self.of(ours[0])
                 relation = text.relation(ours[1], theirs[1]) if text else UNKNOWN
+                if self._called_in_loop(rank, depth):
+                    relation = replace(relation, in_loop=True)
                 return Parting(relation, self._place(rank, depth), self._place(peer, depth))
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         relation = Relation("same_line") if shared >= 0 else UNRELATED
         return Parting(relation, self._place(rank, shared), self._place(peer, shared))
+
+    def _called_in_loop(self, view: RankView, depth: int) -> bool:
+        """Whether a caller of the shared function calls it in a loop: the peer may be in a later call of it."""
+        callers = ((self.of(file), line) for file, line, _ in view.user_stack[:depth])
+        return any(text.repeats(line) for text, line in callers if text)
 
     def _place(self, view: RankView, depth: int) -> Location | None:
         if not 0 <= depth < len(view.user_stack):

@@ -11,7 +11,7 @@ from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, plac
 from ddx_tools.stacks.divergence import Parting, ProgramTexts
 from ddx_tools.stacks.point_to_point import point_to_point
 from ddx_tools.stacks.view import RankView, rank_views
-from ddx_tools.stacks.within_rank import lock_waits, stuck_workers
+from ddx_tools.stacks.within_rank import busy_threads, lock_waits, stuck_workers
 from ddx_tools.store import Store
 
 
@@ -24,12 +24,12 @@ def stack_findings(store: Store) -> list[Finding]:
     waiting = [view for view in awake if view.waits_for_peers]
     outside = [view for view in awake if not view.waits_for_peers]
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
-    findings += _progress(awake, waiting, outside, output_grows=_output_grows(store))
+    findings += _progress(awake, waiting, outside, steps_printed=_steps_printed(store))
     if any(finding.code == "job.progressing" for finding in findings):
         return findings
     findings += _peers_wait(waiting)
     if waiting:
-        findings += _outside(outside, waiting, texts)
+        findings += _outside(store, outside, waiting, texts)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     if not outside and not stopped:
@@ -81,7 +81,7 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
 
 
 def _progress(
-    awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView], *, output_grows: bool
+    awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView], *, steps_printed: bool
 ) -> list[Finding]:
     starting = [view for view in outside if view.activity in frame_rules().starting]
     if awake and len(starting) * 2 >= len(awake):
@@ -90,19 +90,19 @@ def _progress(
     moving = [view for view in waiting if view.moved]
     if moving:
         summary = f"{rank_list([v.rank for v in moving])} moved on between two looks: the job makes steps"
-        return [make_finding("job.progressing", Severity.INFO, moving, summary)]
+        return [make_finding("job.progressing", Severity.INFO, moving, summary, brought=moving[0].brought)]
     # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
-    if waiting and output_grows and all(view.activity == "device_sync" for view in waiting):
-        summary = "the job's output grows, and no rank waits in a collective call"
-        return [make_finding("job.progressing", Severity.INFO, waiting, summary)]
-    if outside and not waiting and all(view.moved for view in outside) and output_grows:
-        summary = f"no rank waits for another, all {len(outside)} run, and the job's output grows"
-        return [make_finding("job.progressing", Severity.INFO, outside, summary)]
+    if waiting and steps_printed and all(view.activity == "device_sync" for view in waiting):
+        summary = "the job prints further steps, and no rank waits in a collective call"
+        return [make_finding("job.progressing", Severity.INFO, waiting, summary, brought=waiting[0].brought)]
+    if outside and not waiting and all(view.moved for view in outside) and steps_printed:
+        summary = f"no rank waits for another, all {len(outside)} run, and the job prints further steps"
+        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
     return []
 
 
-def _output_grows(store: Store) -> bool:
-    return bool(store.query("SELECT 1 FROM outputs WHERE grew"))
+def _steps_printed(store: Store) -> bool:
+    return bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
 
 
 def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
@@ -128,13 +128,15 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
     return findings
 
 
-def _outside(outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+def _outside(
+    store: Store, outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts
+) -> list[Finding]:
     findings = []
     for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
         odd = members[0]
         ranks = [view.rank for view in members]
         parting = texts.parting(odd, _nearest(odd, waiting))
-        moving = any(view.moved for view in members)
+        moving = _moving(members)
         finding = make_finding(
             "rank.outside_collective",
             Severity.WARNING,
@@ -143,6 +145,7 @@ def _outside(outside: Sequence[RankView], waiting: Sequence[RankView], texts: Pr
             f"{_activity_words(odd, moving)}{at(odd)}",
             minority=len(outside) < len(waiting),
             moving=moving,
+            busy_threads=busy_threads(store, members),
             **_description(odd, parting),
         )
         finding.locations = places_of([odd.place, parting.place])
@@ -150,7 +153,14 @@ def _outside(outside: Sequence[RankView], waiting: Sequence[RankView], texts: Pr
     return findings
 
 
-def _activity_words(view: RankView, moving: bool) -> str:
+def _moving(views: Sequence[RankView]) -> bool | None:
+    """Whether one of them moves; None if a single look (or a kernel that does not say) leaves it open."""
+    if any(view.moved for view in views):
+        return True
+    return False if all(view.moved is False for view in views) else None
+
+
+def _activity_words(view: RankView, moving: bool | None) -> str:
     words = frame_rules().words(view.activity)
     return f"{words}, and it moves" if moving and view.activity in frame_rules().busy else words
 
@@ -188,18 +198,17 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
 def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     """All ranks wait for each other: in what do they differ?"""
     p2p = [view for view in waiting if view.activity == "p2p"]
-    if p2p and not _whole_world(store, waiting):
-        return []  # a rank that nobody looked at may be the partner
     if p2p:
-        return point_to_point(store, p2p, all_in_p2p=len(p2p) == len(waiting))
+        return point_to_point(store, p2p, others=len(waiting) - len(p2p), complete=_complete(store, waiting))
     if any(view.activity == "device_sync" for view in waiting):
         return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
+    complete = _complete(store, waiting)
     by_operation = grouped(waiting, lambda view: view.operation)
     if len(by_operation) > 1:
-        return [_mismatch("collective.operation_mismatch", by_operation, texts)]
+        return [_mismatch("collective.operation_mismatch", by_operation, texts, complete)]
     by_site = grouped(waiting, lambda view: view.user_stack)
     if len(by_site) > 1:
-        return [_mismatch("collective.call_site_mismatch", by_site, texts)]
+        return [_mismatch("collective.call_site_mismatch", by_site, texts, complete)]
     if len(waiting) > 1:
         summary = f"all {len(waiting)} ranks that were read wait in {waiting[0].operation}{at(waiting[0])}"
         wait_s = min(view.wait_s for view in waiting)
@@ -211,18 +220,19 @@ def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramText
                 summary,
                 operation=waiting[0].operation,
                 wait_s=wait_s,
-                complete=len(waiting) == _world_size(store),
+                complete=bool(_complete(store, waiting)),
                 world_size=_world_size(store),
             )
         ]
     return []
 
 
-def _whole_world(store: Store, views: Sequence[RankView]) -> bool:
-    """Whether these are all ranks of the job, as far as its size is known."""
+def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
+    """Whether these are all ranks of the job; None if nothing says how many there are."""
+    if store.query("SELECT 1 FROM unread"):
+        return False
     size = _world_size(store)
-    unread = store.query("SELECT 1 FROM unread")
-    return not unread and (size is None or size == len(views))
+    return None if size is None else len(views) == size
 
 
 def _world_size(store: Store) -> int | None:
@@ -231,7 +241,7 @@ def _world_size(store: Store) -> int | None:
     return size
 
 
-def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts) -> Finding:
+def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
     """The finding's ranks are the clear minority; with a tie it names nobody."""
     odd, usual, tie = minority_of(parties)
     views = odd or [view for members in parties for view in members]
@@ -245,6 +255,8 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts) -> 
         minority=bool(odd),
         tie=tie,
         peer_operation=usual[0].operation,
+        own_contexts=[context for context in views[0].contexts if context not in usual[0].contexts],
+        complete=complete,
         **_description(views[0], parting),
     )
     if odd:

@@ -12,8 +12,10 @@ from ddx_tools.store import Store
 _ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}
 
 
-def point_to_point(store: Store, p2p: Sequence[RankView], *, all_in_p2p: bool) -> list[Finding]:
+def point_to_point(store: Store, p2p: Sequence[RankView], *, others: int, complete: bool | None) -> list[Finding]:
     """What ranks that do not move in point-to-point operations have in common, and in what they differ."""
+    if complete is False:
+        return []  # a rank that nobody looked at may be the partner
     operations = {view.operation for view in p2p}
     ranks = [view.rank for view in p2p]
     findings = []
@@ -33,19 +35,32 @@ def point_to_point(store: Store, p2p: Sequence[RankView], *, all_in_p2p: bool) -
                 schedules=sorted({str(schedules[rank]) for rank in ranks}),
             )
         )
+    if 0 < others < len(p2p):
+        return findings  # the few that are in a collective may be the partners that did not come
     one_sided = len(operations) == 1 and next(iter(operations)) in _ONE_SIDED
     if one_sided and len(p2p) > 1:
         operation = str(next(iter(operations)))
         summary = f"{rank_list(ranks)} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
-        findings.append(make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, operations=[operation]))
+        findings.append(
+            make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, operations=[operation], complete=complete)
+        )
     elif one_sided:
         operation = str(next(iter(operations)))
         summary = f"{rank_list(ranks)} waits in {operation}, and no rank is in {_ONE_SIDED[operation]}"
-        findings.append(make_finding("p2p.unmatched", Severity.FAILURE, p2p, summary, operation=operation))
-    elif all_in_p2p and len(p2p) > 1:
+        findings.append(
+            make_finding("p2p.unmatched", Severity.FAILURE, p2p, summary, operation=operation, complete=complete)
+        )
+    elif not others and len(p2p) > 1:
         summary = f"{rank_list(ranks)} all wait for each other's sends and receives"
         findings.append(
-            make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, operations=sorted(map(str, operations)))
+            make_finding(
+                "p2p.circular_wait",
+                Severity.FAILURE,
+                p2p,
+                summary,
+                operations=sorted(map(str, operations)),
+                complete=complete,
+            )
         )
     return findings
 

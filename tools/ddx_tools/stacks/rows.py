@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
+from ddx_tools.formats.progress import parse_progress
 from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
 from ddx_tools.formats.user_frames import is_program_file
@@ -101,11 +103,25 @@ def stack_rows(raw: Raw) -> Rows:
 
 
 def _output_rows(raw: Raw) -> list[dict[str, Any]]:
-    """For each output file whether its end changed between the looks."""
-    ends: dict[str, list[bytes]] = {}
+    """For each output file whether it printed further steps between the looks.
+
+    That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
+    """
+    steps: dict[str, list[int | None]] = {}
     for item in raw.of(OUTPUT):
-        ends.setdefault(item.facts["path"], []).append(item.data)
-    return [{"host": raw.host, "path": path, "grew": seen[0] != seen[-1]} for path, seen in ends.items()]
+        steps.setdefault(item.facts["path"], []).append(_last_step(item.data))
+    return [{"host": raw.host, "path": path, "stepped": _rises(seen)} for path, seen in steps.items()]
+
+
+def _last_step(end: bytes) -> int | None:
+    progress = (parse_progress(line) for line in reversed(re.split(r"[\r\n]+", end.decode("utf-8", "replace"))))
+    return next((one.step for one in progress if one), None)
+
+
+def _rises(steps: list[int | None]) -> bool | None:
+    """Whether the number of the last step rose; None if the output names no steps."""
+    first, last = steps[0], steps[-1]
+    return None if first is None or last is None else last > first
 
 
 Readings = dict[tuple[int, int, str, int], KernelReading]

@@ -11,6 +11,21 @@ from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store
 
 
+def busy_threads(store: Store, views: Sequence[RankView]) -> int:
+    """How many side threads of these ranks were at work of their own: a main thread may wait for one of them."""
+    busy = frame_rules().busy
+    rows = [
+        row
+        for view in views
+        for row in store.query(
+            "SELECT activity, running FROM stack_threads WHERE host = ? AND pid = ? AND NOT is_main "
+            "AND snapshot = (SELECT max(snapshot) FROM stack_threads WHERE host = ? AND pid = ?)",
+            [view.host, view.pid, view.host, view.pid],
+        )
+    ]
+    return sum(1 for row in rows if row["running"] and row["activity"] in busy)
+
+
 def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
     """Threads that wait for locks in user code; two that wait at once may hold what the other wants."""
     findings = []
