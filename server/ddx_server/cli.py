@@ -94,7 +94,7 @@ def why(target: TARGET = None, save: SAVE_OPTION = None, as_json: JSON_OPTION = 
     else:
         render_diagnosis(diagnosis, console(), found.origins)
         if save:
-            console().print(f"saved: {save}    look again: ddx why {save}", style="dim")
+            console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
     exit_with(diagnosis)
 
 
@@ -114,7 +114,7 @@ def capture(
     if as_json:
         print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
     else:
-        console().print(f"captured: {out}    diagnose: ddx why {out}")
+        console().print(safe(f"captured: {out}    diagnose: ddx why {out}"))
 
 
 @app.command(rich_help_panel="Diagnose")

@@ -114,10 +114,10 @@ def nonsense(tmp_path: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "case",
     ["empty", "noise", "cut.tar.zst", "noise.tar.zst", "damaged", "missing", "missing.log", "no such pid",
-     "an impossible pid", pytest.param("no name", marks=pytest.mark.xfail(strict=True, reason="taken for '.'")),
+     "an impossible pid", "no name",
      "NUL",
      "an option",
-     pytest.param("escapes", marks=pytest.mark.xfail(strict=True, reason="errors are printed as they are"))],
+     "escapes"],
 )  # fmt: skip
 def test_unusable_input_is_said_with_code_2(case: str, run: Any, tmp_path: Path) -> None:
     done = run("why", *nonsense(tmp_path)[case])
@@ -243,7 +243,6 @@ def test_a_probe_answers_out_of_a_bundle(probe: Probe[Any], run: Any) -> None:
     assert done.code in (0, 1, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="a probe that could read nothing at all has status `partial`, and code 0")
 def test_a_probe_that_was_not_asked_at_capture_is_not_healthy(run: Any) -> None:
     assert run("native-stacks", HUNG).code == 3
 
@@ -272,7 +271,6 @@ def test_an_unexpected_error_is_ours_and_shows_no_traceback(run: Any, monkeypatc
     assert "error of ddx, not of your job" in done.err
 
 
-@pytest.mark.xfail(strict=True, reason="typer turns EOFError into Abort, which ends with 1: 'diagnosed'")
 def test_an_unexpected_end_of_file_is_ours_too(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise EOFError("ran out of input")
@@ -281,7 +279,6 @@ def test_an_unexpected_end_of_file_is_ours_too(run: Any, monkeypatch: pytest.Mon
     assert run("why", HUNG).code == 70
 
 
-@pytest.mark.xfail(strict=True, reason="typer turns EPIPE into 1 before main() sees it: 'diagnosed'")
 def test_a_reader_that_went_away_is_no_diagnosis() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -152,7 +152,6 @@ def test_two_causes_that_blame_the_same_ranks_agree() -> None:
     assert found.culprits.ranks == [2]
 
 
-@pytest.mark.xfail(strict=True, reason="causes without ranks agree with each other, whichever hosts they blame")
 def test_two_causes_that_blame_different_hosts_do_not_agree() -> None:
     found = judged(
         [WAIT, seen("rank.stopped", hosts=["a"]), seen("rank.raised", hosts=["b"])],

@@ -218,7 +218,6 @@ def test_what_encloses_a_call_is_named(calls: tuple[str, ...], functions: list[s
     assert RULES.contexts(stack(USER, *calls), functions) == contexts
 
 
-@pytest.mark.xfail(strict=True, reason="the rule for user functions that save takes every name that begins with load")
 @pytest.mark.parametrize("function", ["load_batch", "loader", "write_summary", "resumed"])
 def test_not_everything_that_loads_is_a_checkpoint(function: str) -> None:
     assert RULES.contexts(stack(USER), ["main", function]) == []

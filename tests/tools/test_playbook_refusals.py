@@ -106,7 +106,7 @@ def test_the_id_of_a_page_is_its_file_name(directory: Path) -> None:
 
 def test_two_pages_cannot_share_an_id() -> None:
     cause = parse_page(STOPPED, "stopped.md")
-    with pytest.raises(PlaybookError, match="share one id"):
+    with pytest.raises(PlaybookError, match="share the id"):
         Playbooks([parse_page(HANG, "hang.md"), cause, cause])
 
 

@@ -61,8 +61,10 @@ class Raw:
     status: ProbeStatus = ProbeStatus.OK
 
     def failed(self, what: str, error: HostError, why_it_matters: str) -> None:
-        """Note something that could not be read; the probe goes on with the rest."""
+        """Note, once, something that could not be read; the probe goes on with the rest."""
         self.status = ProbeStatus.PARTIAL
+        if any(known.what.startswith(f"{what}: ") for known in self.missing):
+            return
         self.problems.append(f"{what}: {error}")
         self.missing.append(Missing(what=f"{what}: {error.message}", why_it_matters=why_it_matters))
 

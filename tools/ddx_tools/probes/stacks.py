@@ -12,7 +12,7 @@ from pydantic import Field
 from ddx_tools.errors import HostError, UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
 from ddx_tools.formats.launchers import Member
-from ddx_tools.formats.pyspy_json import ThreadStack, parse_pyspy
+from ddx_tools.formats.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
@@ -208,13 +208,19 @@ def _taken_s(raw: Raw, pid: int, look: int) -> float:
     return float(next(taken, 0.0))
 
 
+def _is_source(frame: Frame) -> bool:
+    return frame.file.startswith("/") and frame.file.endswith(".py") and frame_rules().wants_source(frame)
+
+
 def _read_sources(host: Host, raw: Raw) -> None:
-    """The program texts behind the frames, each once."""
-    rules = frame_rules()
+    """The program texts behind the frames, each once.
+
+    A frame names whatever file the job says; only Python source is read, so that no frame makes us keep a secret.
+    """
     files: dict[str, None] = {}
     for item in raw.of(STACK):
         for thread in read_dump(item.data):
-            files.update(dict.fromkeys(frame.file for frame in thread.frames if rules.wants_source(frame)))
+            files.update(dict.fromkeys(frame.file for frame in thread.frames if _is_source(frame)))
     for file in list(files)[:_SOURCE_LIMIT_FILES]:
         try:
             text = host.read(file, max_bytes=_SOURCE_LIMIT_BYTES)
