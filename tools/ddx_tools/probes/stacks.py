@@ -195,7 +195,8 @@ def _short_of(raw: Raw, confirm_s: float) -> float | None:
             continue
         then, now = _reading(raw, pid, 1, AFTER, tid), _reading(raw, pid, 2, BEFORE, tid)
         polls = frame_rules().polls(_activity(raw, item, thread), now.wchan if now else None)
-        if then and now and now.switched_since(then) and not polls:
+        ran = then and now and (now.switched_since(then) if thread.running else now.ran_since(then))
+        if ran and not polls:
             return None
         first = _reading(raw, pid, 1, BEFORE, tid)
         before_s = (first.blocked_s if first else None) or 0.0

@@ -115,7 +115,8 @@ def _moved(rows: list[dict[str, Any]]) -> bool | None:
     last = rows[-1]
     if frame_rules().polls(last["activity"], last["wchan"]):
         return False
-    # A wait that spins burns CPU in one place; only one that slept and woke got on.
-    measure = "switched" if last["activity"] in frame_rules().waits_for_peers else "moved"
+    # A wait that spins burns CPU in one place; of such a one only having slept and woken says that it got on.
+    spins = last["running"] and last["activity"] in frame_rules().waits_for_peers
+    measure = "switched" if spins else "moved"
     ran = [row[measure] for row in rows[1:] if row[measure] is not None]
     return any(ran) if ran else None
