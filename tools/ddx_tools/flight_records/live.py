@@ -19,6 +19,7 @@ from ddx_tools.formats.launchers import Job, Member
 from ddx_tools.hosts.base import AgentReply, Host
 from ddx_tools.model import Missing
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.rank_agent_client import record_parts
 from ddx_tools.store import Store
 
 _PARALLEL = 16
@@ -50,9 +51,10 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: boo
     request = {"op": "records", "stacks": stacks, "only_active": False}
     timeout_s = _FRAMES_S if stacks else _METADATA_S
 
-    def ask(member: Member) -> AgentReply | HostError:
+    def ask(member: Member) -> list[RawItem] | HostError:
         try:
-            return host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
+            reply = host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
+            return _items(reply, member, stacks)
         except HostError as error:
             return error
 
@@ -65,24 +67,17 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: boo
             )
             raw.failed(f"flight record of rank {member.rank} (pid {member.pid})", reply, why)
         else:
-            raw.items += _items(reply, member, stacks)
+            raw.items += reply
 
 
 def _items(reply: AgentReply, member: Member, stacks: bool) -> list[RawItem]:
-    """One item for each recorder of the process (NCCL has its own)."""
+    """One item for each recorder of the process (NCCL has its own). Raises HostError if they do not add up."""
     source = reply.source or f"agent:rank-{member.rank}{'.frames' if stacks else ''}"
-    parts = reply.header.get("parts")
-    items, start = [], 0
-    for part in parts if isinstance(parts, list) else []:
-        if not isinstance(part, dict) or type(part.get("bytes")) is not int or part["bytes"] < 0:
-            continue
-        data = reply.payload[start : start + part["bytes"]]
-        start += part["bytes"]
-        # Two recorders of one process share a file of the bundle, and not their record ids.
-        name = source if len(parts or ()) == 1 else f"{source}:{str(part.get('part'))[:20]}"
-        facts: dict[str, Any] = {"origin": "agent", "header": reply.header, "only_active": False}
-        items.append(RawItem(DUMP, data, name, facts))
-    return items
+    parts = record_parts(reply.header, reply.payload)
+    facts: dict[str, Any] = {"origin": "agent", "header": reply.header, "only_active": False}
+    # Two recorders of one process share a file of the bundle, and not their record ids.
+    names = {part: source if len(parts) == 1 else f"{source}:{part[:20]}" for part in parts}
+    return [RawItem(DUMP, data, names[part], facts) for part, data in parts.items()]
 
 
 def _frames_for(raw: Raw, ranks: list[Member], frames: str) -> list[Member]:
