@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -73,10 +73,17 @@ class FrameRules:
             return Activity(rule["activity"], frame.bare_function if operation == "function" else operation)
         return Activity("unknown")
 
-    def polls(self, activity: str, wchan: str | None) -> bool:
-        """Whether a thread that waits like this runs now and then without getting on."""
-        asleep = activity in self.waits_for_peers and bool(wchan and self._polling_wchan.fullmatch(wchan))
-        return activity in self._polls or asleep
+    def progress_shows_in(
+        self, activity: str, wchan: str | None, running: bool
+    ) -> Literal["nothing", "switched", "ran"]:
+        """What tells, of a thread whose stack stays the same, that it got on between two looks.
+
+        One that waits in slices wakes now and then for nothing; one that spins burns CPU in one place.
+        """
+        waits = activity in self.waits_for_peers
+        if activity in self._polls or (waits and wchan and self._polling_wchan.fullmatch(wchan)):
+            return "nothing"
+        return "switched" if waits and running else "ran"
 
     def words(self, activity: str) -> str:
         """An activity as a person says it."""

@@ -27,7 +27,9 @@ from ddx_tools.stacks.rows import (
     THREADS,
     UNREAD,
     KernelReading,
+    Readings,
     kernel_readings,
+    readings_by_look,
     stack_rows,
 )
 
@@ -160,24 +162,17 @@ def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
             yield from ((item, thread) for thread in parse_pyspy(item.data) if thread.is_main)
 
 
-def _activity(raw: Raw, item: RawItem, thread: ThreadStack) -> str:
+def _activity(readings: Readings, item: RawItem, thread: ThreadStack) -> str:
     """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
-    reading = _reading(raw, item.facts["pid"], item.facts["look"], AFTER, thread.tid)
+    reading = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid))
     kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else None
     return frame_rules().activity(thread.frames, thread.running, None, kernel).name
 
 
-def _reading(raw: Raw, pid: int, look: int, phase: str, tid: int) -> KernelReading | None:
-    for item in raw.of(THREADS):
-        facts = item.facts
-        if (facts["pid"], facts["look"], facts["phase"]) == (pid, look, phase):
-            return kernel_readings(item.data).get(tid)
-    return None
-
-
 def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
     """Worker processes of the ranks that wait for their data loader: only there they decide."""
-    hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(raw, i, thread) == "data_wait"}
+    readings = readings_by_look(raw)
+    hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(readings, i, thread) == "data_wait"}
     workers = [m for m in members if m.role == "dataloader_worker" and m.rank in hungry]
     return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
 
@@ -187,21 +182,26 @@ def _short_of(raw: Raw, confirm_s: float) -> float | None:
 
     None if there is nothing to confirm: no rank waits, one of them moved, or all have waited long enough.
     """
-    waits = frame_rules().waits_for_peers
+    rules, readings = frame_rules(), readings_by_look(raw)
     waited: list[float] = []
     for item, thread in _main_threads(raw, 2):
         pid, tid = item.facts["pid"], thread.tid
-        if _activity(raw, item, thread) not in waits:
+        activity = _activity(readings, item, thread)
+        if activity not in rules.waits_for_peers:
             continue
-        then, now = _reading(raw, pid, 1, AFTER, tid), _reading(raw, pid, 2, BEFORE, tid)
-        polls = frame_rules().polls(_activity(raw, item, thread), now.wchan if now else None)
-        ran = then and now and (now.switched_since(then) if thread.running else now.ran_since(then))
-        if ran and not polls:
+        then, now = readings.get((pid, 1, AFTER, tid)), readings.get((pid, 2, BEFORE, tid))
+        if then and now and _got_on(rules.progress_shows_in(activity, now.wchan, thread.running), then, now):
             return None
-        first = _reading(raw, pid, 1, BEFORE, tid)
+        first = readings.get((pid, 1, BEFORE, tid))
         before_s = (first.blocked_s if first else None) or 0.0
         waited.append(before_s + item.facts["taken_s"] - _taken_s(raw, pid, 1))
     return confirm_s - min(waited) if waited and min(waited) < confirm_s else None
+
+
+def _got_on(shows_in: str, then: KernelReading, now: KernelReading) -> bool:
+    if shows_in == "switched":
+        return bool(now.switched_since(then))
+    return shows_in == "ran" and bool(now.ran_since(then))
 
 
 def _taken_s(raw: Raw, pid: int, look: int) -> float:

@@ -82,7 +82,7 @@ class KernelReading:
 def stack_rows(raw: Raw) -> Rows:
     """Rows of `stack_threads`, `stack_frames`, `sources`, `unread` and `outputs`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
-    readings = _readings(raw)
+    readings = readings_by_look(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
     for item in raw.of(STACK):
         try:
@@ -128,7 +128,8 @@ Readings = dict[tuple[int, int, str, int], KernelReading]
 """By (pid, look, before or after that look's dump, tid)."""
 
 
-def _readings(raw: Raw) -> Readings:
+def readings_by_look(raw: Raw) -> Readings:
+    """All kernel readings of a capture."""
     readings: Readings = {}
     for item in raw.of(THREADS):
         for tid, reading in kernel_readings(item.data).items():

@@ -113,10 +113,9 @@ def _moved(rows: list[dict[str, Any]]) -> bool | None:
     if len({row["frames_key"] for row in rows}) > 1:
         return True
     last = rows[-1]
-    if frame_rules().polls(last["activity"], last["wchan"]):
+    shows_in = frame_rules().progress_shows_in(last["activity"], last["wchan"], last["running"])
+    if shows_in == "nothing":
         return False
-    # A wait that spins burns CPU in one place; of such a one only having slept and woken says that it got on.
-    spins = last["running"] and last["activity"] in frame_rules().waits_for_peers
-    measure = "switched" if spins else "moved"
-    ran = [row[measure] for row in rows[1:] if row[measure] is not None]
-    return any(ran) if ran else None
+    column = {"switched": "switched", "ran": "moved"}[shows_in]
+    seen = [row[column] for row in rows[1:] if row[column] is not None]
+    return any(seen) if seen else None
