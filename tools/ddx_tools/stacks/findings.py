@@ -197,12 +197,13 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
 
 def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     """All ranks wait for each other: in what do they differ?"""
+    complete = _complete(store, waiting)
     p2p = [view for view in waiting if view.activity == "p2p"]
     if p2p:
-        return point_to_point(store, p2p, others=len(waiting) - len(p2p), complete=_complete(store, waiting))
+        # A rank that nobody looked at may be the partner.
+        return [] if complete is False else point_to_point(store, p2p, others=len(waiting) - len(p2p))
     if any(view.activity == "device_sync" for view in waiting):
         return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
-    complete = _complete(store, waiting)
     by_operation = grouped(waiting, lambda view: view.operation)
     if len(by_operation) > 1:
         return [_mismatch("collective.operation_mismatch", by_operation, texts, complete)]
@@ -220,7 +221,7 @@ def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramText
                 summary,
                 operation=waiting[0].operation,
                 wait_s=wait_s,
-                complete=bool(_complete(store, waiting)),
+                complete=bool(complete),
                 world_size=_world_size(store),
             )
         ]

@@ -12,57 +12,52 @@ from ddx_tools.store import Store
 _ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}
 
 
-def point_to_point(store: Store, p2p: Sequence[RankView], *, others: int, complete: bool | None) -> list[Finding]:
-    """What ranks that do not move in point-to-point operations have in common, and in what they differ."""
-    if complete is False:
-        return []  # a rank that nobody looked at may be the partner
-    operations = {view.operation for view in p2p}
-    ranks = [view.rank for view in p2p]
-    findings = []
+def point_to_point(store: Store, p2p: Sequence[RankView], *, others: int) -> list[Finding]:
+    """What ranks that do not move in point-to-point operations have in common, and in what they differ.
+
+    `others` is how many ranks wait in collectives meanwhile: if they are few, they may be the partners.
+    """
+    findings = _different_schedules(store, p2p)
+    if not 0 < others < len(p2p):
+        findings += _nobody_answers(p2p, alone=not others)
+    return findings
+
+
+def _different_schedules(store: Store, p2p: Sequence[RankView]) -> list[Finding]:
     schedules = _pipeline_schedules(store, p2p)
     by_schedule = grouped(p2p, lambda view: schedules.get(view.rank))
+    if len(by_schedule) < 2 or len(schedules) < len(p2p):
+        return []
     odd, _, tie = minority_of(by_schedule)
-    if len(by_schedule) > 1 and all(schedules.get(view.rank) for view in p2p):
-        sides = "; ".join(f"{rank_list([v.rank for v in m])}: {schedules[m[0].rank]}" for m in by_schedule)
-        findings.append(
-            make_finding(
-                "pipeline.schedule_differs",
-                Severity.FAILURE,
-                odd or p2p,
-                f"pipeline stages run different schedules: {sides}",
-                minority=bool(odd),
-                tie=tie,
-                schedules=sorted({str(schedules[rank]) for rank in ranks}),
-            )
+    sides = "; ".join(f"{rank_list([v.rank for v in m])}: {schedules[m[0].rank]}" for m in by_schedule)
+    return [
+        make_finding(
+            "pipeline.schedule_differs",
+            Severity.FAILURE,
+            odd or p2p,
+            f"pipeline stages run different schedules: {sides}",
+            minority=bool(odd),
+            tie=tie,
+            schedules=sorted(set(schedules.values())),
         )
-    if 0 < others < len(p2p):
-        return findings  # the few that are in a collective may be the partners that did not come
-    one_sided = len(operations) == 1 and next(iter(operations)) in _ONE_SIDED
-    if one_sided and len(p2p) > 1:
-        operation = str(next(iter(operations)))
-        summary = f"{rank_list(ranks)} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
-        findings.append(
-            make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, operations=[operation], complete=complete)
-        )
-    elif one_sided:
-        operation = str(next(iter(operations)))
-        summary = f"{rank_list(ranks)} waits in {operation}, and no rank is in {_ONE_SIDED[operation]}"
-        findings.append(
-            make_finding("p2p.unmatched", Severity.FAILURE, p2p, summary, operation=operation, complete=complete)
-        )
-    elif not others and len(p2p) > 1:
-        summary = f"{rank_list(ranks)} all wait for each other's sends and receives"
-        findings.append(
-            make_finding(
-                "p2p.circular_wait",
-                Severity.FAILURE,
-                p2p,
-                summary,
-                operations=sorted(map(str, operations)),
-                complete=complete,
-            )
-        )
-    return findings
+    ]
+
+
+def _nobody_answers(p2p: Sequence[RankView], *, alone: bool) -> list[Finding]:
+    """All send, or all receive, or (`alone`) all ranks of the job wait in operations of either kind."""
+    operations = sorted({str(view.operation) for view in p2p})
+    who = rank_list([view.rank for view in p2p])
+    operation, many = operations[0], len(p2p) > 1
+    if len(operations) == 1 and operation in _ONE_SIDED:
+        verb = "all wait" if many else "waits"
+        summary = f"{who} {verb} in {operation}, and no rank is in {_ONE_SIDED[operation]}"
+        if not many:
+            return [make_finding("p2p.unmatched", Severity.FAILURE, p2p, summary, operation=operation)]
+    elif alone and many:
+        summary = f"{who} all wait for each other's sends and receives"
+    else:
+        return []
+    return [make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, operations=operations)]
 
 
 def _pipeline_schedules(store: Store, views: Sequence[RankView]) -> dict[int, str]:
