@@ -14,7 +14,7 @@ from rich.console import Console
 from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
-EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 2, 3, 70
+EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 3, 70  # 2: see DdxError
 
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
 SAVE_OPTION = Annotated[

@@ -68,6 +68,17 @@ def _schema() -> tuple[str, dict[str, dict[str, tuple[str, str]]]]:
     return sql, tables
 
 
+@cache
+def _comments() -> str:
+    """The statements that attach its comment to every column."""
+    statements = []
+    for table, described in _schema()[1].items():
+        for column, (_, comment) in described.items():
+            quoted = comment.replace("'", "''")
+            statements.append(f"COMMENT ON COLUMN {table}.{column} IS '{quoted}';")
+    return "\n".join(statements)
+
+
 def columns(table: str) -> dict[str, tuple[str, str]]:
     """{column: (SQL type, comment)} of a table."""
     return _schema()[1][table]
@@ -84,13 +95,10 @@ class Store:
     def __init__(self) -> None:
         import duckdb
 
-        sql, described = _schema()
+        sql, _ = _schema()
         self._db = duckdb.connect(":memory:")
         self._db.execute(sql)
-        for table, table_columns in described.items():
-            for column, (_, comment) in table_columns.items():
-                quoted = comment.replace("'", "''")
-                self._db.execute(f"COMMENT ON COLUMN {table}.{column} IS '{quoted}'")
+        self._db.execute(_comments())
 
     def insert(self, rows: Rows) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""

@@ -46,7 +46,8 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def row(self) -> str:
-        """The outcome as a line of a table."""
+        """The outcome as a line of a table, which also says if the answer took too long."""
+        late = [f"over {LIMIT_S[self.nproc]:g} s"] if self.seconds > LIMIT_S[self.nproc] else []
         first = self.diagnosis["causes"][0] if self.diagnosis["causes"] else {"id": "–", "probability": 0}
         culprits = self.diagnosis["culprits"]
         places: list[dict[str, Any]] = culprits["locations"]
@@ -55,7 +56,7 @@ class Outcome:
         return (
             f"| {self.scenario.row} | {self.nproc} | {self.way} | {self.diagnosis['verdict']} | {first['id']} "
             f"{first['probability']:.2f} | {ranks} | {where} | {self.seconds:.1f} | "
-            f"{'ok' if not self.wrong else '; '.join(self.wrong)} |"
+            f"{'; '.join([*self.wrong, *late]) or 'ok'} |"
         )
 
 

@@ -42,7 +42,6 @@ class ProcessTable:
             raise UnreadableInput("not a process snapshot: it has no list of processes")
         self.host = str(snapshot.get("host") or "")
         self.now = snapshot.get("now")
-        self.uid = snapshot.get("uid")
         self.processes = {process.pid: process for process in map(_process, rows)}
         self._children: dict[int, list[Process]] = {}
         for process in sorted(self.processes.values(), key=lambda process: process.pid):

@@ -14,7 +14,7 @@ from pydantic import Field
 from ddx_tools.errors import HostError
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows
+from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
 from ddx_tools.stacks.brought import STACK
 from ddx_tools.stacks.rows import stack_rows
@@ -58,11 +58,6 @@ def capture(host: Host, args: NativeStacksArgs) -> Raw:
     return raw
 
 
-def parse(raw: Raw) -> Rows:
-    """Rows of `stack_threads` and `stack_frames`; C frames are frames without a Python file."""
-    return stack_rows(raw)
-
-
 def analyse(store: Store) -> list[Finding]:
     """Nothing beyond the rows: native frames are for reading."""
     return []
@@ -78,7 +73,7 @@ PROBE = Probe(
     args=NativeStacksArgs,
     finding_codes=(),
     capture=capture,
-    parse=parse,
+    parse=stack_rows,  # C frames are frames without a Python file
     analyse=analyse,
     read_only=False,
 )
