@@ -15,15 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, ProbeRun, is_bundle, pack
+from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
-from ddx_tools.errors import DdxError, HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Truncation
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
-from ddx_tools.probes import PROBES, probe
+from ddx_tools.probes import probe
 from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
@@ -73,34 +73,47 @@ def investigate(target: Sequence[str], save: Path | None = None, progress: Progr
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
-    paths = [Path(item) for item in target]
-    if len(paths) == 1 and paths[0].exists() and is_bundle(paths[0]):
-        return replay(paths[0], progress)
-    if target and all(item.isdigit() for item in target):
+    if bundle := _the_bundle(target):
+        return replay(bundle, progress)
+    if all(item.isdigit() for item in target):
         return _capture(live_plan(target), target, save, progress)
-    for path in paths:
-        if not path.exists():
+    for item in target:
+        if not Path(item).exists():
             raise UsageError(
-                f"{path}: no such file or directory",
+                f"{item}: no such file or directory",
                 "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
             )
-    plan = file_plan([str(path.absolute()) for path in paths]) if paths else live_plan([])
-    return _capture(plan, target, save, progress)
+    absolute = _absolute(target)
+    return _capture(file_plan(absolute), absolute, save, progress)
+
+
+def _the_bundle(target: Sequence[str]) -> Path | None:
+    """The bundle, if the target is one."""
+    path = Path(target[0]) if len(target) == 1 else None
+    return path if path and path.exists() and is_bundle(path) else None
+
+
+def _absolute(target: Sequence[str]) -> list[str]:
+    """The target in the words of the journal, which do not depend on where somebody stood: pids, absolute paths."""
+    return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 
 def replay(path: Path, progress: Progress = lambda _: None) -> Investigation:
     """Take a bundle through exactly the code that a live job takes."""
+    return _replay(path, lambda manifest: [(r.host, Step(probe(r.probe), r.args)) for r in manifest.probes], progress)
+
+
+def _replay(path: Path, choose: Callable[[Manifest], list[tuple[str, Step]]], progress: Progress) -> Investigation:
+    """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, Store() as store:
         found = Investigation(origins=_origins(bundle.manifest.journal))
         hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
-        runs = bundle.manifest.probes
-        for run in runs:
-            progress(f"{run.probe} on {run.host} (recorded)")
-            step = Step(probe(run.probe), run.args)
-            host = hosts.get(run.host)
-            if host:
-                _parse(store, found, step, _run(step, host))
-        _analyse(store, found, [Step(probe(run.probe), run.args) for run in runs])
+        steps = choose(bundle.manifest)
+        for name, step in steps:
+            progress(f"{step.probe.id} on {name} (recorded)")
+            if name in hosts:
+                _parse(store, found, step, _run(step, hosts[name]))
+        _analyse(store, found, [step for _, step in steps])
         return found
 
 
@@ -202,17 +215,18 @@ def run_probe(
     step: Step, progress: Progress = lambda _: None, save: Path | None = None
 ) -> tuple[ProbeResult, Investigation]:
     """One probe alone, live or (if the target is a bundle) recorded."""
-    target = step.args.get("target", [])
-    path = Path(target[0]) if len(target) == 1 else None
-    if path and path.exists() and is_bundle(path):
-        with Bundle(path) as bundle, Store() as store:
-            found = Investigation(origins=_origins(bundle.manifest.journal))
-            for name in bundle.manifest.hosts:
-                recorded = Step(step.probe, {**step.args, "target": bundle.manifest.target})
-                _parse(store, found, recorded, _run(recorded, RecordedHost(bundle, name)))
-            _analyse(store, found, [step])
-            return found.results[0], found
-    found = _capture([step], target, save, progress)
+    target = step.args["target"]
+    if bundle := _the_bundle(target):
+
+        def on_every_host(manifest: Manifest) -> list[tuple[str, Step]]:
+            return [(name, Step(step.probe, {**step.args, "target": manifest.target})) for name in manifest.hosts]
+
+        found = _replay(bundle, on_every_host, progress)
+    else:
+        absolute = _absolute(target)
+        found = _capture([Step(step.probe, {**step.args, "target": absolute})], absolute, save, progress)
+    if not found.results:
+        raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
     return found.results[0], found
 
 
@@ -245,6 +259,3 @@ def _bundle_directory(save: Path | None) -> Iterator[Path]:
                 pack(Path(directory) / "bundle", save)
         return
     yield save
-
-
-__all__ = ["PROBES", "DdxError", "Investigation", "Step", "investigate", "live_plan", "replay", "run_probe"]
