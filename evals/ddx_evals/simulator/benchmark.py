@@ -1,0 +1,238 @@
+"""Large dumps of realistic shape for benchmarks, fast to write: no event simulation, but consistent.
+
+An NCCL job on a dp x tp x pp mesh with 20 frames an entry (60 call paths over some 300 frames). Each step ends in a
+tensor-parallel reduce_scatter, a data-parallel all_reduce and one of the world. One rank stalls before the last three;
+the CPUs of the others run ahead into them, so that three kinds of groups wait, one because of the other.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+
+from . import torch_pickle
+from .instructions import Sizes
+from .torch_pickle import Frame
+
+_START_NS = 1_795_239_921_939_717_451
+_OPERATIONS_A_STEP = 96
+_FRAMES = 300
+_STACKS = 60
+_DEPTH = 20
+_POLL_NS = 100_000_000
+_HUNG_NS = 600_000_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the mesh; the world is their product. A tensor-parallel group is `tp` consecutive ranks."""
+
+    dp: int
+    tp: int
+    pp: int
+
+    @classmethod
+    def of(cls, ranks: int) -> Shape:
+        """A mesh with tensor and pipeline groups of at most 8 and 4 ranks."""
+        tp = max(size for size in (1, 2, 4, 8) if ranks % size == 0)
+        pp = max(size for size in (1, 2, 4) if (ranks // tp) % size == 0)
+        return cls(ranks // tp // pp, tp, pp)
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """Indices in (pp, dp, tp): pipeline outermost, tensor innermost."""
+        stage, rest = divmod(rank, self.dp * self.tp)
+        return (stage, *divmod(rest, self.tp))
+
+    def groups(self, rank: int) -> list[tuple[str, str, list[int]]]:
+        """(name, description, global ranks) of a rank's groups: world, dp, tp, pp; names as torch counts them."""
+        stage, replica, shard = self.coordinates(rank)
+        plane = self.dp * self.tp
+        tp_first = 1 + self.pp * self.tp
+        pp_first = tp_first + self.pp * self.dp
+        return [
+            ("0", "default_pg", list(range(plane * self.pp))),
+            (
+                str(1 + stage * self.tp + shard),
+                "mesh_dp",
+                [stage * plane + i * self.tp + shard for i in range(self.dp)],
+            ),
+            (
+                str(tp_first + stage * self.dp + replica),
+                "mesh_tp",
+                [stage * plane + replica * self.tp + i for i in range(self.tp)],
+            ),
+            (
+                str(pp_first + replica * self.tp + shard),
+                "mesh_pp",
+                [i * plane + replica * self.tp + shard for i in range(self.pp)],
+            ),
+        ]
+
+
+_WORLD, _DP, _TP, _PP = range(4)
+
+
+@dataclass(frozen=True)
+class _Operation:
+    group: int
+    name: str
+    stack: int
+    sizes: tuple[Sizes, Sizes]
+    is_p2p: bool = False
+
+
+def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 2) -> int:
+    """Write the dumps `nccl_trace_rank_<rank>` of `ranks` ranks, `entries` each; returns the rank that stalls.
+
+    The same arguments give the same bytes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    write = partial(_write, directory, Shape.of(ranks), entries)
+    if processes == 1:
+        for rank in range(ranks):
+            write(rank)
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            for _ in pool.map(write, range(ranks), chunksize=8):
+                pass
+    return _stalled(ranks)
+
+
+def _write(directory: Path, shape: Shape, entries: int, rank: int) -> None:
+    (directory / f"nccl_trace_rank_{rank}").write_bytes(torch_pickle.encode(_dump(shape, entries, rank)))
+
+
+def _stalled(ranks: int) -> int:
+    return ranks * 5 // 8
+
+
+@cache
+def _stacks() -> list[list[Frame]]:
+    chosen = random.Random(1)
+    frames = [
+        Frame(
+            name=f"{('forward', 'step', 'reduce', 'gather', '_call_impl')[i % 5]}_{i}",
+            filename=f"/srv/train/package_{i % 17}/module_{i % 41}.py",
+            line=i * 7 % 900 + 1,
+        )
+        for i in range(_FRAMES)
+    ]
+    return [[frames[chosen.randrange(_FRAMES)] for _ in range(_DEPTH)] for _ in range(_STACKS)]
+
+
+@cache
+def _step(stage: int, stages: int) -> list[_Operation]:
+    """One step of a rank of a pipeline stage: receives, layers, sends, gradients, loss."""
+    whole: Sizes = [[4096, 5120]]
+    part: Sizes = [[512, 5120]]
+    grads: Sizes = [[52_428_800]]
+    one: Sizes = [[1]]
+    gather = ("_all_gather_base", (part, whole))
+    scatter = ("_reduce_scatter_base", (whole, part))
+    layers = [
+        _Operation(_TP, *(gather if i % 2 == 0 else scatter)[:1], i % 40, (gather if i % 2 == 0 else scatter)[1])
+        for i in range(_OPERATIONS_A_STEP - 19)
+    ]
+    buckets = [_Operation(_DP, "all_reduce", 40 + i, (grads, grads)) for i in range(7)]
+    moved = (whole, whole)
+    sends = [_Operation(_PP, f"send {stage}->{stage + 1}", 50, moved, True)] if stage + 1 < stages else []
+    receives = [_Operation(_PP, f"recv {stage}<-{stage - 1}", 51, moved, True)] if stage else []
+    end = [
+        _Operation(_TP, "_reduce_scatter_base", 57, (whole, part)),
+        _Operation(_DP, "all_reduce", 58, (grads, grads)),
+        _Operation(_WORLD, "all_reduce", 59, (one, one)),
+    ]
+    return [*receives, *layers, *sends, *buckets, *end]
+
+
+@cache
+def _clock(operations: int) -> list[int]:
+    gaps = random.Random(2)
+    return list(accumulate((gaps.randrange(200_000, 6_000_000) for _ in range(operations)), initial=_START_NS))
+
+
+def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
+    stage, *_ = shape.coordinates(rank)
+    step = _step(stage, shape.pp)
+    steps = entries // (_OPERATIONS_A_STEP - 10) + 2
+    total = steps * len(step)
+    stalled = _stalled(shape.dp * shape.tp * shape.pp)
+    done = total - 3 + _finished_of_last_three(shape, rank, stalled)
+    if rank == stalled:
+        total = done = total - 3
+    groups = shape.groups(rank)
+    jitter = random.Random(rank)
+    clock = _clock(steps * (_OPERATIONS_A_STEP + 4))
+    offset = jitter.randrange(50_000_000)
+    collective, p2p, entered, completed = [0] * 4, [0] * 4, [-1] * 4, [-1] * 4
+    names = [(name, description) for name, description, _ in groups]
+    rows: list[dict[str, object]] = []
+    dtypes: list[object] = ["BFloat16"]
+    for index in range(total):
+        operation = step[index % len(step)]
+        group = operation.group
+        counters = p2p if operation.is_p2p else collective
+        counters[group] += 1
+        entered[group] = counters[group]
+        if index < done:
+            completed[group] = counters[group]
+        if index < total - entries:
+            continue
+        # Steps begin at one time on every rank, whatever a pipeline stage leaves out in between.
+        at = clock[index // len(step) * (_OPERATIONS_A_STEP + 4) + index % len(step)] + offset + jitter.getrandbits(20)
+        noticed = at + _POLL_NS if index < done else None
+        state = "completed" if index < done else "started" if index == done else "scheduled"
+        rows.append(
+            {
+                "frames": _stacks()[operation.stack],
+                "record_id": index,
+                "pg_id": group,
+                "process_group": names[group],
+                "thread_name": "pt_main_thread",
+                "thread_id": "139987704658816",
+                "collective_seq_id": collective[group],
+                "p2p_seq_id": p2p[group],
+                "op_id": collective[group] + p2p[group],
+                "profiling_name": "nccl:" + operation.name,
+                "time_created_ns": at,
+                "input_sizes": operation.sizes[0],
+                "input_dtypes": dtypes,
+                "output_sizes": operation.sizes[1],
+                "output_dtypes": dtypes,
+                "state": state,
+                "time_discovered_started_ns": at + _HUNG_NS if state == "started" else noticed,
+                "time_discovered_completed_ns": noticed,
+                "retired": index < done,
+                "timeout_ms": 600_000,
+                "is_p2p": operation.is_p2p,
+            }
+        )
+    waiting = step[done % len(step)].group if done < total else None
+    return {
+        "version": "2.10",
+        "pg_config": {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, desc, ranks in groups},
+        "comm_lib_version": "2.27.5",
+        "pg_status": {
+            str(group): {
+                "last_enqueued_collective": entered[group],
+                "last_started_collective": entered[group] if group == waiting else completed[group],
+                "last_completed_collective": completed[group],
+            }
+            for group in range(4)
+            if entered[group] != -1
+        },
+        "entries": rows,
+    }
+
+
+def _finished_of_last_three(shape: Shape, rank: int, stalled: int) -> int:
+    """How many of the last three collectives (tp, dp, world) complete on a rank while `stalled` stays away."""
+    stage, replica, _ = shape.coordinates(rank)
+    its_stage, its_replica, _ = shape.coordinates(stalled)
+    if stage != its_stage:
+        return 2
+    return 0 if replica == its_replica else 1

@@ -1,0 +1,118 @@
+"""Takes the dumps of a job that ran, loses some, and judges what the rest shows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from . import moments
+from .dump_format import RANKS_A_HOST, Writer
+from .engine import RankRun
+from .faults.draft import Injection
+from .judgement import Seen, judge
+from .moments import Moments
+from .recording import Counters, Recorder, View, number
+from .running import Ran
+from .truth import Truth
+
+_RINGS = (64, 128, 256, 500, 1000, 2000)
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """Files by name, when each was written by its host's clock, what they are like, and what is true."""
+
+    files: dict[str, bytes]
+    taken_ns: dict[str, int]
+    description: dict[str, object]
+    truth: Truth
+
+
+def dump(ran: Ran, kind: str, choice: random.Random, *, ring: int | None, lost: float | None) -> Dumps:
+    """The dumps of a job; `ring` and `lost` replace what would have been chosen, and change nothing else."""
+    draft, injection = ran.draft, ran.injection
+    taken = _moments(ran, choice)
+    skews_ns = moments.skews_ns(draft.mesh.world_size, choice)
+    chosen_ring = choice.choice(_RINGS)
+    only_active = choice.random() < 0.06 and not draft.gloo
+    recorder = Recorder(draft.gloo, draft.timing, ring or chosen_ring, only_active)
+    missing = _missing(draft.mesh.world_size, injection, lost, choice)
+    _number(ran, recorder.ring, choice.choice((0, 1, 3, 40)))
+    writer = Writer(draft.mesh, draft.style, skews_ns)
+    files: dict[str, bytes] = {}
+    taken_ns: dict[str, int] = {}
+    views: dict[int, View] = {}
+    for run in ran.runs:
+        if run.rank not in missing:
+            view = View(run, recorder, taken.at_ns[run.rank], frozen_ns=_frozen_ns(run, injection))
+            views[run.rank] = view
+            written = writer.files(run.rank, view)
+            files |= written
+            taken_ns |= dict.fromkeys(written, view.at_ns + skews_ns[run.rank])
+    seen = Seen(draft, ran.runs, views, taken, recorder, missing)
+    description = {"kind": kind, **_described(seen), "clocks_apart_s": (max(skews_ns) - min(skews_ns)) / 1e9}
+    return Dumps(files, taken_ns, description, judge(kind, injection, seen))
+
+
+def _moments(ran: Ran, choice: random.Random) -> Moments:
+    injection, style = ran.injection, ran.draft.style
+    if injection is None or not (injection.hangs or injection.by_timeout):
+        return moments.of_running(ran.runs, choice, late=injection is not None)
+    timeout_ns = style.timeout_ms * 1_000_000
+    asked = style.header and not injection.by_timeout
+    return moments.of_hang(ran.runs, timeout_ns, by_timeout=injection.by_timeout, asked=asked, choice=choice)
+
+
+def _missing(world_size: int, injection: Injection | None, lost: float | None, choice: random.Random) -> set[int]:
+    """Ranks without a dump: the dead, and those whose file was lost."""
+    dead = set(injection.dead) if injection is not None else set()
+    order = list(range(world_size))
+    choice.shuffle(order)
+    some, of_a_host, count = choice.random() < 0.12, choice.random() < 0.3, choice.randrange(1, 3)
+    if lost is not None:
+        return dead | set(order[: int(world_size * lost)])
+    if not some:
+        return dead
+    if world_size >= 4 * RANKS_A_HOST and of_a_host:
+        host = order[0] // RANKS_A_HOST
+        return dead | {rank for rank in order if rank // RANKS_A_HOST == host}
+    return dead | set(order[:count])
+
+
+def _number(ran: Ran, ring: int, cycles: int) -> None:
+    """Number everybody's records; after a past of so many cycles if every ring has wrapped within the simulation."""
+    wrapped = min(len(run.issued) for run in ran.runs) > ring
+    for run, cycle in zip(ran.runs, ran.draft.cycles, strict=True):
+        before = Counters()
+        for part, times in cycle if wrapped and cycles else ():
+            for instruction in part:
+                before.count(instruction, times * cycles, gloo=ran.draft.gloo)
+        number(run, before, gloo=ran.draft.gloo)
+
+
+def _frozen_ns(run: RankRun, injection: Injection | None) -> int | None:
+    """When a rank's watchdog stopped to see: just before the first of the completions that it missed."""
+    missed = injection.frozen.get(run.rank) if injection is not None else None
+    if missed is None:
+        return None
+    ended = sorted(issued.ended for issued in run.issued if issued.ended is not None)
+    return ended[-min(missed, len(ended))] - 1
+
+
+def _described(seen: Seen) -> dict[str, object]:
+    mesh, style, at_ns = seen.draft.mesh, seen.draft.style, seen.moments.at_ns
+    return {
+        "world_size": mesh.world_size,
+        "mesh": {**mesh.sizes, "ep": mesh.experts},
+        "backend": style.backend,
+        "version": style.version,
+        "json": style.as_json,
+        "frames": style.frames and not style.as_json,
+        "timing": seen.draft.timing,
+        "header": style.header,
+        "occasion": seen.moments.occasion.value,
+        "spread_s": (max(at_ns) - min(at_ns)) / 1e9,
+        "ring": seen.recorder.ring,
+        "only_active": seen.recorder.only_active,
+        "no_dump_of": sorted(seen.missing),
+    }

@@ -1,0 +1,112 @@
+"""Whether the records of a hang single out its culprits by plain rules, or only by more than that.
+
+This decides nothing about the truth, which is known. It says when "undecided" is fair. The rules:
+
+- everybody waits, directly or through others, for ranks that wait for nobody: those are the culprits;
+- in the first operation that does not end, a strict minority disagrees with the others: it is;
+- the culprits wait too, in a circle: they are plain if they alone stay away where several others are, and if those for
+  whom they wait are more than they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from .engine import Issued, RankRun
+from .instructions import Collective, Operation, Transfer
+
+_DIFFER_BY_RANK = ("all_to_all", "gather", "scatter")
+"""Operations whose sizes differ between ranks that agree."""
+
+
+def singled_out(culprits: Sequence[int], runs: Sequence[RankRun], *, starts_seen: bool) -> bool:
+    """Whether plain rules name exactly the culprits. Without `starts_seen`, a rank is where it has enqueued."""
+    guilty = set(culprits)
+    places = _places(runs, starts_seen=starts_seen)
+    if any(_minority(there) == guilty for there in places.values() if len(there) > 2):
+        return True
+    waits_for: dict[int, set[int]] = defaultdict(set)
+    alone_absent = False
+    for there in places.values():
+        absent = _absent(there, runs, starts_seen=starts_seen)
+        alone_absent |= absent == guilty and len(there) > 1
+        for rank in there:
+            waits_for[rank] |= absent
+    if not starts_seen:
+        # Who has enqueued all that its peers have may wait for what they enqueued before.
+        waits_for = defaultdict(set, {rank: awaited for rank, awaited in waits_for.items() if awaited})
+    if not waits_for or not _lead_to(guilty, waits_for):
+        return False
+    awaited = set().union(*(waits_for[rank] for rank in guilty)) - guilty
+    return not awaited or (alone_absent and len(awaited) > len(guilty))
+
+
+def _places(runs: Sequence[RankRun], *, starts_seen: bool) -> dict[tuple[object, ...], dict[int, Issued]]:
+    """Where ranks wait: each rank's first operation of a group that does not end, with the others in the same one."""
+    places: dict[tuple[object, ...], dict[int, Issued]] = defaultdict(dict)
+    for run in runs:
+        seen: set[int] = set()
+        for issued in run.issued:
+            group = issued.operation.group
+            if issued.ended is not None or group.index in seen:
+                continue
+            seen.add(group.index)
+            if starts_seen and issued.started is None:
+                continue
+            if isinstance(issued.operation, Collective):
+                places[group.index, issued.collective_seq][run.rank] = issued
+            else:
+                places[group.index, "of rank", run.rank][run.rank] = issued
+    return places
+
+
+def _absent(there: dict[int, Issued], runs: Sequence[RankRun], *, starts_seen: bool) -> set[int]:
+    """Who is not where these ranks wait."""
+    issued = next(iter(there.values()))
+    group = issued.operation.group
+    if not isinstance(issued.operation, Collective):
+        return {group.ranks[transfer.peer] for transfer in _transfers(issued.operation)}
+    if starts_seen:
+        return set(group.ranks) - there.keys()
+    return {rank for rank in group.ranks if rank not in there and not _has_enqueued(runs[rank], issued)}
+
+
+def _has_enqueued(run: RankRun, like: Issued) -> bool:
+    """Whether a rank has enqueued the operation of this group and number, behind what it waits for."""
+    last = run.last_of_group.get(like.operation.group.index)
+    return last is not None and last.collective_seq >= like.collective_seq
+
+
+def _transfers(operation: Operation) -> Iterable[Transfer]:
+    if isinstance(operation, Transfer):
+        return (operation,)
+    return () if isinstance(operation, Collective) else operation.transfers
+
+
+def _minority(there: dict[int, Issued]) -> set[int]:
+    """Who disagrees with most of those who are in an operation, as far as the records show what they pass."""
+    shown = {rank: _shown(issued.operation) for rank, issued in there.items()}
+    (most, count), *others = Counter(shown.values()).most_common(2)
+    if not others or count == others[0][1]:
+        return set()
+    return {rank for rank, what in shown.items() if what != most}
+
+
+def _shown(operation: Operation) -> str:
+    if not isinstance(operation, Collective):
+        return "transfer"
+    if operation.name in _DIFFER_BY_RANK:
+        return operation.name
+    return f"{operation.name} {operation.inputs} {operation.outputs}"
+
+
+def _lead_to(guilty: set[int], waits_for: dict[int, set[int]]) -> bool:
+    """Whether every rank that waits does so, through whatever chain, for the guilty."""
+    reached = set(guilty)
+    grew = True
+    while grew:
+        more = {rank for rank, awaited in waits_for.items() if rank not in reached and awaited & reached}
+        reached |= more
+        grew = bool(more)
+    return waits_for.keys() <= reached

@@ -1,0 +1,100 @@
+"""One simulated job: from a seed to dumps and truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from .dumping import dump
+from .faults import FAULTS
+from .requirements import NCCL_ONLY
+from .running import run
+from .truth import HEALTHY, Truth
+
+KINDS = (HEALTHY, *FAULTS)
+
+_WORLD_SIZES = (8, 8, 12, 16, 16, 24, 32, 32, 48, 64, 96, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which job: the same request is the same job, whatever is kept of its dumps."""
+
+    seed: int
+    kind: str
+    world_size: int
+    gloo: bool
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """The dumps of a job and the truth about it."""
+
+    request: Request
+    files: dict[str, bytes]
+    """File name to content: dumps, and the headers of an agent."""
+    taken_ns: dict[str, int]
+    """File name to when it was written, by its host's clock."""
+    truth: Truth
+    description: dict[str, object]
+    """What the job and its dumps were like: mesh, backend, moments, ring, what was lost."""
+
+
+def simulate(
+    seed: int,
+    *,
+    kind: str | None = None,
+    world_size: int | None = None,
+    gloo: bool | None = None,
+    ring: int | None = None,
+    lost: float | None = None,
+) -> SimulatedJob:
+    """Simulate the job of a seed; what is given replaces what the seed would have chosen.
+
+    `lost` is the fraction of dumps that are missing besides those of dead ranks, `ring` the entries a recorder keeps:
+    neither changes what happens in the job.
+
+    Raises:
+        ValueError: no such kind, or a job of this size and backend has no place for such a fault.
+    """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
+    if gloo and kind in NCCL_ONLY:
+        raise ValueError(f"there is no {kind} with Gloo")
+    choice = random.Random(f"{seed}/job")
+    # All are drawn, so that giving one of them does not change the others.
+    drawn_kind = choice.choice(KINDS + (HEALTHY,) * 3)
+    drawn_size = choice.choice(_WORLD_SIZES)
+    drawn_gloo = choice.random() < 0.2
+    kind = kind or drawn_kind
+    if gloo is None:
+        gloo = drawn_gloo and kind not in NCCL_ONLY
+    return _simulated(Request(seed, kind, world_size or drawn_size, gloo), ring, lost)
+
+
+def degrade(job: SimulatedJob, *, lost: float | None = None, ring: int | None = None) -> SimulatedJob:
+    """The same job with fewer dumps or shorter rings; more of `lost` takes away more of the same dumps."""
+    return _simulated(job.request, ring, lost)
+
+
+def _simulated(request: Request, ring: int | None, lost: float | None) -> SimulatedJob:
+    ran = run(request.seed, request.kind, request.world_size, gloo=request.gloo)
+    choice = random.Random(f"{request.seed}/{request.kind}/dumps")
+    dumps = dump(ran, request.kind, choice, ring=ring, lost=lost)
+    return SimulatedJob(request, dumps.files, dumps.taken_ns, dumps.truth, dumps.description)
+
+
+def write(job: SimulatedJob, directory: Path) -> None:
+    """Write the dumps into `directory`, and truth and description beside it as `<directory>.truth.json`.
+
+    A file's modification time is when the dump was taken: records themselves do not say so.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in job.files.items():
+        (directory / name).write_bytes(content)
+        os.utime(directory / name, ns=(job.taken_ns[name], job.taken_ns[name]))
+    story = {"seed": job.request.seed, "truth": job.truth.to_json(), "description": job.description}
+    directory.with_name(directory.name + ".truth.json").write_text(json.dumps(story, indent=1) + "\n")

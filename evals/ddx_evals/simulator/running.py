@@ -1,0 +1,83 @@
+"""Makes a job with a fault and runs it to its end or its hang."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from .dump_format import Format
+from .engine import Engine, RankRun
+from .faults import FAULTS
+from .faults.draft import Draft, Injection
+from .instructions import Batch, Collective, Transfer
+from .requirements import chosen_mesh, chosen_plan
+from .schedule import Training
+from .truth import HEALTHY
+
+START_NS = 1_795_239_921_939_717_451
+_ATTEMPTS = 40
+_OPERATIONS = 110_000
+"""About as many operations of all ranks together as are simulated in large jobs."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A job that ran, what was wrong with it, and what each rank did."""
+
+    draft: Draft
+    injection: Injection | None
+    runs: list[RankRun]
+
+
+def run(seed: int, kind: str, world_size: int, *, gloo: bool) -> Ran:
+    """The job of this seed; the fault is tried in one place after the other until it does what it should.
+
+    Raises:
+        ValueError: it has no place in a job of this size.
+    """
+    style = Format.chosen(random.Random(f"{seed}/{kind}/format"), gloo=gloo)
+    for attempt in range(_ATTEMPTS):
+        ran = _attempt(random.Random(f"{seed}/{kind}/{attempt}"), kind, world_size, style)
+        if ran is not None:
+            return ran
+    raise ValueError(f"a job of {world_size} ranks has no place for {kind}")
+
+
+def _attempt(choice: random.Random, kind: str, world_size: int, style: Format) -> Ran | None:
+    mesh = chosen_mesh(choice, kind, world_size)
+    if mesh is None:
+        return None
+    plan = chosen_plan(choice, kind, mesh, gloo=style.gloo)
+    training = Training(mesh, plan, gloo=style.gloo)
+    steps = _steps(training)
+    written = [training.write(rank, steps) for rank in range(world_size)]
+    draft = Draft(
+        mesh,
+        plan,
+        programs=[each.program for each in written],
+        begins=[each.begins for each in written],
+        cycles=[each.cycle for each in written],
+        style=style,
+        timing=style.can_time and choice.random() < 0.6,
+        choice=choice,
+    )
+    injection = FAULTS[kind](draft) if kind != HEALTHY else None
+    if kind != HEALTHY and injection is None:
+        return None
+    engine = Engine(draft.programs, start_ns=START_NS, blocking=style.gloo, seed=choice.randrange(1 << 30))
+    if injection is not None:
+        engine.never_ends |= injection.never_ends
+    runs = engine.run()
+    hangs = any(each.waits for each in runs)
+    if injection is None and hangs:
+        raise AssertionError(f"a healthy job hangs: {mesh.sizes} {plan}")
+    if injection is not None and hangs != injection.hangs:
+        return None
+    return Ran(draft, injection, runs)
+
+
+def _steps(training: Training) -> int:
+    """As many steps as make some hundred operations a rank, fewer in larger worlds."""
+    a_step = sum(isinstance(i, Collective | Transfer | Batch) for i in training.write(0, 1).program)
+    wanted = max(150, min(900, _OPERATIONS // training.mesh.world_size))
+    return max(4, min(40, wanted // max(1, a_step)))
