@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.markup import escape
 
 from ddx_server.output import JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
-from ddx_tools.probe import Probe
+from ddx_tools.probe import Export, Probe
 from ddx_tools.probes import PROBES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mount_probes(app: typer.Typer) -> None:
     """Add one sub-command per probe."""
     for probe in PROBES:
         help_text = probe.description if probe.read_only else f"{probe.description} (Not read-only: see above.)"
-        app.command(probe.command, help=help_text, short_help=probe.title, rich_help_panel="Probes")(_command(probe))
+        app.command(
+            probe.command,
+            help=help_text,
+            short_help=probe.title,
+            epilog=_examples(probe),
+            rich_help_panel="Probes",
+        )(_command(probe))
+
+
+def _examples(probe: Probe[Any]) -> str:
+    """One line each: an empty line between two keeps them apart in rich's help."""
+    lines = (f"[bold]ddx {probe.command} {escape(typed)}[/bold]  {what}" for typed, what in probe.examples.items())
+    return "\n\n".join(lines)
 
 
 def _command(probe: Probe[Any]) -> Any:
@@ -31,8 +42,9 @@ def _command(probe: Probe[Any]) -> Any:
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
+        exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
         with progress_line(quiet=as_json) as progress:
-            result, _ = run_probe(Step(probe, given), progress, save)
+            result, _ = run_probe(Step(probe, given, exports), progress, save)
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:
@@ -40,6 +52,7 @@ def _command(probe: Probe[Any]) -> Any:
         exit_with(result)
 
     parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items()]
+    parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
     parameters += [
         inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
         inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON_OPTION),
@@ -59,6 +72,11 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, **_bounds(field))
         annotation = Annotated[field.annotation, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _export_parameter(name: str, export: Export) -> inspect.Parameter:
+    annotation = Annotated[Path | None, typer.Option(f"--{name.replace('_', '-')}", help=export.help, metavar="OUT")]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _bounds(field: FieldInfo) -> dict[str, Any]:

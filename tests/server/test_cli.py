@@ -224,7 +224,7 @@ def assert_valid(value: Any, schema: dict[str, Any], definitions: dict[str, Any]
 def test_the_options_of_a_probe_are_the_fields_of_its_model(probe: Probe[Any]) -> None:
     command = typer.main.get_command(cli.app).commands[probe.command]  # type: ignore[attr-defined]
     parameters = {parameter.name: parameter for parameter in command.params}
-    assert set(parameters) - {"help"} == {*probe.args.model_fields, "save", "as_json"}
+    assert set(parameters) - {"help"} == {*probe.args.model_fields, *probe.exports, "save", "as_json"}
     for name, field in probe.args.model_fields.items():
         parameter = parameters[name]
         assert parameter.param_type_name == ("argument" if name == "target" else "option")

@@ -20,7 +20,7 @@ def captured(*paths: Path) -> Raw:
 
 
 def rows_of(*paths: Path) -> list[dict[str, Any]]:
-    return PROBE.parse(captured(*paths)).get("log_events", [])
+    return dict(PROBE.parse(captured(*paths))).get("log_events", [])
 
 
 def findings_of(*paths: Path) -> list[Finding]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding
-from ddx_tools.probe import Raw, Rows
+from ddx_tools.probe import Batches, Raw
 from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
@@ -34,13 +34,13 @@ BLAMING = (
 )
 
 
-def rows_of_files(*paths: Path) -> Rows:
+def rows_of_files(*paths: Path) -> Batches:
     raw = Raw("node")
     read_paths(LocalHost("node"), raw, [str(path) for path in paths])
     return record_rows(raw)
 
 
-def findings_of(rows: Rows) -> list[Finding]:
+def findings_of(rows: Batches) -> list[Finding]:
     with Store() as store:
         store.insert(rows)
         found = analyse(store)
@@ -168,7 +168,7 @@ def test_waiting_in_two_meshes_leads_back_to_one_rank() -> None:
 
 def test_a_healthy_broadcast_from_other_lines_by_rank_is_no_shift() -> None:
     found = findings_of(rows_of_files(RECORDS / "broadcast_lines-fault"))
-    assert codes(found) == {"collective.peers_wait", "collective.missing_ranks"}
+    assert codes(found) == {"collective.peers_wait", "collective.missing_ranks", "rank.waited_for"}
     assert of(found, "collective.missing_ranks").ranks == [3]
 
 
@@ -193,8 +193,9 @@ def test_without_headers_the_records_alone_do_not_date_the_absence(tmp_path: Pat
 def test_two_of_four_records_name_nobody_but_the_unread_ranks() -> None:
     files = [RECORDS / "uneven-fault" / f"rank_{rank}{end}" for rank in (0, 1) for end in (".pkl", ".header.json")]
     found = findings_of(rows_of_files(*files))
-    assert codes(found) == {"collective.peers_wait", "records.rank_missing"}
+    assert codes(found) == {"collective.peers_wait", "rank.waited_for", "records.rank_missing"}
     assert of(found, "records.rank_missing").ranks == [2, 3]
+    assert of(found, "rank.waited_for").attributes["tie"], "either of the two may be the one"
 
 
 def test_two_against_two_names_no_side() -> None:
@@ -204,17 +205,21 @@ def test_two_against_two_names_no_side() -> None:
     assert finding.ranks == [0, 1]
 
 
-def frames_decide(rows: Rows) -> set[int]:
+def frames_decide(rows: Batches) -> set[int]:
     with Store() as store:
         store.insert(rows)
         return ranks_whose_frames_decide(store)
 
 
-def without_sites(rows: Rows, ranks: set[int]) -> Rows:
+def without_frames(case: str, ranks: set[int], directory: Path) -> Batches:
     """The rows as a first look without frames gives them, for some of the ranks."""
-    gone = dict.fromkeys(("user_file", "user_line", "user_function", "site"))
-    changed: list[dict[str, Any]] = [{**row, **gone} if row["rank"] in ranks else row for row in rows["collectives"]]
-    return {**rows, "collectives": changed}
+    shutil.copytree(RECORDS / case, directory, dirs_exist_ok=True)
+    for rank in ranks:
+        dump = pickle.loads((RECORDS / case / f"rank_{rank}.pkl").read_bytes())
+        for entry in dump["entries"]:
+            del entry["frames"]
+        (directory / f"rank_{rank}.pkl").write_bytes(pickle.dumps(dump, 2))
+    return rows_of_files(directory)
 
 
 def test_frames_are_asked_of_the_deviating_rank_and_two_witnesses() -> None:
@@ -222,17 +227,15 @@ def test_frames_are_asked_of_the_deviating_rank_and_two_witnesses() -> None:
     assert frames_decide(rows_of_files(RECORDS / "uneven-fault")) == {0, 1, 3}
 
 
-def test_frames_are_asked_of_all_ranks_if_metadata_agree() -> None:
-    rows = rows_of_files(RECORDS / "extra_all_reduce-ok")
-    assert frames_decide(without_sites(rows, {0, 1, 2, 3})) == {0, 1, 2, 3}
+def test_frames_are_asked_of_all_ranks_if_metadata_agree(tmp_path: Path) -> None:
+    assert frames_decide(without_frames("extra_all_reduce-ok", {0, 1, 2, 3}, tmp_path)) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("case", ["fsdp_skip-fault", "extra_pending-fault"])
-def test_the_frames_that_are_asked_for_suffice(case: str) -> None:
-    rows = rows_of_files(RECORDS / case)
+def test_the_frames_that_are_asked_for_suffice(case: str, tmp_path: Path) -> None:
     every = {0, 1, 2, 3}
-    asked = frames_decide(without_sites(rows, every))
+    asked = frames_decide(without_frames(case, every, tmp_path / "none"))
     assert asked < every
-    full = of(findings_of(rows), "collective.call_site_shift")
-    partly = of(findings_of(without_sites(rows, every - asked)), "collective.call_site_shift")
+    full = of(findings_of(rows_of_files(RECORDS / case)), "collective.call_site_shift")
+    partly = of(findings_of(without_frames(case, every - asked, tmp_path / "some")), "collective.call_site_shift")
     assert (partly.ranks, partly.attributes["call"]) == (full.ranks, full.attributes["call"])

@@ -1,4 +1,4 @@
-"""Rules of the analysis that no recorded job shows: constructed tables, so small that each can be read."""
+"""Rules of the analysis that no recorded job shows: constructed records, so small that each can be read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from constructed_records import as_pickle
 
 from ddx_tools.alignment.analyse import analyse
-from ddx_tools.formats.fr_rows import group_key
+from ddx_tools.flight_records.tables import RecordTables, group_key
+from ddx_tools.formats.fr_dump import read_dump
+from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
 from ddx_tools.model import Finding
 from ddx_tools.store import Store
 
@@ -19,7 +22,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass
 class Job:
-    """Builds the tables of a job. Times are seconds after START_NS; every dump is taken at `taken_s`."""
+    """Builds the records of a job. Times are seconds after START_NS; every dump is taken at `taken_s`."""
 
     ranks: int
     taken_s: float = 100
@@ -38,61 +41,67 @@ class Job:
     def call(self, rank: int, key: str, seq: int, op: str = "all_reduce", **columns: Any) -> None:
         line = columns.pop("line", None)
         where = columns.pop("function", "step")
-        sizes = columns.pop("sizes", "[[8]]")
-        site = {} if line is None else {"user_file": "/srv/job/train.py", "user_line": line, "user_function": where}
+        sizes = [list(shape) for shape in columns.pop("sizes", ((8,),))]
+        peer = columns.pop("peer", None)
+        done = columns.pop("done", True)
+        frames = [] if line is None else [_frame(line, where), _frame(99, "main")]
         self.calls.append(
             {
                 "rank": rank,
-                "source": f"rank_{rank}",
-                "record_id": sum(call["rank"] == rank for call in self.calls),
-                "group_key": key,
-                "seq": seq,
-                "is_p2p": False,
-                "op": op,
+                "frames": frames,
+                "record_id": self.first_record + sum(call["rank"] == rank for call in self.calls),
+                "pg_id": sorted(self.groups).index(key) if key in self.groups else 99,
+                "process_group": (_name(key), self.groups[key][0] if key in self.groups else "mesh"),
+                "collective_seq_id": seq,
+                "p2p_seq_id": 0,
+                "op_id": seq,
+                "profiling_name": f"gloo:{op}" + (f" {peer}" if peer else ""),
+                "time_created_ns": START_NS + seq * SECOND_NS,
                 "input_sizes": sizes,
                 "output_sizes": sizes,
-                "input_dtypes": '["Float"]',
-                "output_dtypes": '["Float"]',
-                "done": True,
-                "created_ns": START_NS + seq * SECOND_NS,
-                "site": None if line is None else f"/srv/job/train.py:{line} {where} < /srv/job/train.py:99 main",
-                **site,
-                **columns,
+                "input_dtypes": ["Float"],
+                "output_dtypes": ["Float"],
+                "state": "scheduled",
+                "retired": done,
+                "is_p2p": columns.pop("is_p2p", False),
             }
         )
+        assert not columns
 
     def findings(self) -> list[Finding]:
-        ranks = [rank for rank in range(self.ranks) if rank not in self.without]
-        moments = {rank: self.moments.get(rank, self.taken_s) for rank in ranks}
-        dumps = [
-            {
-                "rank": rank,
-                "source": f"rank_{rank}",
-                "origin": "file",
-                "taken_ns": None if (taken := moments[rank]) is None else START_NS + int(taken * SECOND_NS),
-                "first_record": self.first_record,
-                "with_frames": any(call["site"] for call in self.calls if call["rank"] == rank),
-                "world_size": self.ranks,
-            }
-            for rank in ranks
-        ]
-        groups = [
-            {
-                "rank": rank,
-                "group_key": key,
-                "name": key.split("@")[0].split()[0],
-                "description": description,
-                "members": None if members is None else list(members),
-                "source": f"rank_{rank}",
-            }
-            for key, (description, members) in self.groups.items()
-            for rank in (members if members is not None else ranks)
-            if rank in ranks
-        ]
-        calls = [call for call in self.calls if call["rank"] in ranks]
+        tables = RecordTables()
+        for rank in range(self.ranks):
+            if rank not in self.without:
+                calls = [{k: v for k, v in call.items() if k != "rank"} for call in self.calls if call["rank"] == rank]
+                record = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": calls}
+                tables.add(read_dump(as_pickle(record)), self._origin(rank))
         with Store() as store:
-            store.insert({"fr_dumps": dumps, "groups": groups, "collectives": calls})
+            store.insert(tables.batches())
             return analyse(store)
+
+    def _origin(self, rank: int) -> DumpOrigin:
+        taken = self.moments.get(rank, self.taken_s)
+        mine = [
+            GroupMembers(_name(key), description, members)
+            for key, (description, members) in self.groups.items()
+            if members is None or rank in members
+        ]
+        return DumpOrigin(
+            source=f"rank_{rank}",
+            origin="file",
+            rank=rank,
+            world_size=self.ranks,
+            taken_ns=None if taken is None else START_NS + int(taken * SECOND_NS),
+            groups=tuple(mine),
+        )
+
+
+def _name(key: str) -> str:
+    return key.split("@")[0].split()[0]
+
+
+def _frame(line: int, function: str) -> dict[str, Any]:
+    return {"name": function, "filename": "/srv/job/train.py", "line": line}
 
 
 def codes(findings: list[Finding]) -> set[str]:
@@ -105,13 +114,13 @@ def of(findings: list[Finding], code: str) -> Finding:
     return fitting[0]
 
 
-def loop(job: Job, key: str, rank: int, lines: Sequence[int | str]) -> None:
+def loop(job: Job, group: str, rank: int, lines: Sequence[int | str]) -> None:
     """Calls of one rank, by line; a text stands for a function of its own."""
     for seq, line in enumerate(lines, 1):
         if isinstance(line, str):
-            job.call(rank, key, seq, line=1, function=line)
+            job.call(rank, group, seq, line=1, function=line)
         else:
-            job.call(rank, key, seq, line=line)
+            job.call(rank, group, seq, line=line)
 
 
 # --- call sites -------------------------------------------------------------------------------------------------
@@ -120,10 +129,10 @@ def loop(job: Job, key: str, rank: int, lines: Sequence[int | str]) -> None:
 @pytest.mark.parametrize("at", [0, 3, 4, 9])
 def test_an_extra_call_is_found_wherever_it_is(at: int) -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     lines = [10, 20, 30] * 5
     for rank in range(4):
-        loop(job, key, rank, [*lines[:at], 55, *lines[at:]][:15] if rank == 2 else lines)
+        loop(job, group, rank, [*lines[:at], 55, *lines[at:]][:15] if rank == 2 else lines)
     finding = of(job.findings(), "collective.call_site_shift")
     assert finding.ranks == [2] and finding.attributes["seq"] == at + 1
     assert finding.locations[0].line == 55
@@ -132,10 +141,10 @@ def test_an_extra_call_is_found_wherever_it_is(at: int) -> None:
 @pytest.mark.parametrize("left_out", [1, 2])
 def test_calls_left_out_are_counted(left_out: int) -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     lines = [10, 20, 30, 40] * 4
     for rank in range(4):
-        loop(job, key, rank, [*lines[:5], *lines[5 + left_out :]] if rank == 1 else lines)
+        loop(job, group, rank, [*lines[:5], *lines[5 + left_out :]] if rank == 1 else lines)
     finding = of(job.findings(), "collective.call_site_shift")
     assert finding.ranks == [1] and finding.attributes["shift"] == -left_out
     assert finding.locations[0].line == 20, "the call that the peers made and it did not"
@@ -143,48 +152,48 @@ def test_calls_left_out_are_counted(left_out: int) -> None:
 
 def test_other_lines_by_rank_throughout_are_no_shift() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
-        loop(job, key, rank, [10, "send" if rank == 0 else "receive", 30] * 4)
+        loop(job, group, rank, [10, "send" if rank == 0 else "receive", 30] * 4)
     assert codes(job.findings()) == {"records.consistent"}
 
 
 def test_a_shift_shows_behind_other_lines_by_rank() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
         mine = [10, "send" if rank == 0 else "receive", 30] * 4
-        loop(job, key, rank, [*mine[:6], 77, *mine[6:]] if rank == 0 else mine)
+        loop(job, group, rank, [*mine[:6], 77, *mine[6:]] if rank == 0 else mine)
     finding = of(job.findings(), "collective.call_site_shift")
     assert finding.ranks == [0] and finding.attributes["seq"] == 7
 
 
 def test_a_root_that_rotates_between_two_lines_is_no_shift() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
         for seq in range(1, 13):
-            job.call(rank, key, seq, "broadcast", line=11 if seq % 4 == rank else 22)
+            job.call(rank, group, seq, "broadcast", line=11 if seq % 4 == rank else 22)
     assert codes(job.findings()) == {"records.consistent"}
 
 
 def test_peers_of_a_rank_with_an_extra_call_are_not_missing_where_it_waits_at_the_end() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     lines = [10, 20, 30] * 3
     for rank in range(4):
-        loop(job, key, rank, [*lines[:4], 55, *lines[4:-1]] if rank == 0 else lines)
-    job.call(0, key, 10, line=30, done=False)
+        loop(job, group, rank, [*lines[:4], 55, *lines[4:-1]] if rank == 0 else lines)
+    job.call(0, group, 10, line=30, done=False)
     found = job.findings()
     assert of(found, "collective.call_site_shift").ranks == [0]
-    assert codes(found) == {"collective.call_site_shift", "collective.peers_wait"}
+    assert not codes(found) & {"collective.missing_ranks", "rank.waited_for"}
 
 
 def test_an_odd_call_among_calls_of_one_line_is_told_with_its_doubt() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
-        loop(job, key, rank, [10, 10, 55, 10, 10, 10] if rank == 3 else [10] * 6)
+        loop(job, group, rank, [10, 10, 55, 10, 10, 10] if rank == 3 else [10] * 6)
     finding = of(job.findings(), "collective.call_site_shift")
     assert finding.ranks == [3] and finding.attributes["ambiguous"]
     assert "in place of another" in finding.summary
@@ -192,21 +201,21 @@ def test_an_odd_call_among_calls_of_one_line_is_told_with_its_doubt() -> None:
 
 def test_two_ranks_that_part_name_neither() -> None:
     job = Job(2)
-    key = job.group("0", range(2))
-    loop(job, key, 0, [10, 20, 10, 20, 10, 20])
-    loop(job, key, 1, [10, 20, 55, 10, 20, 10])
+    group = job.group("0", range(2))
+    loop(job, group, 0, [10, 20, 10, 20, 10, 20])
+    loop(job, group, 1, [10, 20, 55, 10, 20, 10])
     finding = of(job.findings(), "collective.call_site_shift")
     assert finding.attributes["tie"] and finding.ranks == [0, 1]
 
 
 def test_without_frames_a_shifted_sequence_of_operations_is_found() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     ops = ["all_reduce", "all_gather", "reduce_scatter"] * 4
     for rank in range(4):
         mine = [*ops[:4], *ops[3:]] if rank == 1 else ops
         for seq, op in enumerate(mine, 1):
-            job.call(rank, key, seq, op)
+            job.call(rank, group, seq, op)
     found = job.findings()
     assert of(found, "collective.operation_mismatch").ranks == [1]
     shift = of(found, "collective.call_site_shift")
@@ -219,35 +228,35 @@ def test_without_frames_a_shifted_sequence_of_operations_is_found() -> None:
 @pytest.mark.parametrize(
     ("op", "mine", "theirs"),
     [
-        ("all_reduce", "[[2, 4]]", "[[4, 2]]"),
-        ("all_to_all", "[[3]]", "[[9]]"),
-        ("alltoall_base", "[[3]]", "[[9]]"),
-        ("barrier", "[]", "[[1]]"),
-        ("coalesced", "[[3]]", "[[9]]"),
+        ("all_reduce", ((2, 4),), ((4, 2),)),
+        ("all_to_all", ((3,),), ((9,),)),
+        ("alltoall_base", ((3,),), ((9,),)),
+        ("barrier", (), ((1,),)),
+        ("coalesced", ((3,),), ((9,),)),
     ],
 )
-def test_sizes_that_may_differ_by_rank_are_no_mismatch(op: str, mine: str, theirs: str) -> None:
+def test_sizes_that_may_differ_by_rank_are_no_mismatch(op: str, mine: Any, theirs: Any) -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
-        job.call(rank, key, 1, op, sizes=mine if rank == 1 else theirs)
+        job.call(rank, group, 1, op, sizes=mine if rank == 1 else theirs)
     assert "collective.shape_mismatch" not in codes(job.findings())
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather_into_tensor_coalesced", "_reduce_scatter_base", "broadcast"])
 def test_sizes_that_must_agree_are_compared(op: str) -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank in range(4):
-        job.call(rank, key, 1, op, sizes="[[7], [8]]" if rank == 1 else "[[8], [8]]")
+        job.call(rank, group, 1, op, sizes=((7,), (8,)) if rank == 1 else ((8,), (8,)))
     assert of(job.findings(), "collective.shape_mismatch").ranks == [1]
 
 
 def test_three_kinds_without_a_majority_name_nobody() -> None:
     job = Job(4)
-    key = job.group("0", range(4))
+    group = job.group("0", range(4))
     for rank, op in enumerate(["all_reduce", "all_reduce", "barrier", "broadcast"]):
-        job.call(rank, key, 1, op)
+        job.call(rank, group, 1, op)
     finding = of(job.findings(), "collective.operation_mismatch")
     assert finding.attributes["tie"] and finding.ranks == [0, 1, 2, 3]
 
@@ -258,12 +267,12 @@ def test_three_kinds_without_a_majority_name_nobody() -> None:
 def waiting_job(ranks: int = 4, **job: Any) -> tuple[Job, str]:
     """All ranks did collective 1; all but the last wait in 2 since second 2."""
     built = Job(ranks, **job)
-    key = built.group("0", range(ranks), "default_pg")
+    group = built.group("0", range(ranks), "default_pg")
     for rank in range(ranks):
-        built.call(rank, key, 1)
+        built.call(rank, group, 1)
         if rank < ranks - 1:
-            built.call(rank, key, 2, done=False)
-    return built, key
+            built.call(rank, group, 2, done=False)
+    return built, group
 
 
 def test_a_rank_that_was_looked_at_later_and_is_not_there_is_missing() -> None:
@@ -303,23 +312,24 @@ def test_an_undated_absence_is_said_with_its_doubt() -> None:
 def test_a_rank_without_a_record_is_named_as_unread_and_not_as_missing() -> None:
     job, _ = waiting_job(without=(3,))
     found = job.findings()
-    assert codes(found) == {"collective.peers_wait", "records.rank_missing"}
+    assert codes(found) == {"collective.peers_wait", "rank.waited_for", "records.rank_missing"}
+    assert of(found, "rank.waited_for").attributes["state"] == "no_record"
 
 
 def test_one_that_waits_for_three_is_no_reason_to_blame_three() -> None:
     job = Job(4)
-    key = job.group("0", range(4), "default_pg")
+    group = job.group("0", range(4), "default_pg")
     for rank in range(4):
-        job.call(rank, key, 1)
-    job.call(0, key, 2, done=False)
+        job.call(rank, group, 1)
+    job.call(0, group, 2, done=False)
     finding = of(job.findings(), "collective.missing_ranks")
     assert finding.ranks == [1, 2, 3] and not finding.attributes["minority"] and not finding.attributes["tie"]
     assert finding.severity == "warning"
 
 
 def test_everybody_inside_and_nobody_out_is_no_absence() -> None:
-    job, key = waiting_job()
-    job.call(3, key, 2, done=False)
+    job, group = waiting_job()
+    job.call(3, group, 2, done=False)
     assert codes(job.findings()) == {"collective.peers_wait", "collective.all_entered"}
 
 
@@ -342,8 +352,7 @@ def test_ranks_that_wait_for_each_other_across_groups_are_a_root_together() -> N
     for rank in (1, 2, 3):
         job.call(rank, tp, 2, done=False)
     chain = of(job.findings(), "collective.wait_chain")
-    assert chain.ranks == [0, 1] and chain.attributes["cycles"] == [[0, 1]]
-    assert chain.attributes["victims"] == [2, 3]
+    assert chain.ranks == [0, 1] and chain.attributes["victims"] == [2, 3]
 
 
 def test_the_minority_of_a_mismatch_is_the_root_of_what_follows_in_other_groups() -> None:
@@ -362,8 +371,5 @@ def test_records_that_list_no_members_join_the_group_of_those_that_do() -> None:
     known = job.group("5", range(4), "mesh")
     for rank in range(3):
         job.call(rank, known, 1)
-    job.call(3, group_key("5", "mesh", None), 1, "barrier")
-    rows = job.findings()
-    assert "collective.operation_mismatch" not in codes(rows), "a key alone is another group"
-    job.groups[group_key("5", "mesh", None)] = "mesh", None
+    job.call(3, job.group("5", None, "mesh"), 1, "barrier")
     assert of(job.findings(), "collective.operation_mismatch").ranks == [3]

@@ -336,3 +336,13 @@ def test_numbers_of_any_size_are_read(tmp_path: Path) -> None:
     write_manifest(directory, content)
     with Bundle(directory) as bundle:
         assert bundle.manifest.journal[0].occurrence == 10**400
+
+
+def test_a_packed_archive_of_something_else_is_no_bundle(tmp_path: Path) -> None:
+    packed = tmp_path / "dumps.tar.zst"
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "nccl_trace_rank_0").write_bytes(b"\x80\x02}.")
+    pack(tmp_path / "dumps", packed)
+    assert not is_bundle(packed)
+    packed.write_bytes(packed.read_bytes()[:9])
+    assert is_bundle(packed), "what is cut off there may have been one, and is named as damaged"

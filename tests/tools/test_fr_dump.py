@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+from constructed_records import RECORDS, as_pickle, as_torch, dump, entry, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.fr_dump import looks_like_dump, read_dump, split_profiling_name
+from ddx_tools.flight_records.tables import RecordTables, group_key
+from ddx_tools.formats import fr_dump, fr_entries, fr_pickle
+from ddx_tools.formats.call_sites import call_site
+from ddx_tools.formats.fr_dump import looks_like_dump, read_dump
+from ddx_tools.formats.fr_entries import split_profiling_name
 from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers, origin_of_header, rank_of_name
-from ddx_tools.formats.fr_rows import call_site, group_key, rows_of
 
-RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 MESH = RECORDS / "dp_tp_stall-fault"
 
 JSON_VALUE = st.recursive(
@@ -33,66 +34,26 @@ ENTRY_KEYS = [
 ]
 
 
-def entry(**changes: Any) -> dict[str, Any]:
-    """An entry as torch 2.9 writes it for NCCL (constructed)."""
-    return {
-        "frames": [{"name": "step", "filename": "/srv/job/train.py", "line": 41}],
-        "record_id": 7,
-        "pg_id": 0,
-        "process_group": ("0", "default_pg"),
-        "collective_seq_id": 8,
-        "p2p_seq_id": 0,
-        "op_id": 8,
-        "profiling_name": "nccl:all_reduce",
-        "time_created_ns": 1_760_000_000_000_000_000,
-        "duration_ms": 1.5,
-        "input_sizes": [[4, 8]],
-        "input_dtypes": ["Float"],
-        "output_sizes": [[4, 8]],
-        "output_dtypes": ["Float"],
-        "state": "completed",
-        "time_discovered_started_ns": 1_760_000_000_000_000_001,
-        "time_discovered_completed_ns": 1_760_000_000_000_000_002,
-        "retired": True,
-        "timeout_ms": 600000,
-        "is_p2p": False,
-        **changes,
-    }
-
-
-def dump(*entries: dict[str, Any], **top: Any) -> dict[str, Any]:
-    """The top level as torch 2.9 writes it (constructed)."""
-    return {
-        "version": "2.10",
-        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "pg_status": {
-            "0": {"last_enqueued_collective": 8, "last_started_collective": 8, "last_completed_collective": 8}
-        },
-        "comm_lib_version": "2.27.3",
-        "entries": list(entries),
-        **top,
-    }
-
-
-def as_pickle(value: Any) -> bytes:
-    return pickle.dumps(value, 2)
-
-
 def test_a_real_gloo_pickle_is_read_with_frames_and_nanoseconds() -> None:
     record = read_dump((MESH / "rank_2.pkl").read_bytes())
-    last = record.entries[-1]
     assert (record.version, record.encoding, record.backend, record.with_frames) == ("2.10", "pickle", "gloo", True)
-    assert (last.op, last.group_description, last.seq, last.input_sizes) == ("all_reduce", "mesh_tp", 11, ((32,),))
-    assert last.state == "scheduled" and not last.retired
-    assert ("/srv/recorded/train.py", "dp_tp_stall") in {(file, name) for file, _, name in last.frames}
-    assert last.created_ns is not None and last.created_ns > 1_700_000_000_000_000_000
+    columns = record.entries
+    newest = columns.column("record_id").index(max(columns.column("record_id")))
+    kind = columns.kinds[columns.kind[newest].as_py()]
+    call, progress = columns.calls[kind.call], columns.progresses[kind.progress]
+    assert (call.op, columns.groups[kind.group].description, call.input_sizes) == ("all_reduce", "mesh_tp", "[[32]]")
+    assert columns.column("seq")[newest] == 11
+    assert progress.state == "scheduled" and not progress.retired
+    frames = columns.sites[columns.site[newest].as_py()]
+    assert ("/srv/recorded/train.py", "dp_tp_stall") in {(file, name) for file, _, name in frames}
+    assert columns.column("created_ns")[newest] > 1_700_000_000_000_000_000
 
 
 def test_pickle_and_json_of_one_moment_differ_in_frames_only() -> None:
-    bare = rows_of(read_dump((MESH / "rank_2.bare.pkl").read_bytes()), DumpOrigin("x", "file"))
-    text = rows_of(read_dump((MESH / "rank_2.json").read_bytes()), DumpOrigin("x", "file"))
+    bare = rows_of((MESH / "rank_2.bare.pkl").read_bytes())
+    text = rows_of((MESH / "rank_2.json").read_bytes())
     assert bare == text
-    full = rows_of(read_dump((MESH / "rank_2.pkl").read_bytes()), DumpOrigin("x", "file"))
+    full = rows_of((MESH / "rank_2.pkl").read_bytes())
     sites = {"user_file", "user_line", "user_function", "site"}
     assert [{k: v for k, v in row.items() if k not in sites} for row in full["collectives"]] == [
         {k: v for k, v in row.items() if k not in sites} for row in bare["collectives"]
@@ -102,7 +63,8 @@ def test_pickle_and_json_of_one_moment_differ_in_frames_only() -> None:
 
 def test_json_without_entries_is_an_empty_record() -> None:
     record = read_dump(b'{"version":"2.10","pg_config":{},"pg_status":{},"comm_lib_version":""}')
-    assert record.entries == () and record.backend is None
+    assert len(record.entries) == 0 and record.backend is None and not record.with_frames
+    assert rows_of(b'{"version":"2.10","pg_config":{}}')["fr_dumps"][0]["entries"] == 0
 
 
 def test_json_writes_zero_for_an_unknown_time_and_text_for_counters() -> None:
@@ -111,7 +73,7 @@ def test_json_writes_zero_for_an_unknown_time_and_text_for_counters() -> None:
         pg_status={"0": {"last_enqueued_collective": "8", "last_completed_collective": "-1"}},
     )
     record = read_dump(json.dumps(top).encode())
-    assert record.entries[0].completed_ns is None
+    assert record.entries.column("completed_ns") == [None]
     assert (record.status["0"].last_enqueued, record.status["0"].last_completed) == (8, 0)
 
 
@@ -124,10 +86,10 @@ def test_versions_differ_in_keys_that_may_be_absent(version: str) -> None:
     top = dump(old, version=version)
     if version == "2.9":
         top["nccl_version"] = top.pop("comm_lib_version")
-    record = read_dump(as_pickle(top))
-    assert record.version == version
-    assert (record.entries[0].op, record.entries[0].backend) == ("all_reduce", "nccl")
-    assert rows_of(record, DumpOrigin("x", "file", 0))["collectives"][0]["done"] is True
+    rows = rows_of(as_pickle(top))
+    assert (rows["fr_dumps"][0]["version"], rows["fr_dumps"][0]["library"]) == (version, "2.27.3")
+    (row,) = rows["collectives"]
+    assert (row["op"], row["backend"], row["done"]) == ("all_reduce", "nccl", True)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +138,67 @@ def test_a_foreign_file_is_refused_with_a_clear_line(data: bytes, words: str) ->
         read_dump(data)
 
 
+def test_an_all_to_all_of_format_2_11_lists_its_splits() -> None:
+    splits = entry(profiling_name="nccl:all_to_all", input_split_sizes=[3, 5], output_split_sizes=[[1, 7]])
+    (call,) = read_dump(as_torch(splits, version="2.11")).entries.calls
+    assert (call.input_splits, call.output_splits) == ("[3, 5]", "[1, 7]")
+
+
+def test_numbers_as_text_are_numbers() -> None:
+    """As in records that went through another program's JSON."""
+    texts = entry(record_id="7", collective_seq_id="8", timeout_ms="1000", time_created_ns="5", input_sizes=[["4"]])
+    for data in (as_torch(texts, texts, texts), as_pickle(dump(texts)), json.dumps(dump(texts)).encode()):
+        rows = rows_of(data)["collectives"]
+        found = [(r["record_id"], r["seq"], r["timeout_ms"], r["created_ns"], r["input_sizes"]) for r in rows]
+        assert set(found) == {(7, 8, 1000, 5, "[[4]]")}
+
+
+def test_half_a_character_costs_that_character() -> None:
+    rows = rows_of(b'{"entries":[{"state":"\\ud800 done","profiling_name":"nccl:all\\udfff","frames":[]}]}')
+    assert [(row["state"], row["op"]) for row in rows["collectives"]] == [("? done", "all?")]
+
+
 def test_shared_lists_that_multiply_when_walked_stay_bounded() -> None:
     shape = [1] * 10_000
     many = [shape] * 10_000
     record = read_dump(as_pickle(dump(*[entry(input_sizes=many) for _ in range(50)])))
-    assert record.entries[0].input_sizes is None
+    assert record.entries.calls[0].input_sizes is None
+
+
+def test_lists_that_many_entries_share_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fr_entries, "_MAX_ITEMS", 1000)
+    types = ["Float"] * 300
+    record = read_dump(as_pickle(dump(*[entry(input_dtypes=types, timeout_ms=n + 1) for n in range(10)])))
+    listed = [call.input_dtypes is not None for call in record.entries.calls]
+    assert listed == [True] * 3 + [False] * 7
+
+
+def test_groups_that_share_one_long_list_of_members_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fr_dump, "_MAX_MEMBER_CHARACTERS", 1000)
+    ranks = str(list(range(100)))
+    config = {f"g{n}": {"name": f"g{n}", "desc": "", "ranks": ranks} for n in range(5)}
+    record = read_dump(as_torch(pg_config=config))
+    assert [group.ranks is not None for group in record.config] == [True] * 2 + [False] * 3
+
+
+def test_more_different_calls_than_any_record_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fr_entries, "_MAX_DISTINCT", 100)
+    for data in (
+        as_torch(*[entry(timeout_ms=70_000 + n) for n in range(200)]),
+        as_pickle(dump(*[entry(pg_id=n) for n in range(200)])),
+    ):
+        with pytest.raises(UnreadableInput, match="more than 100 different"):
+            read_dump(data)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("MAX_BYTES", "larger than the 100"), ("MAX_OPERATIONS", "more than 100 values"), ("MAX_ENTRIES", "100 entries")],
+)
+def test_json_has_limits_too(monkeypatch: pytest.MonkeyPatch, limit: str, words: str) -> None:
+    monkeypatch.setattr(fr_pickle, limit, 100)
+    with pytest.raises(UnreadableInput, match=words):
+        read_dump(json.dumps(dump(*[{}] * 101)).encode())
 
 
 @given(
@@ -190,15 +208,18 @@ def test_shared_lists_that_multiply_when_walked_stay_bounded() -> None:
         min_size=1,
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_wrong_types_in_any_place_become_unknown_values(top: dict[str, Any]) -> None:
-    try:
-        record = read_dump(as_pickle(top))
-    except UnreadableInput as error:
-        assert error.message
-        return
-    rows = rows_of(record, DumpOrigin("x", "file", 0))
-    assert len(rows["collectives"]) == len(record.entries)
+    for data in (as_pickle(top), json.dumps(top).encode()):
+        try:
+            record = read_dump(data)
+        except UnreadableInput as error:
+            assert error.message
+            continue
+        tables = RecordTables()
+        tables.add(record, DumpOrigin("x", "file", 0))
+        assert tables.entries[0].num_rows == len(record.entries)
+        assert set(tables.entries[0]["membership"].to_pylist()) <= tables.memberships.keys()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +253,7 @@ def test_other_files_are_not_taken_for_records(data: bytes) -> None:
 
 def test_groups_come_from_the_header_where_gloo_lists_none() -> None:
     header = json.loads((MESH / "rank_2.header.json").read_bytes())
-    rows = rows_of(read_dump((MESH / "rank_2.pkl").read_bytes()), origin_of_header(header, "raw/x", "agent"))
+    rows = rows_of((MESH / "rank_2.pkl").read_bytes(), origin_of_header(header, "raw/x", "agent"))
     groups = {row["description"]: row for row in rows["groups"]}
     assert groups["mesh_tp"]["members"] == [2, 3] and groups["mesh_dp"]["members"] == [0, 2]
     assert (groups["mesh_tp"]["last_enqueued"], groups["mesh_tp"]["last_completed"]) == (11, 10)
@@ -242,44 +263,48 @@ def test_groups_come_from_the_header_where_gloo_lists_none() -> None:
 
 
 def test_without_a_header_members_of_sub_groups_are_unknown() -> None:
-    rows = rows_of(read_dump((MESH / "rank_2.pkl").read_bytes()), DumpOrigin("x", "file", 2))
+    rows = rows_of((MESH / "rank_2.pkl").read_bytes(), DumpOrigin("x", "file", 2))
     assert {row["description"]: row["members"] for row in rows["groups"]} == {"mesh_tp": None, "mesh_dp": None}
     assert rows["fr_dumps"][0]["world_size"] is None
 
 
 def test_without_a_header_gloo_still_lists_a_lone_default_group() -> None:
     data = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()
-    rows = rows_of(read_dump(data), DumpOrigin("x", "file", 0))
+    rows = rows_of(data)
     assert [row["members"] for row in rows["groups"]] == [[0, 1, 2, 3]]
 
 
 def test_groups_of_one_name_and_other_members_are_other_groups() -> None:
-    assert group_key("1", "mesh_dp", [0, 2]) != group_key("1", "mesh_dp", [1, 3])
-    assert group_key("1", "a", range(1024)) == "1@0-1023"
-    assert group_key("1", "a", [3, 1]) != group_key("1", "a", [1, 3]), "the order gives the group-local ranks"
+    assert group_key("1", "mesh_dp", (0, 2)) != group_key("1", "mesh_dp", (1, 3))
+    assert group_key("1", "a", tuple(range(1024))) == "1@0-1023"
+    assert group_key("1", "a", tuple(range(100_000))) == "1@0-99999"
+    assert group_key("1", "a", (3, 1)) != group_key("1", "a", (1, 3)), "the order gives the group-local ranks"
 
 
 def test_what_completed_by_the_counter_is_done_though_not_retired_yet() -> None:
     late = entry(record_id=8, collective_seq_id=9, retired=False, state="scheduled", profiling_name="gloo:barrier")
     status = {"0": {"last_enqueued_collective": 10, "last_completed_collective": 9}}
     pending = entry(record_id=9, collective_seq_id=10, retired=False, state="scheduled")
-    rows = rows_of(read_dump(as_pickle(dump(late, pending, pg_status=status))), DumpOrigin("x", "file", 0))
+    rows = rows_of(as_pickle(dump(late, pending, pg_status=status)))
     assert [row["done"] for row in rows["collectives"]] == [True, False]
 
 
 def test_the_call_site_is_the_whole_path_through_the_users_program() -> None:
     library = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
-    frames = [(library, 99, "all_reduce"), ("/srv/job/util.py", 5, "mean"), ("/srv/job/train.py", 41, "step")]
-    other = [*frames[:2], ("/srv/job/train.py", 77, "evaluate")]
-    assert call_site(frames)["user_file"] == "/srv/job/util.py" and call_site(frames)["user_line"] == 5
-    assert call_site(frames)["site"] != call_site(other)["site"]
-    assert call_site([(library, 99, "all_reduce")]) == dict.fromkeys(call_site(frames))
+    frames = ((library, 99, "all_reduce"), ("/srv/job/util.py", 5, "mean"), ("/srv/job/train.py", 41, "step"))
+    other = (*frames[:2], ("/srv/job/train.py", 77, "evaluate"))
+    site, elsewhere = call_site(frames), call_site(other)
+    assert site is not None and elsewhere is not None
+    assert (site["user_file"], site["user_line"]) == ("/srv/job/util.py", 5)
+    assert site["path"] != elsewhere["path"]
+    assert call_site(((library, 99, "all_reduce"),)) is None
 
 
 def test_two_deep_paths_that_part_at_the_end_stay_apart() -> None:
-    common = [(f"/srv/job/{'x' * 50}.py", line, "f") for line in range(150)]
-    sites = {call_site([*common, ("/srv/job/a.py", line, "g")])["site"] for line in (1, 2)}
-    assert len(sites) == 2 and all(len(site) < 5000 for site in sites)
+    common = tuple((f"/srv/job/{'x' * 50}.py", line, "f") for line in range(150))
+    sites = [call_site((*common, ("/srv/job/a.py", line, "g"))) for line in (1, 2)]
+    paths = {site["path"] for site in sites if site}
+    assert len(paths) == 2 and all(len(path) < 5000 for path in paths)
 
 
 def test_a_header_with_wrong_types_says_nothing() -> None:

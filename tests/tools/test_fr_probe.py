@@ -28,6 +28,13 @@ def findings_of(raw: Raw) -> list[Finding]:
         return PROBE.analyse(store)
 
 
+def dumps_of(raw: Raw) -> list[dict[str, Any]]:
+    """The rows of fr_dumps, by rank."""
+    with Store() as store:
+        store.insert(PROBE.parse(raw))
+        return store.query("SELECT * FROM fr_dumps ORDER BY rank")
+
+
 def codes(findings: list[Finding]) -> set[str]:
     return {finding.code for finding in findings}
 
@@ -165,9 +172,9 @@ def test_what_a_rank_agent_saved_when_its_rank_died_is_read_with_its_header(tmp_
         header["parts"] = [{"part": "fr", "file": f"{stem}.fr.pickle"}]
         (tmp_path / f"{stem}.json").write_text(json.dumps(header))
         shutil.copy(RECORDS / "no_sync-fault" / f"rank_{rank}.pkl", tmp_path / f"{stem}.fr.pickle")
-    rows = PROBE.parse(of_files(tmp_path))
-    assert {row["rank"]: row["origin"] for row in rows["fr_dumps"]} == {0: "file", 1: "exception", 2: "file", 3: "file"}
-    assert all(row["taken_ns"] for row in rows["fr_dumps"])
+    rows = dumps_of(of_files(tmp_path))
+    assert {row["rank"]: row["origin"] for row in rows} == {0: "file", 1: "exception", 2: "file", 3: "file"}
+    assert all(row["taken_ns"] for row in rows)
 
 
 # --- live ranks -------------------------------------------------------------------------------------------------
@@ -236,14 +243,14 @@ def test_files_of_the_watchdog_that_are_older_than_the_job_are_left_out() -> Non
 def test_debug_endpoints_are_read_for_the_ranks_that_the_user_names() -> None:
     host = JobOfRecords("dp_tp_stall-fault")
     raw = PROBE.capture(host, FlightRecorderArgs(endpoint=[f"{rank}=http://node:4000{rank}" for rank in range(4)]))
-    rows = PROBE.parse(raw)
-    assert [(row["rank"], row["origin"], row["entries"]) for row in rows["fr_dumps"]] == [
+    rows = dumps_of(raw)
+    assert [(row["rank"], row["origin"], row["entries"]) for row in rows] == [
         (0, "endpoint", 16),
         (1, "endpoint", 16),
         (2, "endpoint", 14),
         (3, "endpoint", 13),
     ]
-    assert {row["taken_ns"] for row in rows["fr_dumps"]} == {4_000_000_000_000_000_000}
+    assert {row["taken_ns"] for row in rows} == {4_000_000_000_000_000_000}
     assert host.asked == []
 
 

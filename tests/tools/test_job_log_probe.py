@@ -59,7 +59,7 @@ def test_of_a_big_log_head_and_tail_are_read(tmp_path: Path) -> None:
     assert [item.facts["part"] for item in raw.items] == ["head", "tail"]
     assert sum(len(item.data) for item in raw.items) < log.stat().st_size
     assert "first and the last" in raw.problems[0]
-    assert {row["code"] for row in PROBE.parse(raw)["log_events"]} == {"ValueError", "KeyError"}
+    assert {row["code"] for row in dict(PROBE.parse(raw))["log_events"]} == {"ValueError", "KeyError"}
 
 
 def test_a_run_directory_is_read_with_the_ranks_last_words(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_of_a_live_job_the_files_that_its_output_goes_to_are_read(tmp_path: Path
     launcher = row(9, 1, "python3 /usr/bin/torchrun --nproc-per-node 2 train.py", fds=output)
     raw = PROBE.capture(HostOfJob(launcher, *ranks), JobLogArgs())
     assert sorted(Path(item.facts["path"]).name for item in raw.items) == ["error.json", "job.out"]
-    assert {(r["code"], r["host"]) for r in PROBE.parse(raw)["log_events"]} == {
+    assert {(r["code"], r["host"]) for r in dict(PROBE.parse(raw))["log_events"]} == {
         ("ValueError", "node-a"),
         ("KeyError", "node-a"),
     }
@@ -143,7 +143,7 @@ def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     with Bundle(tmp_path / "bundle") as bundle:
         again = PROBE.capture(RecordedHost(bundle, "unknown"), args)
     assert PROBE.parse(again) == PROBE.parse(live)
-    assert {row["source"].split("/")[0] for row in PROBE.parse(again)["log_events"]} == {"raw"}
+    assert {row["source"].split("/")[0] for row in dict(PROBE.parse(again))["log_events"]} == {"raw"}
 
 
 def test_rows_of_an_imported_log_belong_to_no_host() -> None:

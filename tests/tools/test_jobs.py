@@ -39,7 +39,7 @@ def capture(table: dict[str, Any], *target: str) -> Raw:
 
 
 def rows(table: dict[str, Any], *target: str) -> list[dict[str, Any]]:
-    return PROBE.parse(capture(table, *target))["ranks"]
+    return dict(PROBE.parse(capture(table, *target)))["ranks"]
 
 
 def findings(table: dict[str, Any]) -> list[Finding]:

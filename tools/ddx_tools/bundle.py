@@ -13,6 +13,7 @@ import datetime as dt
 import io
 import json
 import re
+import shutil
 import tarfile
 import tempfile
 import threading
@@ -30,6 +31,7 @@ from ddx_tools.model import Missing
 
 MANIFEST = "manifest.json"
 _PACKED_SUFFIX = ".tar.zst"
+_FIRST_MEMBERS = 3
 _UNPACKED_LIMIT_BYTES = 4 << 30
 _UNPACKED_LIMIT_FILES = 200_000
 
@@ -82,7 +84,9 @@ class Manifest(BaseModel):
 class BundleWriter:
     """Writes a bundle while a capture goes on. Safe to use from several threads."""
 
-    def __init__(self, directory: Path, target: list[str], now: dt.datetime | None = None) -> None:
+    def __init__(
+        self, directory: Path, target: list[str], *, kept: bool = True, now: dt.datetime | None = None
+    ) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             empty = not any(directory.iterdir())
@@ -91,7 +95,8 @@ class BundleWriter:
         if not empty:
             raise UsageError(f"{directory} is not empty", "Name a new directory for the bundle.")
         self.directory = directory
-        created = (now or dt.datetime.now(dt.UTC)).isoformat(timespec="seconds")
+        self._kept = kept
+        created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self.manifest = Manifest(created=created, target=target)
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], int] = {}
@@ -103,11 +108,16 @@ class BundleWriter:
             occurrence = self._seen[identity] = self._seen.get(identity, -1) + 1
             if host not in self.manifest.hosts:
                 self.manifest.hosts.append(host)
-        path = _answer_path(host, section, call, occurrence) if reply.data else None
+        path = _answer_path(host, section, call, occurrence) if reply.data or reply.file else None
         if path:
             file = self.directory / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(reply.data)
+            if reply.file is None:
+                file.write_bytes(reply.data)
+            elif self._kept:
+                shutil.copyfile(reply.file, file)
+            else:  # gone in a moment: gigabytes of dumps need not be copied for that
+                file.symlink_to(reply.file)
         entry = JournalEntry(
             host=host,
             op=call.op,
@@ -124,6 +134,10 @@ class BundleWriter:
         with self._lock:
             self.manifest.journal.append(entry)
         return path or ""
+
+    def file_of(self, path: str) -> str:
+        """Where on this machine an answer lies, of which `write` gave the path."""
+        return str(self.directory / path)
 
     def close(self) -> None:
         """Write the manifest; without it a directory is not a bundle."""
@@ -148,20 +162,27 @@ class Bundle:
             self.close()
             raise
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a raw file; the path is one of the journal's. Raises UnreadableInput."""
+    def file(self, path: str) -> Path:
+        """Where a raw file lies; the path is one of the journal's. Raises UnreadableInput."""
         try:
             file = (self.directory / path).resolve()
             inside = file.is_relative_to(self.directory.resolve())
             # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
-            data = file.read_bytes() if inside and file.is_file() else None
+            regular = inside and file.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links
             raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
         if not inside:
             raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]!r}")
-        if data is None:
+        if not regular:
             raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]!r}")
-        return data
+        return file
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a raw file; the path is one of the journal's. Raises UnreadableInput."""
+        try:
+            return self.file(path).read_bytes()
+        except OSError as error:
+            raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
 
     def close(self) -> None:
         """Remove what was unpacked."""
@@ -178,8 +199,22 @@ class Bundle:
 def is_bundle(path: Path) -> bool:
     """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
     if not path.is_dir():
-        return path.name.endswith(_PACKED_SUFFIX)
+        return path.name.endswith(_PACKED_SUFFIX) and _begins_as_a_bundle(path)
     return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
+
+
+def _begins_as_a_bundle(archive: Path) -> bool:
+    """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
+    try:
+        with (
+            archive.open("rb") as stream,
+            zstandard.ZstdDecompressor().stream_reader(stream) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as members,
+        ):
+            names = [member.name for member, _ in zip(members, range(_FIRST_MEMBERS), strict=False)]
+    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError):
+        return True
+    return not names or MANIFEST in (name.removeprefix("./") for name in names)
 
 
 def _names_our_schema(manifest: Path) -> bool:

@@ -6,10 +6,11 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from pydantic import ValidationError
 from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.exports import refuse_unwritable, write_pieces
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Truncation
+from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
@@ -28,7 +30,7 @@ from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
 IMPORT_HOST, IMPORT_SECTION = "unknown", "import"
-_ROWS_SHOWN = 100
+_BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Step:
 
     probe: Probe[Any]
     args: dict[str, Any]
+    exports: Mapping[str, Path] = field(default_factory=dict)
+    """Which of the probe's exports to write, and where."""
 
 
 @dataclass
@@ -113,13 +117,13 @@ def _replay(path: Path, choose: Callable[[Manifest], list[tuple[str, Step]]], pr
             progress(f"{step.probe.id} on {name} (recorded)")
             if name in hosts:
                 _parse(store, found, step, _run(step, hosts[name]))
-        _analyse(store, found, [step for _, step in steps])
+        _analyse(store, found, [step for _, step in steps], progress)
         return found
 
 
 def _capture(plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress) -> Investigation:
     with _bundle_directory(save) as directory, Store() as store:
-        writer = BundleWriter(directory, list(target))
+        writer = BundleWriter(directory, list(target), kept=save is not None)
         found = Investigation()
         raws: list[Raw] = []
         try:
@@ -129,7 +133,7 @@ def _capture(plan: Sequence[Step], target: Sequence[str], save: Path | None, pro
                 _parse(store, found, step, raws[-1])
                 writer.manifest.probes.append(_probe_run(step, raws[-1]))
             _refuse_nothing(raws, target)
-            _analyse(store, found, plan)
+            _analyse(store, found, plan, progress)
         finally:
             writer.close()
         found.origins = _origins(writer.manifest.journal)
@@ -188,27 +192,40 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     )
 
 
-def _analyse(store: Store, found: Investigation, plan: Sequence[Step]) -> None:
-    for one in dict.fromkeys(step.probe.id for step in plan):
-        findings = probe(one).analyse(store)
+def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress: Progress) -> None:
+    for step in {step.probe.id: step for step in plan}.values():
+        progress(f"comparing {step.probe.title.lower()}")
+        findings = step.probe.analyse(store)
         found.findings.extend(findings)
-        for result in found.results:
-            if result.probe == one:
-                result.findings = findings
-                result.summary = "; ".join(f.summary for f in findings[:3]) or "nothing to report"
-                _show_rows(store, result)
+        worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
+        results = [result for result in found.results if result.probe == step.probe.id]
+        for result in results:
+            result.findings = worst_first
+            result.summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
+            _show_rows(store, step.probe, result)
+        _write_exports(store, step, findings, results, progress)
 
 
-def _show_rows(store: Store, result: ProbeResult) -> None:
+def _show_rows(store: Store, of: Probe[Any], result: ProbeResult) -> None:
     """The probe's table, cut to what one can read; what was left out is said."""
-    query = probe(result.probe).table
-    if not query:
+    if not of.table:
         return
-    rows = store.query(query)
-    result.table = rows[:_ROWS_SHOWN]
-    if len(rows) > _ROWS_SHOWN:
-        how = "keep the material (--save BUNDLE) and name fewer ranks or files"
-        result.truncated.append(Truncation(shown=_ROWS_SHOWN, total=len(rows), how=how))
+    rows = store.query(of.table) if isinstance(of.table, str) else of.table(store)
+    result.table = rows[: of.most_rows]
+    if len(rows) > of.most_rows:
+        result.truncated.append(Truncation(shown=of.most_rows, total=len(rows), how=of.rest))
+
+
+def _write_exports(
+    store: Store, step: Step, findings: list[Finding], results: Sequence[ProbeResult], progress: Progress
+) -> None:
+    seen = any(result.status in (ProbeStatus.OK, ProbeStatus.PARTIAL) for result in results)
+    for name, out in step.exports.items():
+        if seen:
+            write_pieces(out, step.probe.exports[name].write(store, findings), progress)
+            continue
+        for result in results:
+            result.problems.append(f"{out} was not written: there is nothing to put into it")
 
 
 def run_probe(
@@ -216,18 +233,33 @@ def run_probe(
 ) -> tuple[ProbeResult, Investigation]:
     """One probe alone, live or (if the target is a bundle) recorded."""
     target = step.args["target"]
+    for out in step.exports.values():
+        refuse_unwritable(out)
     if bundle := _the_bundle(target):
 
         def on_every_host(manifest: Manifest) -> list[tuple[str, Step]]:
-            return [(name, Step(step.probe, {**step.args, "target": manifest.target})) for name in manifest.hosts]
+            recorded = replace(step, args={**step.args, "target": manifest.target})
+            return [(name, recorded) for name in manifest.hosts]
 
         found = _replay(bundle, on_every_host, progress)
     else:
         absolute = _absolute(target)
-        found = _capture([Step(step.probe, {**step.args, "target": absolute})], absolute, save, progress)
+        found = _capture([replace(step, args={**step.args, "target": absolute})], absolute, save, progress)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
-    return found.results[0], found
+    result = found.results[0]
+    cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
+    result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
+    result.next = _next(found, step.probe)
+    return result, found
+
+
+def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
+    """The probe that would best go on from what one probe saw, if the playbooks know one."""
+    check = found.diagnose().next_check if found.findings else None
+    if check is None or check.probe in ("ask", done.id):
+        return []
+    return [NextProbe(probe=check.probe, args=check.args, why=check.question)]
 
 
 def _probe_run(step: Step, raw: Raw) -> ProbeRun:
@@ -242,11 +274,30 @@ def _probe_run(step: Step, raw: Raw) -> ProbeRun:
 
 
 _ORIGIN_WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
+_AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')
+"""In a question to an agent, which is JSON with sorted keys."""
 
 
 def _origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
     """What a reader would do to see the same, for each raw file."""
-    return {entry.path: _ORIGIN_WORDS.get(entry.op, f"{entry.op} ") + entry.key for entry in journal if entry.path}
+    return {entry.path: _origin(entry) for entry in journal if entry.path}
+
+
+def _origin(entry: JournalEntry) -> str:
+    if entry.op == "agent" and (asked := _AGENT_KEY.search(entry.key)):
+        return f"the agent in rank {asked['rank']}, pid {asked['pid']}"
+    return _ORIGIN_WORDS.get(entry.op, f"{entry.op} ") + entry.key
+
+
+def origin_of(source: str, origins: Mapping[str, str]) -> str | None:
+    """What the source of some evidence was on the host; None if nothing says it.
+
+    A source may go on behind the file of the bundle: a member of an archive, a record of a dump.
+    """
+    if source in origins:
+        return origins[source]
+    path = max((path for path in origins if source.startswith(path)), key=len, default=None)
+    return None if path is None else origins[path] + source[len(path) :]
 
 
 @contextmanager

@@ -103,6 +103,9 @@ class ProbeResult(Contract):
     problems: list[str] = Field(default_factory=list, description="What could not be read, why, what to do.")
     truncated: list[Truncation] = Field(default_factory=list)
     next: list[NextProbe] = Field(default_factory=list)
+    origins: dict[str, str] = Field(
+        default_factory=dict, description="For sources that the evidence names: what they were on the host."
+    )
 
 
 class Verdict(StrEnum):

@@ -6,7 +6,7 @@ the evidence store, `analyse` turns the merged store into findings. Only `captur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -46,6 +46,8 @@ class RawItem:
     """Path inside the bundle: what evidence points at."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the capture knew about it: rank, pid, snapshot, path, truncated, …"""
+    file: str | None = None
+    """The file on this machine that holds the bytes, where they are not carried along: `data` is empty then."""
 
 
 @dataclass
@@ -76,6 +78,19 @@ class Raw:
 Rows = dict[str, list[dict[str, Any]]]
 """Rows by table of `schema.sql`. Columns that a row leaves out are NULL: nothing is guessed."""
 
+Batches = Iterable[tuple[str, Any]]
+"""Rows too many for dictionaries: (table, Arrow table with its columns or some of them), as they come."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file for another program that a probe can make of its rows."""
+
+    help: str
+    """What it is, and what opens it."""
+    write: Callable[[Store, Sequence[Finding]], Iterator[bytes]]
+    """The file in pieces, from the merged rows and the findings about them."""
+
 
 @dataclass(frozen=True)
 class Probe(Generic[ArgsT]):
@@ -89,11 +104,20 @@ class Probe(Generic[ArgsT]):
     args: type[ArgsT]
     finding_codes: tuple[str, ...]
     capture: Callable[[Host, ArgsT], Raw]
-    parse: Callable[[Raw], Rows]
+    parse: Callable[[Raw], Rows | Batches]
     analyse: Callable[[Store], list[Finding]]
     read_only: bool = True
-    table: str = ""
-    """The rows that a person wants to see beside the findings: a query over the evidence store."""
+    table: str | Callable[[Store], list[dict[str, Any]]] = ""
+    """The rows that a person wants to see beside the findings, the most telling first: a query over the evidence
+    store or, where a query cannot say it, a function of it."""
+    most_rows: int = 100
+    """So many of them are shown."""
+    rest: str = "keep the material (--save BUNDLE) and name fewer ranks or files"
+    """How to see those that are not."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Arguments as one types them, and what they do."""
+    exports: Mapping[str, Export] = field(default_factory=dict)
+    """Files it can write: option of the command (snake_case) to what it writes."""
 
     @property
     def command(self) -> str:

@@ -95,12 +95,16 @@ CREATE TABLE sources (
 );
 
 CREATE TABLE fr_dumps (
+    dump            BIGINT,   -- identity of the dump: the same whenever it is read
     host            VARCHAR,  -- host name, NULL if the file does not say
     rank            INTEGER,  -- global rank, from the agent or the file name
     source          VARCHAR,  -- raw file of the bundle
     origin          VARCHAR,  -- agent | file | endpoint | exception | exit
+    attempt         VARCHAR,  -- what files of one attempt of the job share: their directory and the name around the rank
     version         VARCHAR,  -- format version of the dump
+    library         VARCHAR,  -- version of NCCL or its like, NULL if not recorded
     taken_ns        BIGINT,   -- wall clock when it was taken, ns since the epoch; NULL if unknown
+    latest_ns       BIGINT,   -- the latest time that the dump itself mentions: it was taken then or later
     entries         INTEGER,  -- number of entries in the dump
     first_record    BIGINT,   -- smallest record id: above 0 means older entries are gone
     last_record     BIGINT,   -- largest record id
@@ -110,45 +114,76 @@ CREATE TABLE fr_dumps (
     world_size      INTEGER   -- as far as a group or the agent says it
 );
 
-CREATE TABLE groups (
-    host            VARCHAR,  -- host name
-    rank            INTEGER,  -- the rank that says so
+CREATE TABLE fr_groups (
+    group_id        BIGINT PRIMARY KEY,  -- identity of the process group, made of its key
     group_key       VARCHAR,  -- identity across ranks: name and members
     name            VARCHAR,  -- process group name
     description     VARCHAR,  -- description ("default_pg", "mesh_tp", …)
-    members         INTEGER[],-- global ranks in group order; NULL if the dump does not list them
-    last_enqueued   BIGINT,   -- sequence number of the last collective this rank enqueued
-    last_completed  BIGINT,   -- sequence number of the last collective this rank completed
-    source          VARCHAR   -- raw file of the bundle
+    members         INTEGER[] -- global ranks in group order; NULL if no dump lists them
 );
 
-CREATE TABLE collectives (
-    host            VARCHAR,  -- host name
-    rank            INTEGER,  -- global rank
-    source          VARCHAR,  -- raw file of the bundle
-    record_id       BIGINT,   -- per process, not comparable between ranks
-    group_key       VARCHAR,  -- identity of the process group across ranks
-    seq             BIGINT,   -- collective sequence number in its group
-    p2p_seq         BIGINT,   -- point-to-point sequence number
-    op_id           BIGINT,   -- operations of any kind in this group so far
-    is_p2p          BOOLEAN,  -- point-to-point operation
+CREATE TABLE fr_memberships (
+    membership      BIGINT,   -- identity of one dump's view of one group
+    dump            BIGINT,   -- the dump
+    group_id        BIGINT,   -- the group
+    pg_id           VARCHAR,  -- the process's own counter of groups, not comparable between ranks
+    last_enqueued   BIGINT,   -- sequence number of the last collective this rank enqueued
+    last_started    BIGINT,   -- sequence number of the last collective that started on its device
+    last_completed  BIGINT    -- sequence number of the last collective this rank completed
+);
+
+CREATE TABLE fr_calls (
+    call            BIGINT PRIMARY KEY,  -- identity of the call: equal calls of all ranks share it
     backend         VARCHAR,  -- nccl, gloo, …
     op              VARCHAR,  -- all_reduce, broadcast, send, … without the backend's prefix
+    is_p2p          BOOLEAN,  -- point-to-point operation
     peer            VARCHAR,  -- "1->2" of a point-to-point operation, group-local ranks
     input_sizes     VARCHAR,  -- JSON list of shapes, elements
     input_dtypes    VARCHAR,  -- JSON list
     output_sizes    VARCHAR,  -- JSON list of shapes, elements
     output_dtypes   VARCHAR,  -- JSON list
-    state           VARCHAR,  -- scheduled | started | completed as recorded (Gloo: always scheduled)
-    done            BOOLEAN,  -- completed or retired
-    created_ns      BIGINT,   -- wall clock when it was enqueued, ns since the epoch
-    completed_ns    BIGINT,   -- wall clock when completion was noticed, ns since the epoch
-    timeout_ms      BIGINT,   -- limit of this operation
+    input_splits    VARCHAR,  -- JSON list: elements of dimension 0 to each rank, of an all_to_all (format 2.11)
+    output_splits   VARCHAR,  -- JSON list: elements of dimension 0 from each rank
+    timeout_ms      BIGINT    -- limit of the operation
+);
+
+CREATE TABLE fr_sites (
+    site            BIGINT PRIMARY KEY,  -- identity of the call path through the user's program
     user_file       VARCHAR,  -- call site: innermost user frame
     user_line       INTEGER,  -- its line
     user_function   VARCHAR,  -- its function
-    site            VARCHAR   -- identity of the whole user call path; NULL without frames
+    path            VARCHAR,  -- identity of the whole user call path, innermost first
+    contexts        VARCHAR   -- JSON list: what encloses the call (checkpoint, fsdp, ddp, evaluation, …)
 );
+
+CREATE TABLE fr_entries (
+    membership      BIGINT,   -- the dump and the group
+    record_id       BIGINT,   -- per process, not comparable between ranks
+    seq             BIGINT,   -- collective sequence number in its group
+    p2p_seq         BIGINT,   -- point-to-point sequence number
+    op_id           BIGINT,   -- operations of any kind in this group so far
+    call            BIGINT,   -- what was called
+    site            BIGINT,   -- where from; NULL without frames
+    state           VARCHAR,  -- scheduled | started | completed as recorded (Gloo: always scheduled)
+    done            BOOLEAN,  -- completed or retired
+    created_ns      BIGINT,   -- wall clock when it was enqueued, ns since the epoch
+    started_ns      BIGINT,   -- wall clock when its start was noticed
+    completed_ns    BIGINT,   -- wall clock when completion was noticed
+    duration_ms     DOUBLE    -- time on the device, where timing was on
+);
+
+CREATE VIEW groups AS
+    SELECT d.host, d.rank, g.group_key, g.name, g.description, g.members, m.last_enqueued, m.last_started,
+        m.last_completed, d.source
+    FROM fr_memberships m JOIN fr_groups g USING (group_id) JOIN fr_dumps d USING (dump);
+
+CREATE VIEW collectives AS
+    SELECT d.host, d.rank, d.source, e.record_id, g.group_key, e.seq, e.p2p_seq, e.op_id, c.is_p2p, c.backend, c.op,
+        c.peer, c.input_sizes, c.input_dtypes, c.output_sizes, c.output_dtypes, e.state, e.done, e.created_ns,
+        e.started_ns, e.completed_ns, e.duration_ms, c.timeout_ms, s.user_file, s.user_line, s.user_function,
+        s.path AS site
+    FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN fr_groups g USING (group_id)
+        JOIN fr_dumps d USING (dump) JOIN fr_calls c USING (call) LEFT JOIN fr_sites s USING (site);
 
 CREATE TABLE log_events (
     host            VARCHAR,  -- host name

@@ -1,92 +1,20 @@
 """The evidence store: the parsed rows of a bundle, in DuckDB.
 
-Rows arrive as dictionaries by table, leave as dictionaries of a query. The schema is `schema.sql`; the
-comment behind each column becomes the column's comment, so that whoever queries can read its meaning and unit.
+Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionaries of a query. The schema is
+`schema.sql`, whose comments become those of the columns.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib import resources
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ddx_tools.probe import Rows
+from ddx_tools.schema import arrow_array, arrow_table, arrow_types, column_comments, schema
 
-_TABLE = re.compile(r"^CREATE TABLE (\w+) \(", re.M)
-_COLUMN = re.compile(r"^\s+(\w+)\s+([A-Z]+(?:\[\])?)\s*,?\s*--\s*(.+?)\s*$")
+if TYPE_CHECKING:
+    from ddx_tools.probe import Batches, Rows
 
-
-@cache
-def _arrow_types() -> dict[str, Any]:
-    """Arrow types by SQL type; pyarrow and duckdb are imported where they are used, so that the CLI starts fast."""
-    import pyarrow as pa
-
-    return {
-        "VARCHAR": pa.string(),
-        "INTEGER": pa.int32(),
-        "BIGINT": pa.int64(),
-        "DOUBLE": pa.float64(),
-        "BOOLEAN": pa.bool_(),
-        "INTEGER[]": pa.list_(pa.int32()),
-    }
-
-
-def _column(values: list[Any], arrow_type: Any) -> Any:
-    """An Arrow array. What no column can hold, and hostile text can bring, becomes � or NULL: the rest is kept."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(values, type=arrow_type)
-    except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):
-        return pa.array([_storable(value, arrow_type) for value in values], type=arrow_type)
-
-
-def _storable(value: Any, arrow_type: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()  # half characters (lone surrogates)
-    try:
-        pa.scalar(value, type=arrow_type)
-    except (OverflowError, pa.ArrowInvalid):
-        return None
-    return value
-
-
-@cache
-def _schema() -> tuple[str, dict[str, dict[str, tuple[str, str]]]]:
-    """The SQL text, and {table: {column: (type, comment)}} read from it."""
-    sql = resources.files("ddx_tools").joinpath("schema.sql").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, tuple[str, str]]] = {}
-    current: dict[str, tuple[str, str]] = {}
-    for line in sql.splitlines():
-        if head := _TABLE.match(line):
-            current = tables.setdefault(head[1], {})
-        elif column := _COLUMN.match(line):
-            current[column[1]] = (column[2], column[3])
-    return sql, tables
-
-
-@cache
-def _comments() -> str:
-    """The statements that attach its comment to every column."""
-    statements = []
-    for table, described in _schema()[1].items():
-        for column, (_, comment) in described.items():
-            quoted = comment.replace("'", "''")
-            statements.append(f"COMMENT ON COLUMN {table}.{column} IS '{quoted}';")
-    return "\n".join(statements)
-
-
-def columns(table: str) -> dict[str, tuple[str, str]]:
-    """{column: (SQL type, comment)} of a table."""
-    return _schema()[1][table]
-
-
-def tables() -> list[str]:
-    """The tables of the store, in the order of the schema."""
-    return list(_schema()[1])
+T = TypeVar("T")
 
 
 class Store:
@@ -95,36 +23,61 @@ class Store:
     def __init__(self) -> None:
         import duckdb
 
-        sql, _ = _schema()
         self._db = duckdb.connect(":memory:")
-        self._db.execute(sql)
-        self._db.execute(_comments())
+        self._db.execute(schema().sql)
+        self._db.execute(column_comments())
+        self._derived: dict[Callable[[Store], Any], Any] = {}
 
-    def insert(self, rows: Rows) -> None:
+    def insert(self, rows: Rows | Batches) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
-        import pyarrow as pa
+        self._derived.clear()
+        if isinstance(rows, dict):
+            rows = ((table, arrow_table(table, dicts)) for table, dicts in rows.items() if dicts)
+        for table, batch in rows:
+            # Where rows have an identity, whoever came first has said it all.
+            how = "INSERT OR IGNORE INTO" if table in schema().keyed else "INSERT INTO"
+            self._insert(f"{how} {table}", batch)
 
-        types = _arrow_types()
-        for table, dicts in rows.items():
-            if not dicts:
-                continue
-            known = columns(table)
-            unknown = set().union(*dicts) - set(known)
-            if unknown:
-                raise KeyError(f"{table} has no column {sorted(unknown)}")
+    def replace(self, table: str, columns: dict[str, str], rows: list[list[Any]]) -> None:
+        """Make a temporary table for an analysis: columns with their SQL types, and rows."""
+        described = ", ".join(f"{name} {sql_type}" for name, sql_type in columns.items())
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({described})")
+        if rows:
+            import pyarrow as pa
+
+            types = arrow_types()
             arrays = {
-                name: _column([row.get(name) for row in dicts], types[sql_type])
-                for name, (sql_type, _) in known.items()
+                name: arrow_array([row[at] for row in rows], types[sql_type])
+                for at, (name, sql_type) in enumerate(columns.items())
             }
-            self._db.register("incoming", pa.table(arrays))
-            self._db.execute(f"INSERT INTO {table} SELECT * FROM incoming")
-            self._db.unregister("incoming")
+            self._insert(f"INSERT INTO {table}", pa.table(arrays))
+
+    def execute(self, sql: str) -> None:
+        """Run a statement of the analysis: temporary tables and views."""
+        self._db.execute(sql)
+
+    def _insert(self, into: str, batch: Any) -> None:
+        self._db.register("incoming", batch)
+        self._db.execute(f"{into} BY NAME SELECT * FROM incoming")
+        self._db.unregister("incoming")
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
         """Rows of a query as dictionaries, in the order that the query asks for."""
         cursor = self._db.execute(sql, parameters or [])
         names = [column[0] for column in cursor.description or []]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def batches(self, sql: str, most: int = 10_000) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows of a query as tuples, some at a time, however many they are. Ask nothing else before the last one."""
+        cursor = self._db.execute(sql)
+        while rows := cursor.fetchmany(most):
+            yield rows
+
+    def derived(self, make: Callable[[Store], T]) -> T:
+        """What `make` builds out of all rows: built once, and again if rows were added."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return cast(T, self._derived[make])
 
     def close(self) -> None:
         """Free the memory."""

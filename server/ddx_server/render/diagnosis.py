@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
+from ddx_tools.investigate import origin_of
 from ddx_tools.model import Claim, Diagnosis, Location, Party, Verdict, rank_list
 
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
@@ -106,7 +107,7 @@ def _evidence(claims: Sequence[Claim], origins: Mapping[str, str]) -> Renderable
     lines: list[RenderableType] = []
     for claim in claims[:_SHOWN_CLAIMS]:
         lines.append(safe(claim.claim))
-        where = origins.get(claim.source, claim.source)
+        where = origin_of(claim.source, origins) or claim.source
         if where:
             line = f":{claim.line}" if claim.line else ""
             lines.append(safe(f"  {where}{line}  {claim.quote[:120]}", "dim"))

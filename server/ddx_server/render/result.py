@@ -3,52 +3,88 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ddx_server.render.diagnosis import command_line
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import ProbeResult, Severity, rank_list
+from ddx_tools.model import Evidence, Finding, ProbeResult, Severity, rank_list
 
 _STYLES = {Severity.INFO: "dim", Severity.NOTICE: "", Severity.WARNING: "yellow", Severity.FAILURE: "red"}
-_CELL_LIMIT = 80
+_CELL_LIMIT = 120
 _LONG = 14
+_NAME_SHARE = 5
+"""The first column, which names the row, is not folded up to a fifth of the width."""
+_ROOMY = 110
+"""On a narrower terminal even headings may have to be folded."""
+_SHOWN_FINDINGS, _SHOWN_EVIDENCE, _SHOWN_PROBLEMS = 12, 3, 12
 
 
 def render_result(result: ProbeResult, console: Console) -> None:
-    """Print a probe's rows and findings, what it looked at, and what it could not read."""
-    if result.table:
-        console.print(_table(result.table))
+    """Print a probe's findings, then its rows, what it looked at, and what it could not read."""
     if not result.findings and not result.table:
         console.print(safe(result.summary or "nothing found"))
-    for finding in result.findings:
-        bullet = Text("• ", _STYLES[finding.severity])
-        console.print(bullet + safe(finding.summary) + safe(f"  [{finding.code}]", "dim"))
-        for place in finding.locations[:3]:
-            if place.source:
-                console.print(safe(f"    {place.short()}    {place.source}", "cyan"))
-    for problem in result.problems:
-        console.print(safe(f"! {problem}", "yellow"))
+    for line in _findings(result):
+        console.print(line)
+    if result.table:
+        if result.findings:
+            console.print()
+        console.print(_table(result.table, console.width))
     for item in result.truncated:
         console.print(safe(f"{item.shown} of {item.total} rows shown; {item.how}", "dim"))
+    for problem in result.problems[:_SHOWN_PROBLEMS]:
+        console.print(safe(f"! {problem}", "yellow"))
+    if len(result.problems) > _SHOWN_PROBLEMS:
+        console.print(safe(f"! … and {len(result.problems) - _SHOWN_PROBLEMS} more (--json has all)", "yellow"))
     for following in result.next:
-        console.print(safe(f"next: ddx {following.probe.replace('_', '-')} — {following.why}", "dim"))
+        console.print(safe(f"next: {command_line(following.probe, following.args)}    {following.why}", "dim"))
     if result.searched:
         console.print(safe("looked at: " + "; ".join(result.searched), "dim"))
 
 
-def _table(rows: list[dict[str, Any]]) -> RenderableType:
+def _findings(result: ProbeResult) -> Iterator[RenderableType]:
+    told: set[str] = set()
+    for finding in result.findings[:_SHOWN_FINDINGS]:
+        bullet = Text("• ", _STYLES[finding.severity])
+        yield bullet + safe(finding.summary) + safe(f"  [{finding.code}]", "dim")
+        for place in finding.locations[:3]:
+            if place.source:
+                yield safe(f"    {place.short()}    {place.source}", "cyan")
+        for evidence in _decisive(finding):
+            if evidence.quote not in told:
+                told.add(evidence.quote)
+                where = result.origins.get(evidence.source, evidence.source)
+                line = safe(evidence.quote[:200], "cyan") + safe(f"    {where}", "dim", limit=300)
+                yield Padding(line, (0, 0, 0, 4), expand=False)
+    if len(result.findings) > _SHOWN_FINDINGS:
+        yield safe(f"… and {len(result.findings) - _SHOWN_FINDINGS} more findings (--json has all)", "dim")
+
+
+def _decisive(finding: Finding) -> list[Evidence]:
+    """What a failure rests on: the first ones and the last, where a majority stands that the others deviate from."""
+    if finding.severity is not Severity.FAILURE or any(place.source for place in finding.locations):
+        return []
+    quoted = [evidence for evidence in finding.evidence if evidence.quote]
+    return quoted if len(quoted) <= _SHOWN_EVIDENCE else [*quoted[: _SHOWN_EVIDENCE - 1], quoted[-1]]
+
+
+def _table(rows: list[dict[str, Any]], width: int) -> RenderableType:
     """Rows as a table. What is long and the same in nearly all rows stands once, below; empty columns are left out."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     columns = [name for name in rows[0] if any(row[name] not in (None, "", "{}") for row in rows)]
     shared = {name: common for name in columns if (common := _common(rows, name))}
-    for name in columns:
-        if name not in shared:
-            drawn.add_column(name, overflow="fold")
+    own = [name for name in columns if name not in shared]
+    for number, name in enumerate(own):
+        longest = max(len(_cell(name, row[name])) for row in rows)
+        whole = number == 0 and longest <= width // _NAME_SHARE
+        drawn.add_column(name, overflow="fold", no_wrap=whole, min_width=len(name) if width >= _ROOMY else None)
     for row in rows:
-        drawn.add_row(*(safe(_cell(n, row[n]), limit=_CELL_LIMIT) for n in columns if n not in shared))
+        drawn.add_row(*(safe(_cell(name, row[name]), limit=_CELL_LIMIT) for name in own))
     return Group(drawn, *(safe(f"{name}: {value}", "dim") for name, value in shared.items()))
 
 

@@ -3,47 +3,87 @@
 from __future__ import annotations
 
 from ddx_tools.alignment import simultaneity
-from ddx_tools.alignment.matching import mismatches
-from ddx_tools.alignment.p2p import point_to_point
-from ddx_tools.alignment.records import Records, load
+from ddx_tools.alignment.call_sites import groups_with_conflicts
+from ddx_tools.alignment.fronts import fronts_of
+from ddx_tools.alignment.lateness import arrives_late
+from ddx_tools.alignment.matching import Disagreements, disagreements, mismatches
+from ddx_tools.alignment.p2p_findings import point_to_point
+from ddx_tools.alignment.progress import frozen_ranks, is_unsettled, ranks_behind
+from ddx_tools.alignment.records import Records
+from ddx_tools.alignment.roots import root_mismatches
 from ddx_tools.alignment.shift_findings import shifted_calls
+from ddx_tools.alignment.splits import split_mismatches
+from ddx_tools.alignment.stalls import nobody_started, stands_in_something
 from ddx_tools.alignment.wait_findings import waiting
-from ddx_tools.alignment.waits import find_waits
+from ddx_tools.alignment.wait_graph import graph_of
+from ddx_tools.alignment.waits import find_holds
 from ddx_tools.model import Finding
 from ddx_tools.store import Store
 
 
 def analyse(store: Store) -> list[Finding]:
     """Findings, the most telling first."""
-    records = load(store)
+    records = store.derived(Records)
     return analyse_records(records) if records.ranks else []
 
 
 def analyse_records(records: Records) -> list[Finding]:
     """Findings about records that are loaded already."""
     faults: list[Finding] = []
-    deviating: dict[str, set[int]] = {}
-    for key, group in sorted(records.groups.items()):
-        matched = mismatches(group)
+    deviating: dict[int, set[int]] = {}
+    differing = disagreements(records)
+    conflicts = groups_with_conflicts(records)
+    for group in records.groups.values():
+        if group.id not in differing and group.id not in conflicts:
+            continue
+        matched = mismatches(records, group, differing.get(group.id, Disagreements()))
         blamed = {rank for finding in matched if not finding.attributes["tie"] for rank in finding.ranks}
-        shifted = shifted_calls(group, blamed)
-        deviating[key] = {
+        shifted = shifted_calls(records, group, conflicts[group.id], blamed) if group.id in conflicts else []
+        deviating[group.id] = {
             rank
             for finding in (*matched, *shifted)
             if not finding.attributes["tie"] and finding.code != "collective.dtype_mismatch"
             for rank in finding.ranks
         }
         faults += [_with_origin(finding, shifted) for finding in matched] + shifted
-    waits = find_waits(records, deviating)
-    faults += waiting(records, waits)
-    faults += point_to_point(records)
+    fronts = fronts_of(records)
+    behind = ranks_behind(records)
+    holds = find_holds(records, fronts, deviating)
+    graph = graph_of(records, fronts, holds, set().union(*deviating.values()))
+    frozen = frozen_ranks(records, behind, graph)
+    moving = bool({each.rank for each in behind} - frozen) or is_unsettled(records, fronts, holds, graph)
+    undated = all(record.taken_ns is None for record in records.ranks.values())
+    if moving and undated:
+        # What is pending in a job that moves is no wait, as long as nothing tells for how long it has been.
+        holds, graph = [], None
+    faults += waiting(records, holds, graph, moving)
+    faults += point_to_point(records, graph)
+    faults += [*root_mismatches(records, holds), *split_mismatches(holds)]
+    if not moving and (finding := nobody_started(records, fronts)):
+        faults.append(finding)
+    if still := simultaneity.completion_frozen(behind, frozen):
+        faults.append(still)
+    if graph is None or not graph.roots:
+        faults += arrives_late(records)
     about = [
         finding
-        for finding in (simultaneity.missing_records(records), simultaneity.different_moments(records, waits))
+        for finding in (
+            simultaneity.missing_records(records),
+            simultaneity.different_moments(records, holds, behind, frozen),
+        )
         if finding is not None
     ]
-    if not faults and not about and len(records.ranks) > 1 and simultaneity.overlap(records):
+    pending = any(status != "idle" for status in fronts.status.values())
+    known = records.starts_seen or not undated or not pending
+    if (
+        not (faults or about)
+        and known
+        and (moving or not stands_in_something(records, fronts))
+        and simultaneity.overlap(records)
+    ):
         about.append(simultaneity.consistent(records))
+    if others := simultaneity.other_attempts(records):
+        about.append(others)
     return faults + about
 
 

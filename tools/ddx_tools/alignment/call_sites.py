@@ -8,21 +8,21 @@ shift.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from typing import Any
 
-from ddx_tools.alignment.comparable import sizes_to_agree_on
-from ddx_tools.alignment.records import Entry, Group
+from ddx_tools.alignment.records import Group, Records
 
 _MAX_SHIFT = 16
+_WINDOW = 256
+"""Calls behind the first conflict that are looked at."""
 _CALLS_THAT_CONVINCE = 3
-_ROOTED = ("broadcast", "gather", "scatter", "reduce")
-_INNERMOST_LINE = re.compile(r"^(.*?):\d+ ")
+_MAX_COMPARED = 64
+"""Ranks whose shift is worked out: where more deviate, the reference is as likely to be the odd one."""
 
-Token = tuple[str, str]
-"""What identifies a call: its operation, and its call site or (without frames) its sizes."""
+Token = tuple[int | None, int | None]
+"""What identifies a call: its operation, and its call site or (without frames) its sizes; numbers of `rules`."""
 
 
 @dataclass(frozen=True)
@@ -50,81 +50,163 @@ class Compared:
     """No majority (and no other evidence) says which side deviates."""
 
 
-def compare(group: Group, blamed: Set[int] = frozenset()) -> Compared:
+def groups_with_conflicts(records: Records) -> dict[int, bool]:
+    """Groups in which some calls of one number differ, by id; true where call sites can be compared."""
+    _make_tokens(records)
+    with_sites = {
+        row["group_id"]
+        for row in records.query(
+            "SELECT group_id FROM tokens WHERE place IS NOT NULL GROUP BY group_id HAVING min(rank) <> max(rank)"
+        )
+    }
+    differing = records.query(
+        "SELECT DISTINCT group_id FROM (SELECT group_id FROM tokens GROUP BY group_id, seq "
+        "HAVING min(op) <> max(op) OR min(sizes) <> max(sizes) OR min(place) <> max(place))"
+    )
+    return {row["group_id"]: row["group_id"] in with_sites for row in differing}
+
+
+def _make_tokens(records: Records) -> None:
+    records.execute(
+        "CREATE OR REPLACE TEMP VIEW tokens AS SELECT group_id, rank, seq, op, sizes, "
+        "CASE WHEN rooted THEN caller ELSE site END AS place "
+        "FROM recorded_numbers JOIN rules USING (call) LEFT JOIN places USING (site) "
+        "WHERE NOT is_p2p AND NOT closing AND seq IS NOT NULL"
+    )
+
+
+def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> Compared:
     """The ranks that are shifted against the rank that agrees with most.
 
     Without frames on at least two ranks, operations and sizes have to do: they show a shift only once the
     sequence of operations itself differs. `blamed` ranks deviate by other evidence and are no reference.
     """
-    tokens = {
-        rank: {seq: (entry.op, _site(entry)) for seq, entry in entries.items()}
-        for rank, entries in group.collectives.items()
-        if any(entry.site for entry in entries.values())
-    }
-    with_sites = len(tokens) > 1
-    if not with_sites:
-        tokens = {
-            rank: {seq: (entry.op, sizes_to_agree_on(entry) or "") for seq, entry in entries.items()}
-            for rank, entries in group.collectives.items()
-        }
-    candidates = tokens.keys() - blamed
-    if len(tokens) < 2 or not candidates:
+    calls = _Calls(records, group, with_sites)
+    candidates = calls.agreement.keys() - blamed
+    if len(calls.agreement) < 2 or not candidates:
         return Compared((), with_sites, tie=True)
-    reference = _most_agreeing(tokens, candidates)
-    found = (_shift(rank, reference, mine, tokens[reference]) for rank, mine in sorted(tokens.items()))
-    shifts = [shift for shift in found if shift is not None and (with_sites or not shift.ambiguous)]
+    reference = max(sorted(candidates), key=calls.agreement.__getitem__)
+    conflicts = calls.conflicts(reference)
+    shifts = [
+        shift
+        for shift in _shifts(calls, reference, conflicts)
+        if shift is not None and (with_sites or not shift.ambiguous)
+    ]
     known = all(shift.rank in blamed for shift in shifts)
-    return Compared(tuple(shifts), with_sites, tie=2 * len(shifts) >= len(tokens) and not known)
+    return Compared(tuple(shifts), with_sites, tie=2 * len(shifts) >= len(calls.agreement) and not known)
 
 
-def _site(entry: Entry) -> str:
-    """The call path; of a rooted operation without the innermost line, which often differs at the root."""
-    site = entry.site or ""
-    return _INNERMOST_LINE.sub(r"\1 ", site, count=1) if entry.op in _ROOTED else site
+@dataclass(frozen=True)
+class _Pairs:
+    """Distinct pairs (own call, the reference's call) of one rank, in the order in which they first came."""
 
+    pairs: tuple[tuple[int, Token, Token], ...]
 
-def _most_agreeing(tokens: Mapping[int, Mapping[int, Token]], candidates: Set[int]) -> int:
-    """The candidate whose calls most ranks share, call by call; the lowest of equals."""
-    counts: dict[int, Counter[Token]] = {}
-    for sequence in tokens.values():
-        for seq, token in sequence.items():
-            counts.setdefault(seq, Counter())[token] += 1
-    scores = {rank: sum(counts[seq][token] for seq, token in tokens[rank].items()) for rank in candidates}
-    return max(sorted(scores), key=scores.__getitem__)
-
-
-def _shift(rank: int, reference: int, mine: Mapping[int, Token], theirs: Mapping[int, Token]) -> Shift | None:
-    common = sorted(mine.keys() & theirs.keys())
-    pairs = {seq: (mine[seq], theirs[seq]) for seq in common}
-    start = _first_conflict(pairs)
-    if start is None:
+    def first_conflict(self) -> int | None:
+        """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
+        mine = {own for _, own, _ in self.pairs}
+        theirs = {other for _, _, other in self.pairs}
+        forward: dict[Token, Token] = {}
+        backward: dict[Token, Token] = {}
+        for seq, own, other in self.pairs:
+            as_before = forward.setdefault(own, other) == other and backward.setdefault(other, own) == own
+            if own != other and (own in theirs or other in mine or not as_before):
+                return seq
         return None
-    same = _Same({pair for seq, pair in pairs.items() if seq < start})
+
+
+class _Calls:
+    """The calls of a group's ranks, compared in the store."""
+
+    def __init__(self, records: Records, group: Group, with_sites: bool) -> None:
+        self._records = records
+        column = "place" if with_sites else "sizes"
+        condition = "AND place IS NOT NULL" if with_sites else ""
+        # Of a coalesced block the last call stands for all.
+        records.execute(
+            "CREATE OR REPLACE TEMP TABLE group_calls AS "
+            f"SELECT rank, seq, last(op) AS op, last({column}) AS detail FROM tokens "
+            f"WHERE group_id = {group.id} {condition} GROUP BY rank, seq"
+        )
+        self.agreement = {
+            row["rank"]: row["score"]
+            for row in records.query(
+                "SELECT rank, sum(n) AS score FROM group_calls g JOIN (SELECT seq, op, detail, count(*) AS n "
+                "FROM group_calls GROUP BY ALL) c USING (seq, op) WHERE g.detail IS NOT DISTINCT FROM c.detail "
+                "GROUP BY rank"
+            )
+        }
+        """For each rank, how many calls of all ranks are the same as its own under the same number."""
+
+    def conflicts(self, reference: int) -> dict[int, tuple[int, _Pairs]]:
+        """(sequence number of the first conflict, pairs) of each rank that does not follow the reference."""
+        rows = self._records.query(
+            "SELECT g.rank, g.op, g.detail, r.op AS other_op, r.detail AS other_detail, min(seq) AS seq "
+            "FROM group_calls g JOIN (SELECT * FROM group_calls WHERE rank = ?) r USING (seq) "
+            "WHERE g.rank <> ? GROUP BY ALL ORDER BY g.rank, min(seq)",
+            [reference, reference],
+        )
+        by_rank: dict[int, list[tuple[int, Token, Token]]] = {}
+        for row in rows:
+            pair = (row["op"], row["detail"]), (row["other_op"], row["other_detail"])
+            by_rank.setdefault(row["rank"], []).append((row["seq"], *pair))
+        found = {}
+        for rank, pairs in by_rank.items():
+            known = _Pairs(tuple(pairs))
+            start = known.first_conflict()
+            if start is not None:
+                found[rank] = (start, known)
+        return found
+
+    def window(self, ranks: Iterable[int], start: int) -> dict[int, dict[int, Token]]:
+        """The calls of some ranks from a sequence number on."""
+        wanted = sorted(set(ranks))
+        found: dict[int, dict[int, Token]] = {rank: {} for rank in wanted}
+        for row in self._records.query(
+            f"SELECT * FROM group_calls WHERE rank IN ({', '.join(map(str, wanted))}) AND seq BETWEEN ? AND ?",
+            [start, start + _WINDOW + _MAX_SHIFT],
+        ):
+            found[row["rank"]][row["seq"]] = (row["op"], row["detail"])
+        return found
+
+    def all_of(self, rank: int) -> set[Token]:
+        """All distinct calls of a rank."""
+        rows: list[dict[str, Any]] = self._records.query(
+            "SELECT DISTINCT op, detail FROM group_calls WHERE rank = ?", [rank]
+        )
+        return {(row["op"], row["detail"]) for row in rows}
+
+
+def _shifts(calls: _Calls, reference: int, conflicts: Mapping[int, tuple[int, _Pairs]]) -> Iterable[Shift | None]:
+    by_start: dict[int, list[int]] = {}
+    for rank in sorted(conflicts)[:_MAX_COMPARED]:
+        by_start.setdefault(conflicts[rank][0], []).append(rank)
+    for start, ranks in sorted(by_start.items()):
+        window = calls.window([*ranks, reference], start)
+        for rank in ranks:
+            yield _shift(calls, rank, reference, start, conflicts[rank][1], window)
+
+
+def _shift(
+    calls: _Calls, rank: int, reference: int, start: int, pairs: _Pairs, window: Mapping[int, Mapping[int, Token]]
+) -> Shift | None:
+    mine, theirs = window[rank], window[reference]
+    same = _Same({(own, other) for seq, own, other in pairs.pairs if seq < start})
     unshifted = same.run(mine, theirs, start + 1, start + 1)
     # The smallest shift that the following calls fit best: extra calls of this rank before those it left out.
     candidates = [calls for size in range(1, _MAX_SHIFT + 1) for calls in (size, -size)]
     fits = [(same.run(mine, theirs, start + max(calls, 0), start + max(-calls, 0)), calls) for calls in candidates]
-    (fitting, available), calls = max(fits, key=lambda fit: fit[0][0])
+    (fitting, available), shift = max(fits, key=lambda fit: fit[0][0])
     if fitting < max(1, min(_CALLS_THAT_CONVINCE, available)):
         return None
-    ambiguous = unshifted[0] >= fitting
-    if ambiguous:
-        odd = _odd_side(start, mine, theirs)
-        return None if odd is None else Shift(rank, reference, start, odd, True)
-    return Shift(rank, reference, start, calls, False)
-
-
-def _first_conflict(pairs: Mapping[int, tuple[Token, Token]]) -> int | None:
-    """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
-    mine = {own for own, _ in pairs.values()}
-    theirs = {other for _, other in pairs.values()}
-    forward: dict[Token, Token] = {}
-    backward: dict[Token, Token] = {}
-    for seq, (own, other) in pairs.items():
-        as_before = forward.setdefault(own, other) == other and backward.setdefault(other, own) == own
-        if own != other and (own in theirs or other in mine or not as_before):
-            return seq
-    return None
+    if unshifted[0] < fitting:
+        return Shift(rank, reference, start, shift, False)
+    # Which side made the odd call, if only one of the two call sites is foreign to the other side.
+    own_is_odd = mine[start] not in calls.all_of(reference)
+    other_is_odd = theirs[start] not in calls.all_of(rank)
+    if own_is_odd == other_is_odd:
+        return None
+    return Shift(rank, reference, start, 1 if own_is_odd else -1, True)
 
 
 class _Same:
@@ -142,12 +224,3 @@ class _Same:
                 return length, length + 1
             length += 1
         return length, length
-
-
-def _odd_side(seq: int, mine: Mapping[int, Token], theirs: Mapping[int, Token]) -> int | None:
-    """Which side made the odd call (+1: mine), if only one of the two call sites is foreign to the other side."""
-    own_is_odd = mine[seq] not in set(theirs.values())
-    other_is_odd = theirs[seq] not in set(mine.values())
-    if own_is_odd == other_is_odd:
-        return None
-    return 1 if own_is_odd else -1

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import cache
+from typing import Protocol
 
-from ddx_tools.alignment.records import Entry
+from ddx_tools.formats.fr_entries import Call
+from ddx_tools.store import Store
 
 _BY_INPUT = (
     "all_reduce",
@@ -27,6 +30,9 @@ _BY_INPUT = (
 _BY_OUTPUT = ("scatter",)
 _TYPES_ONLY = ("all_to_all", "alltoall", "all_to_all_base", "alltoall_base")
 
+_ROOTED = ("broadcast", "gather", "scatter", "reduce")
+_INNERMOST_LINE = re.compile(r"^(.*?):\d+ ")
+
 _COMPLETES_TOGETHER = (
     "all_reduce",
     "allreduce",
@@ -39,26 +45,81 @@ _COMPLETES_TOGETHER = (
 )
 
 
-def sizes_to_agree_on(entry: Entry) -> str | None:
+class Called(Protocol):
+    """What is compared of a call; sizes and types are JSON texts."""
+
+    @property
+    def op(self) -> str:
+        """The operation, without the backend."""
+
+    @property
+    def input_sizes(self) -> str | None:
+        """Shapes."""
+
+    @property
+    def input_dtypes(self) -> str | None:
+        """Types."""
+
+    @property
+    def output_sizes(self) -> str | None:
+        """Shapes."""
+
+    @property
+    def output_dtypes(self) -> str | None:
+        """Types."""
+
+
+class Rules:
+    """The table `rules`: for each call of a store, as numbers, what its group must agree on.
+
+    op, sizes, dtypes: equal numbers are equal values, NULL agrees with everything. together: nobody finishes it
+    before all entered. closing: it ends a coalesced block and says nothing of its own. And the table `places`: for
+    each call path the number to compare, also without its innermost line, which often differs at a root.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._numbers: dict[str | None, int | None] = {None: None}
+        rules = []
+        for row in store.query("SELECT * FROM fr_calls"):
+            number = row.pop("call")
+            call = Call(**row)
+            values = [self._number(text) for text in (call.op, sizes_to_agree_on(call), dtypes_to_agree_on(call))]
+            facts = [completes_together(call.op), call.is_p2p, call.op == "coalesced", call.op in _ROOTED]
+            rules.append([number, *values, *facts])
+        numbers = dict.fromkeys(("call", "op", "sizes", "dtypes"), "BIGINT")
+        store.replace(
+            "rules", {**numbers, **dict.fromkeys(("together", "is_p2p", "closing", "rooted"), "BOOLEAN")}, rules
+        )
+        places = [
+            [row["site"], self._number(_INNERMOST_LINE.sub(r"\1 ", row["path"], count=1))]
+            for row in store.query("SELECT site, path FROM fr_sites")
+        ]
+        store.replace("places", {"site": "BIGINT", "caller": "BIGINT"}, places)
+
+    def _number(self, text: str | None) -> int | None:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+
+def sizes_to_agree_on(call: Called) -> str | None:
     """The sizes that all members must share, as elements per tensor; None if the operation asks for none.
 
     Shapes of equal size are equal here: all backends move elements, not dimensions.
     """
-    op = _plain(entry.op)
+    op = _plain(call.op)
     if op in _BY_INPUT:
-        return _elements(entry.input_sizes)
-    return _elements(entry.output_sizes) if op in _BY_OUTPUT else None
+        return elements(call.input_sizes)
+    return elements(call.output_sizes) if op in _BY_OUTPUT else None
 
 
-def dtypes_to_agree_on(entry: Entry) -> str | None:
+def dtypes_to_agree_on(call: Called) -> str | None:
     """The data types that all members must share; None if the operation asks for none or none is recorded."""
-    op = _plain(entry.op)
+    op = _plain(call.op)
     if op in _BY_INPUT:
-        dtypes = entry.input_dtypes
+        dtypes = call.input_dtypes
     elif op in _BY_OUTPUT:
-        dtypes = entry.output_dtypes
+        dtypes = call.output_dtypes
     elif op in _TYPES_ONLY:
-        dtypes = _distinct(entry.input_dtypes)
+        dtypes = _distinct(call.input_dtypes)
     else:
         return None
     return None if dtypes in (None, "[]") else dtypes
@@ -75,7 +136,8 @@ def _plain(op: str) -> str:
 
 
 @cache
-def _elements(sizes: str | None) -> str | None:
+def elements(sizes: str | None) -> str | None:
+    """The number of elements of each shape of a JSON list, as such a list."""
     if sizes is None:
         return None
     return json.dumps([math.prod(shape) for shape in json.loads(sizes)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddx_tools.alignment.analyse import analyse_records
-from ddx_tools.alignment.records import Group, Records, load
+from ddx_tools.alignment.records import Group, Records
 from ddx_tools.model import Finding
 from ddx_tools.store import Store
 
@@ -24,7 +24,7 @@ def ranks_whose_frames_decide(store: Store) -> set[int]:
 
     A silent mispairing leaves the metadata in agreement: then only call sites can tell.
     """
-    records = load(store)
+    records = store.derived(Records)
     divergences = [finding for finding in analyse_records(records) if finding.code in _DIVERGENCES]
     if not divergences:
         return set(sorted(records.ranks)[:_MAX_RANKS])

@@ -5,47 +5,83 @@ Nothing here depends on when the dumps were taken: what was recorded under one n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ddx_tools.alignment.comparable import dtypes_to_agree_on, sizes_to_agree_on
-from ddx_tools.alignment.records import Entry, Group
+from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.sides import Sides, locations, part
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 8
+_MAX_CHECKED = 64
 
 
-def aligned(group: Group) -> Iterator[tuple[int, dict[int, Entry]]]:
-    """(sequence number, entries by rank) in order, where at least two ranks recorded something."""
-    by_seq: dict[int, dict[int, Entry]] = {}
-    for rank, entries in group.collectives.items():
-        for seq, entry in entries.items():
-            by_seq.setdefault(seq, {})[rank] = entry
-    for seq in sorted(by_seq):
-        if len(by_seq[seq]) > 1:
-            yield seq, by_seq[seq]
+@dataclass(frozen=True)
+class Disagreements:
+    """Sequence numbers of one group at which the ranks' operations, sizes or types are not all the same."""
+
+    ops: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    dtypes: tuple[int, ...] = ()
 
 
-def first_operation_mismatch(group: Group) -> tuple[int, dict[int, Entry], Sides] | None:
-    """The first sequence number at which members recorded different operations."""
-    for seq, entries in aligned(group):
-        if len({entry.op for entry in entries.values()}) > 1:
+def disagreements(records: Records) -> dict[int, Disagreements]:
+    """By group id. Some may be apparent only: a coalesced block holds several operations under one number."""
+    found = {}
+    for row in records.query(_DISAGREEMENTS):
+        found[row["group_id"]] = Disagreements(*(tuple(row[name] or ()) for name in ("ops", "sizes", "dtypes")))
+    return found
+
+
+_DISAGREEMENTS = f"""
+SELECT group_id, list(seq ORDER BY seq) FILTER (ops)[:{_MAX_CHECKED}] AS ops,
+    list(seq ORDER BY seq) FILTER (sizes)[:{_MAX_CHECKED}] AS sizes,
+    list(seq ORDER BY seq) FILTER (dtypes)[:{_MAX_CHECKED}] AS dtypes
+FROM (
+    SELECT group_id, seq, min(op) <> max(op) AS ops, coalesce(min(sizes) <> max(sizes), false) AS sizes,
+        coalesce(min(dtypes) <> max(dtypes), false) AS dtypes
+    FROM recorded_numbers JOIN rules USING (call) WHERE NOT is_p2p AND NOT closing AND seq IS NOT NULL
+    GROUP BY group_id, seq HAVING ops OR sizes OR dtypes
+) GROUP BY group_id
+"""
+
+
+def first_operation_mismatch(
+    records: Records, group: Group, numbers: tuple[int, ...]
+) -> tuple[int, dict[int, Entry], Sides] | None:
+    """The first of some sequence numbers at which members really recorded different operations."""
+    for seq in numbers:
+        blocks = _blocks(records, group, seq)
+        if len({tuple(sorted(entry.op for entry in block)) for block in blocks.values()}) > 1:
+            entries = {rank: block[-1] for rank, block in blocks.items()}
             return seq, entries, part({rank: entry.op for rank, entry in entries.items()})
     return None
 
 
-def mismatches(group: Group) -> list[Finding]:
+def _blocks(records: Records, group: Group, seq: int) -> dict[int, list[Entry]]:
+    """What each rank recorded under a number: one operation, or those of a coalesced block."""
+    blocks: dict[int, list[Entry]] = {}
+    for entry in records.entries(group, "NOT is_p2p AND op <> 'coalesced' AND seq = ?", [seq]):
+        blocks.setdefault(entry.rank, []).append(entry)
+    return blocks
+
+
+def mismatches(records: Records, group: Group, found: Disagreements) -> list[Finding]:
     """Findings of one group. After the first different operation the numbers no longer belong together."""
     findings = []
-    operation = first_operation_mismatch(group)
+    operation = first_operation_mismatch(records, group, found.ops)
     if operation is not None:
         findings.append(_operation_finding(group, *operation))
     end = operation[0] if operation else None
-    for code, kind, key in (
-        ("collective.shape_mismatch", "sizes", sizes_to_agree_on),
-        ("collective.dtype_mismatch", "dtypes", dtypes_to_agree_on),
+    # Where sizes differ too, it is another call rather than another precision.
+    dtypes = tuple(seq for seq in found.dtypes if seq not in found.sizes)
+    for code, kind, key, numbers in (
+        ("collective.shape_mismatch", "sizes", sizes_to_agree_on, found.sizes),
+        ("collective.dtype_mismatch", "dtypes", dtypes_to_agree_on, dtypes),
     ):
-        if finding := _field_finding(group, code, kind, key, end):
+        before = [seq for seq in numbers if end is None or seq < end]
+        if finding := _field_finding(records, group, code, kind, key, before):
             findings.append(finding)
     return findings
 
@@ -67,26 +103,41 @@ def _operation_finding(group: Group, seq: int, entries: dict[int, Entry], sides:
             "operation": entries[sides.deviating[0]].op,
             "peer_operation": None if sides.tie else entries[sides.groups[0][1][0]].op,
             "rank0": sides.deviating[0] == 0,
+            "contexts": list(entries[sides.deviating[0]].contexts),
+            "own_contexts": _own_contexts(entries, sides),
             **attributes,
             **_places(entries),
         },
     )
 
 
+def _own_contexts(entries: dict[int, Entry], sides: Sides) -> list[str]:
+    """What encloses the deviating ranks' call and not the majority's."""
+    if sides.tie:
+        return []
+    usual = entries[sides.groups[0][1][0]].contexts
+    return [context for context in entries[sides.deviating[0]].contexts if context not in usual]
+
+
 def _field_finding(
-    group: Group, code: str, kind: str, key: Callable[[Entry], str | None], end: int | None
+    records: Records,
+    group: Group,
+    code: str,
+    kind: str,
+    key: Callable[[Entry], str | None],
+    numbers: list[int],
 ) -> Finding | None:
-    """The first collective (before `end`) whose members disagree on a field, and how many do."""
+    """The first of some collectives whose members disagree on a field, and how many do."""
     first: tuple[int, dict[int, Entry], Sides] | None = None
     count = 0
-    for seq, entries in aligned(group):
-        if end is not None and seq >= end:
-            break
-        keys = {rank: key(entry) for rank, entry in entries.items()}
-        values = {rank: value for rank, value in keys.items() if value is not None}
+    for seq in numbers:
+        blocks = _blocks(records, group, seq)
+        keys = {rank: tuple(key(entry) for entry in block) for rank, block in blocks.items()}
+        values = {rank: str(value) for rank, value in keys.items() if None not in value}
         if len(set(values.values())) > 1:
             count += 1
             if first is None:
+                entries = {rank: block[-1] for rank, block in blocks.items()}
                 names = {values[rank]: _shown(entries[rank], kind) for rank in sorted(values, reverse=True)}
                 first = seq, entries, part({rank: names[value] for rank, value in values.items()})
     if first is None:

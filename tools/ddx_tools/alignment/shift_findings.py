@@ -5,36 +5,37 @@ from __future__ import annotations
 from collections.abc import Set
 
 from ddx_tools.alignment.call_sites import Compared, Shift, compare
-from ddx_tools.alignment.records import Entry, Group
+from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.sides import locations
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
 
 
-def shifted_calls(group: Group, blamed: Set[int] = frozenset()) -> list[Finding]:
+def shifted_calls(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> list[Finding]:
     """One finding for the ranks that deviate in the same way at the same point: usually one rank.
 
     `blamed`: ranks that a mismatch in the group singles out already; they are no reference for the others.
     """
-    compared = compare(group, blamed)
+    compared = compare(records, group, with_sites, blamed)
     alike: dict[tuple[int, int, bool], list[Shift]] = {}
     for shift in compared.shifts:
         alike.setdefault((shift.seq, shift.calls, shift.ambiguous), []).append(shift)
-    return [_finding(group, members, compared) for _, members in sorted(alike.items())]
+    return [_finding(records, group, members, compared) for _, members in sorted(alike.items())]
 
 
-def _finding(group: Group, alike: list[Shift], compared: Compared) -> Finding:
+def _finding(records: Records, group: Group, alike: list[Shift], compared: Compared) -> Finding:
     shift, tie = alike[0], compared.tie
     ranks = [each.rank for each in alike]
-    theirs = group.collectives[shift.reference]
+    calls = _around(records, group, shift, ranks)
+    theirs = calls[shift.reference]
     extra = shift.calls > 0
     if extra:
-        odd = _present(group.collectives[shift.rank], shift.seq, shift.calls)
+        odd = _present(calls[shift.rank], shift.seq, shift.calls)
         others = [theirs[shift.seq]]
     else:
         odd = _present(theirs, shift.seq, -shift.calls)
-        others = [group.collectives[rank][shift.seq] for rank in ranks]
+        others = [calls[rank][shift.seq] for rank in ranks]
     singled_out = sorted({*ranks, shift.reference}) if tie else ranks
     return Finding(
         code="collective.call_site_shift",
@@ -42,7 +43,7 @@ def _finding(group: Group, alike: list[Shift], compared: Compared) -> Finding:
         ranks=singled_out,
         group=group.label,
         summary=_summary(group, shift, ranks, odd, tie),
-        evidence=_evidence([*odd, *others][:_MAX_EVIDENCE], _pairing(group, shift)),
+        evidence=_evidence([*odd, *others][:_MAX_EVIDENCE], _pairing(calls, shift)),
         locations=locations([*odd, *others]),
         attributes={
             "kind": "extra_call" if extra else "left_out",
@@ -61,6 +62,16 @@ def _finding(group: Group, alike: list[Shift], compared: Compared) -> Finding:
     )
 
 
+def _around(records: Records, group: Group, shift: Shift, ranks: list[int]) -> dict[int, dict[int, Entry]]:
+    """The calls of the deviating ranks and their reference where they part, by rank and number."""
+    wanted = ", ".join(map(str, [*ranks, shift.reference]))
+    condition = f"rank IN ({wanted}) AND NOT is_p2p AND op <> 'coalesced' AND seq BETWEEN ? AND ?"
+    found: dict[int, dict[int, Entry]] = {}
+    for entry in records.entries(group, condition, [shift.seq, shift.seq + abs(shift.calls)]):
+        found.setdefault(entry.rank, {})[entry.seq] = entry
+    return found
+
+
 def _summary(group: Group, shift: Shift, ranks: list[int], odd: list[Entry], tie: bool) -> str:
     calls = f"{'one' if abs(shift.calls) == 1 else abs(shift.calls)} {odd[0].op}"
     did = f"made {calls} more than its peers" if shift.calls > 0 else f"left out {calls}"
@@ -75,11 +86,11 @@ def _summary(group: Group, shift: Shift, ranks: list[int], odd: list[Entry], tie
     return text
 
 
-def _pairing(group: Group, shift: Shift) -> Entry:
+def _pairing(calls: dict[int, dict[int, Entry]], shift: Shift) -> Entry:
     """The call that shows how they pair from then on: the rank's next call is its peers' current one."""
-    own = group.collectives[shift.rank].get(shift.seq + max(shift.calls, 0))
-    other = group.collectives[shift.reference].get(shift.seq + max(-shift.calls, 0))
-    return (own if shift.calls > 0 else other) or group.collectives[shift.rank][shift.seq]
+    own = calls[shift.rank].get(shift.seq + max(shift.calls, 0))
+    other = calls[shift.reference].get(shift.seq + max(-shift.calls, 0))
+    return (own if shift.calls > 0 else other) or calls[shift.rank][shift.seq]
 
 
 def _evidence(entries: list[Entry], pairing: Entry) -> list[Evidence]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
+from ddx_tools.alignment.progress import Behind
 from ddx_tools.alignment.records import SETTLED_S, Group, Records
-from ddx_tools.alignment.waits import Wait, is_stale
+from ddx_tools.alignment.sides import locations
+from ddx_tools.alignment.waits import Hold
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _NS = 1e9
 _MAX_EVIDENCE = 8
 
 
-def missing_records(records: Records) -> Finding | None:
+def missing(records: Records) -> list[int]:
     """Ranks of the world, or of a group, that left no record."""
     expected = set(range(records.world_size or 0))
     for group in records.groups.values():
         expected.update(group.members or ())
-    absent = sorted(expected - records.ranks.keys())
+    return sorted(expected - records.ranks.keys())
+
+
+def missing_records(records: Records) -> Finding | None:
+    """Said if some ranks left no record."""
+    absent = missing(records)
     if not absent:
         return None
     return Finding(
@@ -28,19 +37,16 @@ def missing_records(records: Records) -> Finding | None:
     )
 
 
-def different_moments(records: Records, waits: list[Wait]) -> Finding | None:
+def different_moments(records: Records, holds: list[Hold], behind: list[Behind], frozen: Set[int]) -> Finding | None:
     """Dumps that were taken apart, by their times or because one finished what another has not begun."""
-    taken = {rank: record.taken_ns for rank, record in records.ranks.items() if record.taken_ns is not None}
+    taken = {
+        rank: records.true_ns(rank, record.taken_ns)
+        for rank, record in records.ranks.items()
+        if record.taken_ns is not None
+    }
     spread_s = (max(taken.values()) - min(taken.values())) / _NS if len(taken) > 1 else 0.0
-    stale = sorted(
-        {
-            rank
-            for group in records.groups.values()
-            for rank in group.ranks()
-            if rank in records.ranks and is_stale(records, group, rank)
-        }
-    )
-    early = sorted({rank for wait in waits for rank in wait.too_early})
+    stale = sorted({each.rank for each in behind if not each.moment} - frozen)
+    early = sorted({rank for hold in holds for rank in hold.too_early})
     if spread_s < SETTLED_S and not stale and not early:
         return None
     ranks = stale or early or sorted(taken, key=lambda rank: taken[rank])[:1]
@@ -52,15 +58,57 @@ def different_moments(records: Records, waits: list[Wait]) -> Finding | None:
         + (f", {spread_s:.0f} s apart" if spread_s >= 1 else "")
         + "): a collective that is missing there may only not have come yet.",
         evidence=[
-            Evidence(source=record.source, quote=f"rank {rank} taken_ns {record.taken_ns}")
-            for rank, record in sorted(records.ranks.items())
-        ][:_MAX_EVIDENCE],
+            Evidence(source=records.ranks[rank].source, quote=f"rank {rank} taken_ns {records.ranks[rank].taken_ns}")
+            for rank in ranks[:_MAX_EVIDENCE]
+        ],
         attributes={
             "spread_s": round(spread_s, 1),
             "stale": stale,
             "too_early": early,
+            "share": round(len(stale) / len(records.ranks), 3),
             "basis": "flight_records",
         },
+    )
+
+
+def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
+    """Ranks that do not note the end of what their peers finished, though their records are later."""
+    still = [each for each in behind if each.rank in frozen and each.entry is not None]
+    if not still:
+        return None
+    ranks = sorted({each.rank for each in still})
+    entries = [each.entry for each in still if each.entry is not None]
+    first = entries[0]
+    later = any(each.frozen for each in still)
+    return Finding(
+        code="collective.completion_frozen",
+        severity=Severity.FAILURE,
+        ranks=ranks,
+        group=still[0].group.label,
+        summary=f"{rank_list(ranks).capitalize()} still {'has' if len(ranks) == 1 else 'have'} {first.op} (collective "
+        f"{first.seq} of {still[0].group.label}) unfinished, which peers finished"
+        + (" long before its record was taken." if later else "; they agree with each other, and all wait for it."),
+        evidence=[entry.evidence() for entry in entries[:_MAX_EVIDENCE]],
+        locations=locations(entries[:_MAX_EVIDENCE]),
+        attributes={
+            "operation": first.op,
+            "seq": first.seq,
+            "simultaneous": "yes" if later else "unknown",
+            "basis": "flight_records",
+        },
+    )
+
+
+def other_attempts(records: Records) -> Finding | None:
+    """Dumps that were not compared, since they are of another attempt of the job or of an earlier moment."""
+    if not records.left_out:
+        return None
+    return Finding(
+        code="records.left_out",
+        severity=Severity.NOTICE,
+        summary="Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2]),
+        evidence=[Evidence(source="fr_dumps", quote=line[:400]) for line in records.left_out[:_MAX_EVIDENCE]],
+        attributes={"sets": len(records.left_out), "basis": "flight_records"},
     )
 
 
@@ -85,7 +133,13 @@ def overlap(records: Records) -> bool:
     return any(_common(group) for group in records.groups.values())
 
 
-def _common(group: Group) -> set[int]:
-    """Sequence numbers that all members which recorded anything share."""
-    sequences = [entries.keys() for entries in group.collectives.values() if entries]
-    return set.intersection(*map(set, sequences)) if len(sequences) > 1 else set()
+def _common(group: Group) -> range:
+    """The sequence numbers that all members which recorded anything share."""
+    recorded = [
+        (position.first_recorded, position.last_recorded)
+        for position in group.positions.values()
+        if position.first_recorded is not None and position.last_recorded is not None
+    ]
+    if len(recorded) < 2:
+        return range(0)
+    return range(max(first for first, _ in recorded), min(last for _, last in recorded) + 1)

@@ -1,160 +1,253 @@
-"""Findings about waiting: who is missing, who waits, and how waiting spreads from group to group."""
+"""Findings about waiting: who waits, whom all of it leads back to, and what nobody gets out of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.alignment.group_names import kind_of, label_of
 from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.sides import locations
-from ddx_tools.alignment.wait_chain import Chain, chain_of
-from ddx_tools.alignment.waits import Wait
+from ddx_tools.alignment.splits import splits_are_recorded
+from ddx_tools.alignment.wait_graph import Graph, State
+from ddx_tools.alignment.waits import Hold
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
+_MAX_PLACES = 64
 
 
-def waiting(records: Records, waits: list[Wait]) -> list[Finding]:
-    """All findings about waits, groups in order of their keys."""
-    chain = chain_of(waits)
-    findings: list[Finding] = []
-    by_collective: dict[tuple[str, int, str], list[Wait]] = {}
-    for wait in waits:
-        by_collective.setdefault((wait.group.key, wait.entry.seq, wait.entry.op), []).append(wait)
-    for _, together in sorted(by_collective.items()):
-        findings.append(_peers_wait(together))
-        if finding := _missing_ranks(records, together, chain):
-            findings.append(finding)
-        if finding := _all_entered(together):
-            findings.append(finding)
-    if chain is not None and len(chain.groups) > 1:
-        findings.append(_wait_chain(records, chain, waits))
-    return findings
+def waiting(records: Records, holds: list[Hold], graph: Graph | None, moving: bool) -> list[Finding]:
+    """All findings about waits, those of all groups of one kind together."""
+    findings = [_peers_wait(records, together) for together in _alike(hold for hold in holds)]
+    if graph is None:
+        return findings + _all_entered(holds)
+    findings += _waited_for(records, graph, moving)
+    if finding := _missing_ranks(records, graph):
+        findings.append(finding)
+    if len({hold.group.id for hold in graph.holds}) > 1:
+        findings.append(_wait_chain(records, graph))
+    return findings if graph.roots else findings + _all_entered(holds)
 
 
-def _peers_wait(together: list[Wait]) -> Finding:
-    group, seq, op = together[0].group, together[0].entry.seq, together[0].entry.op
-    known = [wait.wait_s for wait in together if wait.wait_s is not None]
+def _alike(holds: Iterable[Hold]) -> list[list[Hold]]:
+    """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
+    alike: dict[tuple[str, str], list[Hold]] = {}
+    for hold in holds:
+        alike.setdefault((kind_of(hold.group), "p2p" if hold.transfer else hold.op), []).append(hold)
+    return [alike[key] for key in sorted(alike)]
+
+
+def _peers_wait(records: Records, together: list[Hold]) -> Finding:
+    label = label_of(hold.group for hold in together)
+    p2p = together[0].transfer is not None
+    numbers = sorted({hold.seq for hold in together if hold.seq is not None})
+    known = [hold.wait_s for hold in together if hold.wait_s is not None]
     wait_s = max(known, default=None)
-    ranks = sorted(wait.rank for wait in together)
+    ranks = sorted({rank for hold in together for rank in hold.waiting})
     for_time = "" if wait_s is None else f" for {wait_s:.0f} s"
+    op = "/".join(sorted({hold.op.partition(" ")[0] for hold in together}))
+    which = f"collective {numbers[0]} of {label}" if len(numbers) == 1 else f"{len(numbers)} collectives of {label}"
     return Finding(
         code="collective.peers_wait",
         severity=Severity.WARNING,
         ranks=ranks,
-        group=group.label,
+        group=label,
         summary=f"{rank_list(ranks).capitalize()} {'are' if len(ranks) > 1 else 'is'} in {op} "
-        f"(collective {seq} of {group.label}){for_time}.",
-        evidence=_evidence([wait.entry for wait in together]),
-        locations=locations([wait.entry for wait in together]),
+        f"({label if p2p else which}){for_time}.",
+        evidence=_evidence(records, together),
+        locations=locations(_entries(records, together[:_MAX_PLACES])),
         attributes={
             "operation": op,
-            "seq": seq,
+            "kind": "p2p" if p2p else "collective",
+            "seq": numbers[0] if len(numbers) == 1 else None,
             "wait_s": None if wait_s is None else round(wait_s, 1),
             "basis": "flight_records",
         },
     )
 
 
-def _missing_ranks(records: Records, together: list[Wait], chain: Chain | None) -> Finding | None:
-    """The members that a collective waits for: absent, dated later, and not themselves waiting elsewhere."""
-    group, entry = together[0].group, together[0].entry
-    absent = sorted({rank for wait in together for rank in wait.missing})
-    ranks = [rank for rank in absent if chain is not None and rank in chain.roots]
-    if chain is None or not ranks:
+_WORDS: dict[State, str] = {
+    "outside": "and nothing of {their} own is pending",
+    "device_behind": "which called the operation, but {their} device never came to it",
+    "elsewhere": "which went another way than {their} peers",
+    "circle": "which {wait} for others that wait for {them}",
+    "no_record": "of which there is no record",
+    "stands_still": "whose record has what {their} peers finished still unfinished",
+}
+_MANY = {"their": "their", "wait": "wait", "them": "them"}
+_ONE = {"their": "its", "wait": "waits", "them": "it"}
+
+
+def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
+    """One finding for the roots of each state."""
+    undated = any(hold.undated for hold in graph.holds)
+    by_state: dict[State, list[int]] = {}
+    for rank, state in sorted(graph.roots.items()):
+        by_state.setdefault(state, []).append(rank)
+    findings = []
+    for state, ranks in sorted(by_state.items()):
+        direct = [hold for hold in graph.holds if {*hold.blockers, *hold.unknown} & set(ranks)]
+        own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
+        words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
+        findings.append(
+            Finding(
+                code="rank.waited_for",
+                severity=Severity.FAILURE,
+                ranks=ranks,
+                group=label_of([direct[0].group]) if direct else None,
+                summary=f"All waiting leads back to {rank_list(ranks)}, {words}"
+                + (": the waiting of " + rank_list(list(graph.victims)) if graph.victims else "")
+                + ".",
+                evidence=_evidence(records, direct) or [_silent(ranks)],
+                locations=locations([e for e in _entries(records, own[:_MAX_PLACES]) if e.rank in ranks]),
+                attributes={
+                    "state": state,
+                    "operation": (own if state == "circle" and own else direct)[0].op if direct else None,
+                    "waiting": len(graph.victims),
+                    "sole": len(by_state) == 1,
+                    "tie": graph.tie,
+                    "unmatched": state == "circle" and graph.told_by == "pairing",
+                    "circle_of_p2p": state == "circle" and graph.circle_of_transfers,
+                    "p2p": any(hold.transfer is not None for hold in direct),
+                    "simultaneous": "unknown" if undated else "yes",
+                    "moving": moving,
+                    "basis": "flight_records",
+                },
+            )
+        )
+    return findings
+
+
+def _missing_ranks(records: Records, graph: Graph) -> Finding | None:
+    """The collective that the most ranks wait in and that a root never entered."""
+    roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
+    direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
+    if not direct:
         return None
-    undated = any(wait.undated for wait in together)
-    last_calls = _last_entries(group, ranks)
+    hold = max(direct, key=lambda each: (len(each.waiting), -(each.seq or 0)))
+    group = hold.group
+    ranks = [rank for rank in hold.lacking if rank in roots]
+    last_calls = _last_entries(records, group, ranks)
     # In a small group one waits for one; over all groups it shows who is the exception.
-    balance = len(chain.victims) - len(chain.roots)
+    balance = len(graph.victims) - len(graph.roots)
     return Finding(
         code="collective.missing_ranks",
-        severity=Severity.FAILURE if balance >= 0 and not undated else Severity.WARNING,
+        severity=Severity.FAILURE if balance >= 0 and not hold.undated else Severity.WARNING,
         ranks=ranks,
         group=group.label,
-        summary=f"{rank_list(ranks).capitalize()} never entered {entry.op} (collective {entry.seq} of "
-        f"{group.label}), in which {rank_list([wait.rank for wait in together])} "
-        f"{'wait' if len(together) > 1 else 'waits'}.",
-        evidence=_evidence([together[0].entry]) + _last_of(records, group, ranks),
+        summary=f"{rank_list(ranks).capitalize()} never entered {hold.op} (collective {hold.seq} of "
+        f"{group.label}), in which {rank_list(sorted(hold.waiting))} "
+        f"{'wait' if len(hold.waiting) > 1 else 'waits'}.",
+        evidence=_evidence(records, [hold])[:1] + _last_of(records, group, ranks, last_calls),
         attributes={
-            "operation": entry.op,
-            "seq": entry.seq,
-            "missing": absent,
-            "waiting": sorted(wait.rank for wait in together),
+            "operation": hold.op,
+            "seq": hold.seq,
+            "missing": sorted(hold.lacking),
+            "waiting": sorted(hold.waiting),
             "last_seq": {str(rank): _last_seq(group, rank) for rank in ranks},
             "last_call": {str(last.rank): place.short() for last in last_calls if (place := last.location())},
             "minority": balance > 0,
-            "tie": balance == 0,
-            "simultaneous": "unknown" if undated else "yes",
+            "tie": balance == 0 or graph.tie,
+            "simultaneous": "unknown" if hold.undated else "yes",
             "basis": "flight_records",
         },
     )
 
 
-def _all_entered(together: list[Wait]) -> Finding | None:
-    """Every member is in the same operation and none gets out."""
-    group, entry = together[0].group, together[0].entry
-    ranks = sorted(wait.rank for wait in together)
-    if group.members is None or sorted(group.members) != ranks:
-        return None
-    known = [wait.wait_s for wait in together if wait.wait_s is not None]
+def _all_entered(holds: Sequence[Hold]) -> list[Finding]:
+    """Every member is in the same operation and none gets out; groups of one kind together."""
+    complete = [
+        hold
+        for hold in holds
+        if hold.transfer is None and hold.group.members is not None and {*hold.group.members} == hold.waiting.keys()
+    ]
+    return [_entered_together(together) for together in _alike(complete)]
+
+
+def _entered_together(together: list[Hold]) -> Finding:
+    entries = [entry for hold in together for entry in hold.entries()]
+    label = label_of(hold.group for hold in together)
+    known = [wait for hold in together for wait in hold.waiting.values() if wait is not None]
+    started = {entry.state == "started" for entry in entries}
     return Finding(
         code="collective.all_entered",
         severity=Severity.FAILURE,
-        ranks=ranks,
-        group=group.label,
-        summary=f"All members of {group.label} entered {entry.op} (collective {entry.seq}), and nobody finishes it.",
-        evidence=_evidence([wait.entry for wait in together]),
-        locations=locations([wait.entry for wait in together]),
+        ranks=sorted({rank for hold in together for rank in hold.waiting}),
+        group=label,
+        summary=f"All members of {label} entered {together[0].op} (collective {together[0].seq}), "
+        "and nobody finishes it.",
+        evidence=[entry.evidence() for entry in entries[:_MAX_EVIDENCE]],
+        locations=locations(entries[:_MAX_PLACES]),
         attributes={
             "complete": True,
-            "operation": entry.op,
-            "seq": entry.seq,
+            "operation": together[0].op,
+            "seq": together[0].seq,
+            "started": "all" if started == {True} else "none" if started == {False} else "some",
             "wait_s": round(min(known), 1) if known else None,
+            "splits": splits_are_recorded(entries) if together[0].op.startswith(("all_to_all", "alltoall")) else None,
+            "timeout_s": entries[0].timeout_ms / 1000 if entries[0].timeout_ms else None,
             "basis": "flight_records",
         },
     )
 
 
-def _wait_chain(records: Records, chain: Chain, waits: list[Wait]) -> Finding:
-    entries = [wait.entry for wait in waits if wait.blockers]
-    silent = [rank for rank in chain.roots if rank not in records.ranks]
+def _wait_chain(records: Records, graph: Graph) -> Finding:
+    roots = sorted(graph.roots)
+    silent = [rank for rank in roots if rank not in records.ranks]
+    back = f", and all of it leads back to {rank_list(roots)}" if roots else ""
     return Finding(
         code="collective.wait_chain",
-        severity=Severity.WARNING if silent else Severity.FAILURE,
-        ranks=list(chain.roots),
-        summary=f"{rank_list(list(chain.victims)).capitalize()} wait in several groups, "
-        f"and all of it leads back to {rank_list(list(chain.roots))}"
-        f"{', of which no record says more' if silent else ''}.",
-        evidence=_evidence(entries),
+        severity=Severity.WARNING if silent or not roots else Severity.FAILURE,
+        ranks=roots,
+        summary=f"{rank_list(list(graph.victims)).capitalize()} wait in several groups"
+        f"{back}{', of which no record says more' if silent else ''}.",
+        evidence=_evidence(records, graph.holds) or [Evidence(source="fr_entries", quote=graph.sentences[0])],
         attributes={
-            "chain": list(chain.sentences),
-            "roots": list(chain.roots),
-            "victims": list(chain.victims),
-            "cycles": [list(cycle) for cycle in chain.cycles],
+            "chain": list(graph.sentences),
+            "roots": roots,
+            "victims": list(graph.victims),
             "without_record": silent,
-            "groups": sorted({wait.group.label for wait in waits if wait.blockers}),
+            "groups": sorted({hold.group.label for hold in graph.holds})[:_MAX_PLACES],
             "basis": "flight_records",
         },
     )
 
 
-def _evidence(entries: list[Entry]) -> list[Evidence]:
-    return [entry.evidence() for entry in entries[:_MAX_EVIDENCE]]
+def _entries(records: Records, holds: Sequence[Hold]) -> list[Entry]:
+    """The entries of the ranks in some operations; those of transfers are looked up."""
+    found = [entry for hold in holds for entry in hold.entries()]
+    transfers = [hold.transfer for hold in holds[:_MAX_PLACES] if hold.transfer is not None]
+    return found + records.entries_of([(t.rank, t.group_id, t.record_id) for t in transfers])
 
 
-def _last_entries(group: Group, ranks: list[int]) -> list[Entry]:
+def _evidence(records: Records, holds: Sequence[Hold]) -> list[Evidence]:
+    return [entry.evidence() for entry in _entries(records, holds[:_MAX_EVIDENCE])[:_MAX_EVIDENCE]]
+
+
+def _silent(ranks: list[int]) -> Evidence:
+    return Evidence(source="fr_dumps", quote=f"no record of {rank_list(ranks)}")
+
+
+def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
     """The last collective of the group that each rank did enter: from there on it went another way."""
-    return [group.collectives[rank][max(group.collectives[rank])] for rank in ranks if group.collectives.get(rank)]
+    last = {rank: group.positions[rank].last_recorded for rank in ranks if rank in group.positions}
+    wanted = [f"(rank = {rank} AND seq = {seq})" for rank, seq in last.items() if seq is not None][:_MAX_PLACES]
+    if not wanted:
+        return []
+    entries = records.entries(group, f"NOT is_p2p AND op <> 'coalesced' AND ({' OR '.join(wanted)})")
+    return list({entry.rank: entry for entry in entries}.values())
 
 
 def _last_seq(group: Group, rank: int) -> int:
-    entries = group.collectives.get(rank, {})
-    return max([*entries, group.last_enqueued.get(rank, 0)])
+    position = group.positions.get(rank)
+    return (position.entered if position else None) or 0
 
 
-def _last_of(records: Records, group: Group, ranks: list[int]) -> list[Evidence]:
+def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]) -> list[Evidence]:
     """Where each missing rank's record ends."""
-    entries = _last_entries(group, ranks)[:_MAX_EVIDENCE]
-    silent = [rank for rank in ranks if not group.collectives.get(rank)][:_MAX_EVIDENCE]
-    return [entry.evidence() for entry in entries] + [
+    seen = {entry.rank for entry in last}
+    silent = [rank for rank in ranks if rank not in seen and rank in records.ranks][:_MAX_EVIDENCE]
+    return [entry.evidence() for entry in last[:_MAX_EVIDENCE]] + [
         Evidence(source=records.ranks[rank].source, quote=f"rank {rank} recorded nothing in {group.label}")
         for rank in silent
     ]

@@ -1,123 +1,165 @@
-"""Who waits in what: operations that are not finished, and the members that never entered them.
+"""What keeps ranks waiting: for each operation that some are in and nobody gets out of, who is not in it, and why.
 
-A rank whose own deviation put it where it waits (the minority of a mismatch, the rank with an extra call)
-waits for nobody here: its peers did what the program says, and it is they who wait for it.
+A rank whose own deviation put it where it is (the minority of a mismatch, the rank with an extra call) waits for
+nobody here: its peers did what the program says, and it is they who wait for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 
-from ddx_tools.alignment.comparable import completes_together
+from ddx_tools.alignment.fronts import Front, Fronts
 from ddx_tools.alignment.records import SETTLED_S, Entry, Group, Records
+from ddx_tools.alignment.transfers import Transfer
 
 _NS = 1e9
 
 
-@dataclass(frozen=True)
-class Wait:
-    """One rank inside one operation of one group, and what its peers' records say about it."""
+@dataclass
+class Hold:
+    """One operation, the ranks in it, and those that keep them there."""
 
     group: Group
-    entry: Entry
-    wait_s: float | None
-    """From the call to the moment of the dump; None if the dump's time is unknown."""
-    missing: tuple[int, ...]
-    """Members that had not entered it when their record was taken, clearly later than this call."""
-    elsewhere: tuple[int, ...]
-    """Members that recorded another operation under this number, against a majority if there is one."""
-    unknown: tuple[int, ...]
-    """Members without a usable record."""
-    too_early: tuple[int, ...]
-    """Members whose record was taken too early to tell."""
-    undated: bool
-    """Some member in `missing` has a record of unknown time."""
-
-    @property
-    def rank(self) -> int:
-        """The rank that waits."""
-        return self.entry.rank
+    op: str
+    seq: int | None
+    """Sequence number of the collective; None for a transfer."""
+    waiting: dict[int, float | None] = field(default_factory=dict)
+    """Rank to seconds from its call to the moment of its dump; None if the dump's time is unknown."""
+    fronts: dict[int, Front] = field(default_factory=dict)
+    """Where each of these is."""
+    transfer: Transfer | None = None
+    lacking: tuple[int, ...] = ()
+    """Ranks that had not called it when their record was taken."""
+    behind: tuple[int, ...] = ()
+    """Ranks that called it, but are in something older, or their device never came to it."""
+    elsewhere: tuple[int, ...] = ()
+    """Ranks that called another operation in its place, against a majority if there is one."""
+    unknown: tuple[int, ...] = ()
+    """Ranks without a record."""
+    too_early: tuple[int, ...] = ()
+    """Ranks whose record was taken too early to tell."""
+    by_deviation: bool = False
+    """The rank in it got there by its own deviation, and waits for nobody."""
+    undated: bool = False
+    """Some rank in `lacking` has a record of unknown time."""
 
     @property
     def blockers(self) -> tuple[int, ...]:
-        """The ranks this one waits for, as far as the records tell."""
-        return tuple(sorted({*self.missing, *self.elsewhere, *self.unknown}))
+        """The ranks with a record that keep the others waiting."""
+        return tuple(sorted({*self.lacking, *self.behind, *self.elsewhere}))
+
+    @property
+    def wait_s(self) -> float | None:
+        """The longest wait that is known."""
+        return max((wait for wait in self.waiting.values() if wait is not None), default=None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody of its members is missing: they are all in it."""
+        return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
+
+    def entries(self) -> list[Entry]:
+        """The entries of the ranks that wait in a collective."""
+        return [front.entry for front in self.fronts.values() if front.entry is not None]
 
 
-def find_waits(records: Records, deviating: Mapping[str, Set[int]]) -> list[Wait]:
-    """The oldest unfinished collective of each rank and group, if the rank was in it for more than a moment.
-
-    `deviating`: by group key, the ranks that an earlier mismatch or shift singles out.
-    """
-    waits = []
-    for group in records.groups.values():
-        for entries in group.collectives.values():
-            pending = next((entry for entry in entries.values() if not entry.done), None)
-            if pending is None:
+def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]]) -> list[Hold]:
+    """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates."""
+    patience_s = max(SETTLED_S, 2 * records.longest_s)
+    holds: dict[tuple[int, int, str], Hold] = {}
+    others: list[Hold] = []
+    for rank, mine in fronts.of.items():
+        for front in mine:
+            wait_s = _wait_s(records, rank, front.created_ns)
+            if wait_s is not None and wait_s < patience_s:
                 continue
-            wait_s = _wait_s(records, pending)
-            if wait_s is None or wait_s >= SETTLED_S:
-                waits.append(_wait(records, group, pending, wait_s, deviating.get(group.key, frozenset())))
-    return waits
+            if front.entry is None:
+                others += _of_transfers(records, fronts, rank, front, wait_s)
+                continue
+            hold = Hold(front.group, front.entry.op, front.entry.seq)
+            if rank in deviating.get(front.group.id, ()):
+                hold.by_deviation = True
+                others.append(hold)
+            else:
+                hold = holds.setdefault((front.group.id, front.entry.seq, front.entry.op), hold)
+            hold.waiting[rank] = wait_s
+            hold.fronts[rank] = front
+    for hold in _of_unseen(records, fronts):
+        key = (hold.group.id, hold.seq or 0, hold.op)
+        if key in holds:
+            holds[key].waiting.update(hold.waiting)
+        else:
+            others.append(hold)
+    for hold in holds.values():
+        _find_absent(records, fronts, hold, deviating.get(hold.group.id, frozenset()))
+    return [*holds.values(), *others]
 
 
-def _wait_s(records: Records, entry: Entry) -> float | None:
-    taken = records.ranks[entry.rank].taken_ns
-    if taken is None or entry.created_ns is None:
+def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
+    """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings."""
+    callers: dict[tuple[int, int], list[int]] = {}
+    for rank, called in fronts.called.items():
+        for group, seq in called:
+            callers.setdefault((group.id, seq), []).append(rank)
+    for (group_id, seq), ranks in sorted(callers.items()):
+        group = records.groups[group_id]
+        lacking = [
+            member
+            for member in group.ranks()
+            if member in records.ranks and group.entered(member, seq) is False and not group.is_overtaken(member)
+        ]
+        entry = next(iter(group.at.get(seq, {}).values()), None)
+        if lacking:
+            hold = Hold(group, entry.op if entry else "a collective", seq, dict.fromkeys(ranks), lacking=tuple(lacking))
+            hold.undated = any(records.ranks[rank].taken_ns is None for rank in lacking)
+            yield hold
+
+
+def _wait_s(records: Records, rank: int, created_ns: int | None) -> float | None:
+    taken = records.ranks[rank].taken_ns
+    if taken is None or created_ns is None:
         return None
-    return max(0.0, (taken - entry.created_ns) / _NS)
+    return max(0.0, (taken - created_ns) / _NS)
 
 
-def _wait(records: Records, group: Group, entry: Entry, wait_s: float | None, deviating: Set[int]) -> Wait:
-    found: dict[str, list[int]] = {"missing": [], "elsewhere": [], "unknown": [], "too_early": []}
-    undated = False
-    for member in group.ranks() if entry.rank not in deviating else ():
-        if member == entry.rank:
-            continue
-        where = _where(records, group, member, entry)
-        if where == "elsewhere" and deviating and member not in deviating:
-            continue
-        if where is not None:
-            found[where].append(member)
-        undated = undated or (where == "missing" and _margin_s(records, member, entry) is None)
-    return Wait(
-        group,
-        entry,
-        wait_s,
-        missing=tuple(found["missing"]),
-        elsewhere=tuple(found["elsewhere"]),
-        unknown=tuple(found["unknown"]),
-        too_early=tuple(found["too_early"]),
-        undated=undated,
-    )
+def _find_absent(records: Records, fronts: Fronts, hold: Hold, deviating: Set[int]) -> None:
+    """Sort the members that are not in it. Whoever called last gives the others the least time to come."""
+    last = max(hold.entries(), key=lambda entry: entry.created_ns or 0)
+    found: dict[str, list[int]] = {"lacking": [], "behind": [], "elsewhere": [], "unknown": [], "too_early": []}
+    for member in hold.group.ranks():
+        if member not in hold.waiting:
+            where = _where(records, fronts, hold.group, member, last)
+            if where is not None and not (where == "elsewhere" and deviating and member not in deviating):
+                found[where].append(member)
+    if deviating and not any(found.values()):
+        # All are in it, and some of them with another size or another call.
+        found["elsewhere"] = [rank for rank in hold.group.at[last.seq] if rank in deviating]
+    hold.undated = any(_margin_s(records, member, last) is None for member in found["lacking"])
+    for name, ranks in found.items():
+        setattr(hold, name, tuple(ranks))
 
 
-def _where(records: Records, group: Group, member: int, entry: Entry) -> str | None:
-    """Where a member is as seen from a rank that waits in `entry`; None if it is in the same operation."""
-    theirs = group.collectives.get(member, {}).get(entry.seq)
-    if theirs is not None:
-        return "elsewhere" if theirs.op != entry.op else None
-    entered = _entered(records, group, member, entry.seq)
-    if entered is None:
+def _where(records: Records, fronts: Fronts, group: Group, member: int, entry: Entry) -> str | None:
+    """Where a member is as seen from ranks that wait in `entry`; None if it does not keep them waiting."""
+    if member not in records.ranks:
         return "unknown"
+    theirs = group.at[entry.seq].get(member)
+    if theirs is not None:
+        if theirs.op != entry.op:
+            return "elsewhere"
+        return None if theirs.done or fronts.is_in(member, group.id, entry.seq) else "behind"
+    entered = group.entered(member, entry.seq)
+    idle = fronts.status[member] == "idle"
     if entered:
-        return None
+        # The counter knows of it and the ring does not: it is behind what its rank is in, or finished long ago.
+        return None if idle else "behind"
+    if entered is None and records.ranks[member].wrapped and not idle:
+        return "behind"
     margin = _margin_s(records, member, entry)
-    if is_stale(records, group, member) or (margin is not None and margin < SETTLED_S):
+    if group.is_overtaken(member) and fronts.status[member] != "finished_by_peers":
         return "too_early"
-    return "missing"
-
-
-def _entered(records: Records, group: Group, member: int, seq: int) -> bool | None:
-    """Whether a member entered a collective; a complete record without an entry of the group says no."""
-    record = records.ranks.get(member)
-    if record is None:
-        return None
-    entered = group.entered(member, seq)
-    if entered is None and not record.wrapped and not record.only_active:
-        return False
-    return entered
+    return "too_early" if margin is not None and margin < SETTLED_S else "lacking"
 
 
 def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
@@ -125,24 +167,35 @@ def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
     record = records.ranks[member]
     if entry.created_ns is None:
         return None
+    called = records.true_ns(entry.rank, entry.created_ns)
     if record.taken_ns is not None:
-        return (record.taken_ns - entry.created_ns) / _NS
+        return (records.true_ns(member, record.taken_ns) - called) / _NS
     # An undated dump was taken at or after the last thing that it mentions.
-    latest = record.latest_sign_ns
-    if latest is not None and (latest - entry.created_ns) / _NS >= SETTLED_S:
-        return (latest - entry.created_ns) / _NS
+    if record.latest_sign_ns is not None:
+        margin = (records.true_ns(member, record.latest_sign_ns) - called) / _NS
+        return margin if margin >= SETTLED_S else None
     return None
 
 
-def is_stale(records: Records, group: Group, member: int) -> bool:
-    """Whether a peer finished a collective that needed this member, and the member's record lacks it.
-
-    Then the record was taken earlier: its absence from anything later proves nothing.
-    """
-    for rank, entries in group.collectives.items():
-        if rank == member:
-            continue
-        finished = [seq for seq, entry in entries.items() if entry.done and completes_together(entry.op)]
-        if finished and _entered(records, group, member, max(finished)) is False:
-            return True
-    return False
+def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Hold]:
+    """One hold for each transfer of the front whose other end is not there; one for all if everything is there."""
+    found = []
+    for transfer in front.transfers:
+        hold = Hold(front.group, transfer.words, None, {rank: wait_s}, {rank: front}, transfer)
+        peer = transfer.peer
+        if peer not in records.ranks:
+            hold.unknown = (peer,)
+        else:
+            ends = fronts.pending[transfer.direction]
+            mine = ends[rank].index(transfer)
+            theirs = ends.get(peer, [])
+            if len(theirs) <= mine:
+                seen = fronts.status[peer] != "unseen"
+                hold.lacking, hold.behind = ((peer,), ()) if seen else ((), (peer,))
+            elif theirs[mine].elements != transfer.elements:
+                hold.lacking = (peer,)  # What stands there in its place is another transfer.
+            elif not fronts.is_in_transfer(theirs[mine]):
+                hold.behind = (peer,)
+        found.append(hold)
+    held = [hold for hold in found if not hold.is_complete]
+    return held or found[:1]

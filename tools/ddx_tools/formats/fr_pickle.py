@@ -1,55 +1,41 @@
-"""A pickle reader for data that anybody may have written: containers, strings and numbers, nothing else.
+"""A reader of pickled flight records that never unpickles: it can build lists, dicts, strings and numbers only.
 
-Flight records are pickles (torch/csrc/jit/serialization/pickler.cpp, protocol 2), and a pickle is a program.
-Refusing classes in `find_class` is not enough: extension codes bypass it once cached, a `LONG_BINPUT` with a
-huge index allocates gigabytes, and a tuple nested 150,000 deep crashes the interpreter when it is hashed.
-So the opcodes are checked first, and only a program of harmless ones reaches the C unpickler.
+Flight records are pickles (torch/csrc/jit/serialization/pickler.cpp, protocol 2), and a pickle is a program. This
+is an interpreter of the few opcodes that plain data needs; whatever else a file holds is refused by name.
 
-The check runs at the speed of `re`: runs of fixed-size opcodes are one match, and only strings, whose length
-a regular expression cannot follow, cost a step in Python. Torch writes each distinct string once.
+Interpreting every opcode would take too long for thousands of ranks, so entries are read by templates
+(fr_templates.py) where they can be. Where an entry does not match, it brings a new string, mostly in its call path,
+which comes first: that is interpreted, and the rest matched again.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-import re
+import struct
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NoReturn
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.fr_templates import Template, template_of
 
 MAX_BYTES = 64 << 20
 """Largest pickle that is read. 2,000 entries with 20 frames each are under 1 MiB."""
 
-MAX_CONTAINERS = 2_000_000
-"""Most lists and dicts in one pickle: bounds what a small file of empty containers can allocate (~0.5 GB)."""
+MAX_OPERATIONS = 10_000_000
+"""Most opcodes that are interpreted: bounds time (seconds) and memory (some 64 bytes each) of a hostile file."""
 
-MAX_TUPLES = 50_000
-"""Most tuples in one pickle (an entry holds one). Hashing nested tuples uses 80 bytes of C stack a level:
-100,000 levels pass on an 8 MiB stack, 150,000 crash the interpreter (CPython 3.11)."""
+MAX_ENTRIES = 500_000
+"""Most entries of one record. As torch writes them, no more of them are in `MAX_BYTES`."""
 
-MAX_MEMO_INDEX = 4 << 20
-"""Largest index of an explicit memo slot: the C unpickler allocates 16 bytes for every slot up to it."""
+READ = object()
+"""Stands in the list of entries for one that a template has read."""
 
-_BUFFER_BYTES = 1 << 16
-
-_LONG = b"|".join(b"\\x%02x.{%d}" % (n, n) for n in range(9))
-
-_FIXED_RUN = re.compile(
-    rb"(?:h."  # BINGET
-    rb"|K."  # BININT1
-    rb"|q."  # BINPUT
-    rb"|[()\]}NaesutN\x85\x86\x87\x88\x89\x94]"  # MARK, containers, APPEND, SETITEM, TUPLE, MEMOIZE, …
-    rb"|[Jj].{4}"  # BININT, LONG_BINGET
-    rb"|M.{2}"  # BININT2
-    rb"|\x8a(?:" + _LONG + rb")"  # LONG1 of at most 64 bits: wider keys could be made to collide
-    rb"|G.{8}"  # BINFLOAT
-    rb"|\x95.{8}"  # FRAME
-    rb")*+",
-    re.DOTALL,
-)
-
-_BINUNICODE, _SHORT_BINUNICODE, _LONG_BINPUT, _STOP = b"X"[0], 0x8C, b"r"[0], b"."[0]
+_HEADER_BYTES = 2
+_MAX_TEMPLATES = 4
+_MAX_LESSONS = 8
+"""Kinds of entries that are tried as templates: not every entry makes one."""
+_MAX_KEYS = 64
 
 _REFUSED = {
     "c": "GLOBAL",
@@ -68,88 +54,293 @@ _REFUSED = {
 }
 
 
-class _Builtins(pickle.Unpickler):
-    """The C unpickler without a way to name anything: the second lock behind the check of the opcodes."""
+@dataclass(frozen=True)
+class Scanned:
+    """A pickle's value, and the entries that templates have read: `READ` stands for them in the value."""
 
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"refused to load {module}.{name}"[:200])
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("refused a persistent id")
+    value: Any
+    templates: tuple[Template, ...]
+    decode: Callable[[bytes], list[Any]]
+    """The values that the raw bytes of a column stand for, one for each of its keys."""
 
 
 def load(data: bytes) -> Any:
-    """The value of a pickle of builtin containers, strings, numbers, booleans and None.
+    """The value of a pickle of lists, tuples, strings, numbers, booleans, None and dicts with strings as keys.
 
     Raises `UnreadableInput` for anything else: other opcodes, truncation, limits exceeded. Runs no code of
     the pickle, whatever it holds.
     """
-    _check(data)
-    try:
-        # Without a buffer to peek into, the unpickler would read opcode by opcode through Python calls.
-        return _Builtins(io.BufferedReader(io.BytesIO(data), _BUFFER_BYTES)).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-    ) as error:
-        raise UnreadableInput(f"not a readable pickle: {str(error)[:200] or type(error).__name__}") from None
+    return _Interpreter(data, {}, ()).run()
 
 
-def _check(data: bytes) -> None:
-    """Walk the opcodes once; return only if all of them are harmless and within the limits."""
-    size = len(data)
-    if size > MAX_BYTES:
-        raise UnreadableInput(f"a pickle of {size} bytes is larger than the {MAX_BYTES} that are read")
-    if size < 2 or data[0] != 0x80:
-        raise UnreadableInput("not a pickle of protocol 2 or later")
-    if data[1] not in (2, 3, 4, 5):
-        raise UnreadableInput(f"unknown pickle protocol {data[1]}")
-    position = 2
-    containers = tuples = 0
-    run = _FIXED_RUN.match
-    while position < size:
-        end = run(data, position).end()  # type: ignore[union-attr]  # matches the empty run too
-        if end > position:
-            # Bytes of arguments are counted too: an overestimate, and the limits leave room for it.
-            containers += data.count(b"}", position, end) + data.count(b"]", position, end)
-            tuples += data.count(b"\x86", position, end) + data.count(b"t", position, end)
-            tuples += data.count(b"\x85", position, end) + data.count(b"\x87", position, end)
-            if containers > MAX_CONTAINERS or tuples > MAX_TUPLES:
-                raise UnreadableInput("more nested containers than a flight record can hold")
-            position = end
-            continue
-        position = _after_counted(data, position)
-        if position < 0:
-            return
-    raise UnreadableInput(f"the pickle is truncated: it ends after {size} bytes without its end mark")
+def scan(data: bytes, kinds: Mapping[str, str], integers: Collection[str]) -> Scanned:
+    """The value of a pickled dump, its entries read by templates where they fit. Raises as `load` does.
+
+    `kinds`: for each key of an entry that is wanted, a name for the column; neighbouring keys of one name share it.
+    `integers`: the columns of which templates read integers and None only.
+    """
+    interpreter = _Interpreter(data, kinds, integers)
+    value = interpreter.run()
+    # Else an entry was read and then thrown away: no recorder writes that, and nobody knows what it would mean.
+    entries = value.get("entries") if type(value) is dict else None
+    if interpreter.rows != (entries.count(READ) if type(entries) is list else 0):
+        raise UnreadableInput("the pickle is damaged: it takes back entries that it gave")
+    return Scanned(value, tuple(interpreter.templates), interpreter.decode)
 
 
-def _after_counted(data: bytes, position: int) -> int:
-    """The position behind an opcode whose length or argument needs a look; -1 behind the end mark."""
-    opcode = data[position]
-    if opcode == _BINUNICODE and position + 5 <= len(data):
-        end = position + 5 + int.from_bytes(data[position + 1 : position + 5], "little")
-    elif opcode == _SHORT_BINUNICODE and position + 2 <= len(data):
-        end = position + 2 + data[position + 1]
-    elif opcode == _LONG_BINPUT and position + 5 <= len(data):
-        end = position + 5
-        if int.from_bytes(data[position + 1 : end], "little") > MAX_MEMO_INDEX:
-            raise UnreadableInput(f"memo index out of bounds at byte {position}")
-    elif opcode == _STOP:
+class _Interpreter:
+    """The pickle machine: a stack, marks on it, and the memo."""
+
+    def __init__(self, data: bytes, kinds: Mapping[str, str], integers: Collection[str]) -> None:
+        size = len(data)
+        if size > MAX_BYTES:
+            raise UnreadableInput(f"a pickle of {size} bytes is larger than the {MAX_BYTES} that are read")
+        if size < _HEADER_BYTES or data[0] != 0x80:
+            raise UnreadableInput("not a pickle of protocol 2 or later")
+        if data[1] not in (2, 3, 4, 5):
+            raise UnreadableInput(f"unknown pickle protocol {data[1]}")
+        self.templates: list[Template] = []
+        self._data = data
+        self._kinds = kinds
+        self._integers = integers
+        self._memo: list[Any] = []
+        self._interpreted: dict[bytes, Any] = {}
+        self._lessons = _MAX_LESSONS if kinds else 0
+
+    @property
+    def rows(self) -> int:
+        """How many entries templates have read."""
+        return sum(len(template.rows) for template in self.templates)
+
+    def run(self) -> Any:
+        """The value of the whole pickle."""
+        stack = self._interpret(self._data, _HEADER_BYTES)
+        if len(stack) != 1:
+            raise UnreadableInput(f"not a readable pickle: it leaves {len(stack)} values")
+        return stack[0]
+
+    def decode(self, raw: bytes) -> list[Any]:
+        """The values of a column's raw bytes, which refer to strings that the dump defined."""
+        if raw in self._interpreted:
+            return [self._interpreted[raw]]
+        return self._interpret(raw + b".", 0)[::2]
+
+    def _interpret(self, data: bytes, position: int) -> list[Any]:
+        try:
+            return self._execute(data, position)
+        except (IndexError, struct.error):
+            if data.endswith(b"."):
+                raise UnreadableInput("the pickle is damaged: it uses a value that it never gave") from None
+            raise UnreadableInput(
+                f"the pickle is truncated: it ends after {len(data)} bytes without its end mark"
+            ) from None
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UnreadableInput(f"not a readable pickle: {str(error)[:200]}") from None
+
+    def _execute(self, data: bytes, position: int) -> list[Any]:
+        """The stack at the end mark. One branch an opcode, the frequent ones first: calls would double the time."""
+        stack: list[Any] = []
+        marks: list[int] = []
+        memo, push = self._memo, stack.append
+        limit = MAX_OPERATIONS
+        while True:
+            limit -= 1
+            opcode = data[position]
+            position += 1
+            if opcode == 0x68:  # h BINGET
+                push(memo[data[position]])
+                position += 1
+            elif opcode == 0x6A:  # j LONG_BINGET
+                push(memo[_U32(data, position)[0]])
+                position += 4
+            elif opcode == 0x4B:  # K BININT1
+                push(data[position])
+                position += 1
+            elif opcode == 0x28:  # ( MARK
+                marks.append(len(stack))
+            elif opcode == 0x5D:  # ] EMPTY_LIST
+                push([])
+            elif opcode == 0x65:  # e APPENDS
+                start = marks.pop()
+                items = stack[start:]
+                del stack[start:]
+                _list(stack).extend(items)
+                if len(marks) == 3 and self.templates and len(stack) == marks[2] + 2 and _in_entries(stack, marks):
+                    after = self._match_rest(data, position, stack, marks[2] - 1)
+                    if after >= position:
+                        position = after
+                        stack[marks.pop() - 1 :] = [READ]
+            elif opcode == 0x58:  # X BINUNICODE
+                size = _U32(data, position)[0]
+                position += 4 + size
+                push(_text(data, position - size, position))
+            elif opcode == 0x71:  # q BINPUT
+                _put(memo, data[position], stack[-1])
+                position += 1
+            elif opcode == 0x72:  # r LONG_BINPUT
+                _put(memo, _U32(data, position)[0], stack[-1])
+                position += 4
+            elif opcode == 0x7D:  # } EMPTY_DICT
+                if len(marks) == 2 and self.templates and _in_entries(stack, marks):
+                    after = self._match(data, position - 1, stack)
+                    if after >= position:
+                        position = after
+                        continue
+                push({})
+            elif opcode == 0x75:  # u SETITEMS
+                start = marks.pop()
+                items = stack[start:]
+                del stack[start:]
+                _fill(_dict(stack), items)
+                if len(marks) == 2 and self._lessons and _in_entries(stack, marks):
+                    self._learn(stack[-1])
+            elif opcode == 0x4E:  # N NONE
+                push(None)
+            elif opcode == 0x88:  # NEWTRUE
+                push(True)
+            elif opcode == 0x89:  # NEWFALSE
+                push(False)
+            elif opcode == 0x4A:  # J BININT
+                push(_I32(data, position)[0])
+                position += 4
+            elif opcode == 0x4D:  # M BININT2
+                push(_U16(data, position)[0])
+                position += 2
+            elif opcode == 0x8A:  # LONG1, of at most 64 bits
+                size = data[position]
+                position += 1 + size
+                if size > 8 or position > len(data):
+                    raise UnreadableInput(f"the pickle is damaged at byte {position}: an integer of {size} bytes")
+                push(int.from_bytes(data[position - size : position], "little", signed=True))
+            elif opcode == 0x86:  # TUPLE2
+                stack[-2:] = [_pair(stack)]
+            elif opcode == 0x2E:  # . STOP
+                if marks:
+                    raise UnreadableInput("the pickle is damaged: it ends within a list or a dictionary")
+                return stack
+            elif opcode == 0x94:  # MEMOIZE
+                memo.append(stack[-1])
+            elif opcode == 0x8C:  # SHORT_BINUNICODE
+                size = data[position]
+                position += 1 + size
+                push(_text(data, position - size, position))
+            elif opcode == 0x47:  # G BINFLOAT
+                push(_F64(data, position)[0])
+                position += 8
+            elif opcode == 0x61:  # a APPEND
+                item = stack.pop()
+                _list(stack).append(item)
+            elif opcode == 0x73:  # s SETITEM
+                items = stack[-2:]
+                del stack[-2:]
+                _fill(_dict(stack), items)
+            elif opcode == 0x29:  # ) EMPTY_TUPLE
+                push(())
+            elif opcode in _TUPLES:  # TUPLE, TUPLE1, TUPLE3
+                start = marks.pop() if opcode == 0x74 else len(stack) - _TUPLES[opcode]
+                if start < 0:
+                    raise IndexError
+                stack[start:] = [tuple(stack[start:])]
+            elif opcode == 0x95:  # FRAME: a hint of protocol 4 for readers of streams
+                position += 8
+            else:
+                _refuse(data, position - 1)
+            if limit < 0:
+                raise UnreadableInput(f"more than {MAX_OPERATIONS} operations: more than a flight record can need")
+
+    def _match(self, data: bytes, position: int, stack: list[Any]) -> int:
+        """Read entries from `position` on by templates; the position behind them, or -1 if none fits."""
+        for template in self.templates:
+            match = template.expression.match
+            found = match(data, position)
+            if found is None:
+                continue
+            add, before, room = template.rows.append, len(template.rows), MAX_ENTRIES - self.rows
+            while found is not None:
+                room -= 1
+                if room < 0:
+                    raise UnreadableInput(f"more than {MAX_ENTRIES} entries: more than a flight record can hold")
+                add(found.groups())
+                position = found.end()
+                found = match(data, position)
+            stack.extend(repeat(READ, len(template.rows) - before))
+            return position
         return -1
-    else:
-        end = _refuse(data, position)
+
+    def _match_rest(self, data: bytes, position: int, stack: list[Any], entry: int) -> int:
+        """Read what follows the first value of the entry at `entry`; the position behind the entry, or -1."""
+        if type(stack[entry]) is not dict or stack[entry]:
+            return -1
+        key, value = stack[-2:]
+        for template in self.templates:
+            found = template.rest and template.keys[0] == key and template.rest.match(data, position)
+            if found:
+                # The value stands in its column under a name of its own: its bytes define strings, and so are no value.
+                name = b"#%d" % len(self._interpreted)
+                self._interpreted[name] = value
+                template.rows.append((name, *found.groups()))
+                return found.end()
+        return -1
+
+    def _learn(self, entry: dict[Any, Any]) -> None:
+        """Make a template of an entry that was interpreted, unless there is one of its keys."""
+        if len(entry) > _MAX_KEYS or len(self.templates) == _MAX_TEMPLATES:
+            return
+        keys = tuple(entry)
+        if not any(template.keys == keys for template in self.templates):
+            self._lessons -= 1
+            references = {value: index for index, value in enumerate(self._memo) if type(value) is str}
+            if template := template_of(entry, references, self._kinds, self._integers):
+                self.templates.append(template)
+
+
+_U16, _U32, _I32, _F64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<i", ">d"))
+_TUPLES = {0x74: 0, 0x85: 1, 0x87: 3}
+
+
+def _in_entries(stack: list[Any], marks: list[int]) -> bool:
+    """Whether the innermost open list is the value of the key `entries` of the outermost dictionary."""
+    at = marks[1]
+    return marks[0] == 1 and at >= 3 and type(stack[at - 1]) is list and stack[at - 2] == "entries"
+
+
+def _text(data: bytes, start: int, end: int) -> str:
     if end > len(data):
-        raise UnreadableInput(f"the pickle is truncated: a string at byte {position} runs past the end")
-    return end
+        raise IndexError
+    return data[start:end].decode("utf-8", "replace")
+
+
+def _list(stack: list[Any]) -> list[Any]:
+    top = stack[-1]
+    if type(top) is not list:
+        raise UnreadableInput("the pickle is damaged: it appends to what is no list")
+    return top
+
+
+def _dict(stack: list[Any]) -> dict[Any, Any]:
+    top = stack[-1]
+    if type(top) is not dict:
+        raise UnreadableInput("the pickle is damaged: it sets items of what is no dictionary")
+    return top
+
+
+def _fill(target: dict[Any, Any], items: list[Any]) -> None:
+    """Keys are strings. Hashing a tuple of shared tuples can take for ever, and numbers can be made to collide."""
+    keys = items[::2]
+    if len(items) % 2 or not all(type(key) is str for key in keys):
+        raise UnreadableInput("the pickle holds a dictionary whose keys are no text: not a flight record")
+    target.update(zip(keys, items[1::2], strict=True))
+
+
+def _put(memo: list[Any], index: int, value: Any) -> None:
+    """Every pickler counts: a slot that is far off would cost memory, one that is given twice is ambiguous."""
+    if index != len(memo):
+        raise UnreadableInput(f"the pickle is damaged: value {index} follows value {len(memo) - 1}")
+    memo.append(value)
+
+
+def _pair(stack: list[Any]) -> tuple[Any, Any]:
+    return (stack[-2], stack[-1])
 
 
 def _refuse(data: bytes, position: int) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/|/lib(64)?/python\d+\.\d+/|^<frozen |^<(string|stdin|unknown|eval_with_key)"
@@ -25,6 +26,7 @@ _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
 }  # fmt: skip
 
 
+@lru_cache(16384)
 def is_user_file(file: str) -> bool:
     """Whether a source file is the user's: not an installed package, the standard library, generated or C code."""
     path = file.replace("\\", "/")

@@ -49,6 +49,8 @@ class Reply:
     help: str = ""
     source: str = ""
     """Path of these bytes inside the bundle, once they are recorded."""
+    file: str | None = None
+    """For a reply in place: the file on this machine that holds the bytes; `data` is empty then."""
 
     def checked(self) -> Reply:
         """This reply, or the exception that its error stands for."""
@@ -75,6 +77,19 @@ class AgentReply:
     header: dict[str, Any]
     payload: bytes
     source: str = ""
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """Which files may hold flight records, and what was not looked at; see `ddx_tools.hosts.file_survey`."""
+
+    files: int
+    matter: list[tuple[str, str | None, str]]
+    """(path, kind of `ddx_tools.formats.file_kinds`, "") or, of one that cannot be read, (path, None, why not)."""
+    passed_over: list[str]
+    """Lines for a person: what is no loss."""
+    left_out: list[str]
+    """Lines for a person: what may be one."""
 
 
 class Host(ABC):
@@ -107,6 +122,14 @@ class Host(ABC):
         options = {"max_bytes": max_bytes, "tail": tail}
         return self.answer(Call("read", path, options, suffix)).checked()
 
+    def locate(self, path: str, *, max_bytes: int, suffix: str = "bin") -> Reply:
+        """A whole file left where it is: the reply names a file of this machine that holds its bytes.
+
+        A host that cannot do so answers with the bytes themselves. A larger file is refused (HostError).
+        """
+        options = {"max_bytes": max_bytes, "in_place": True}
+        return self.answer(Call("read", path, options, suffix)).checked()
+
     def glob(self, pattern: str) -> list[str]:
         """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
         try:
@@ -115,10 +138,32 @@ class Host(ABC):
             raise _garbled("list of files") from error
 
     def files_below(self, path: str) -> list[str]:
-        """The files below a directory, or the path itself if nothing is below it."""
+        """The regular files below a directory, sorted, at most 50,000; the path itself if nothing is below it.
+
+        Hidden ones are left out. See `ddx_tools.hosts.file_survey`.
+        """
+        try:
+            found = json.loads(self.answer(Call("files", path, suffix="json")).checked().data)
+            return [str(item) for item in found] or [path]
+        except NotRecorded:  # bundles of ddx 0.1 hold a glob instead
+            return self._globbed_below(path)
+        except (ValueError, TypeError) as error:
+            raise _garbled("list of files") from error
+
+    def _globbed_below(self, path: str) -> list[str]:
         found = [item for item in self.glob(f"{glob.escape(path.rstrip('/'))}/**") if not item.endswith("/")]
         parents = {str(parent) for item in found for parent in PurePosixPath(item).parents}
         return [item for item in found if item not in parents] if found else [path]
+
+    def survey(self, path: str) -> FileSurvey:
+        """Which files below a directory, or whether the file itself, may hold flight records."""
+        try:
+            found = json.loads(self.answer(Call("survey", path, suffix="json")).checked().data)
+            matter = [(str(file), kind and str(kind), str(trouble)) for file, kind, trouble in found["matter"]]
+            passed_over, left_out = ([str(line) for line in found[key]] for key in ("passed_over", "left_out"))
+            return FileSurvey(int(found["files"]), matter, passed_over, left_out)
+        except (ValueError, TypeError, KeyError) as error:
+            raise _garbled("survey of files") from error
 
     def processes(self) -> Reply:
         """The process table as JSON: see `ddx_tools.hosts.processes` for its fields and its limits."""

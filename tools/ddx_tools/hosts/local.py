@@ -16,11 +16,16 @@ from pathlib import Path
 from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
 from ddx_tools.hosts import pyspy
 from ddx_tools.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.hosts.file_survey import list_files, look_at_files
 from ddx_tools.hosts.processes import snapshot
 from ddx_tools.hosts.threads import read_threads
 from ddx_tools.rank_agent_client import ask
 
 _GLOB_LIMIT = 10_000
+_MOST_LISTED = 50_000
+_MOST_SURVEYED = 100_000
+"""Dumps of 10,000 ranks with their headers, and as many other files four times. Opening so many takes seconds."""
+_LISTING_S = 10.0
 
 
 class LocalHost(Host):
@@ -72,7 +77,12 @@ def _read(call: Call) -> Reply:
     if path.exists() and not path.is_file():
         raise NotFound(f"{path}: not a regular file", "")
     with path.open("rb") as stream:
-        if call.options["tail"]:
+        if call.options.get("in_place"):
+            size = stream.seek(0, os.SEEK_END)
+            if size > most:
+                raise HostError(f"{path}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
+            return Reply(file=str(path))
+        if call.options.get("tail"):
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - most))
             return Reply(stream.read(most), truncated=size > most)
@@ -83,6 +93,16 @@ def _read(call: Call) -> Reply:
 def _glob(call: Call) -> Reply:
     found = sorted(glob.glob(call.key, recursive=True))  # noqa: PTH207 - keys are plain patterns
     return Reply(json.dumps(found[:_GLOB_LIMIT]).encode(), truncated=len(found) > _GLOB_LIMIT)
+
+
+def _files(call: Call) -> Reply:
+    found = list_files(call.key, most=_MOST_LISTED, timeout_s=_LISTING_S)
+    return Reply(json.dumps(found.files).encode(), truncated=bool(found.left_out))
+
+
+def _survey(call: Call) -> Reply:
+    found = look_at_files(call.key, most=_MOST_SURVEYED, timeout_s=_LISTING_S)
+    return Reply(found.to_json(), truncated=bool(found.left_out))
 
 
 def _processes(_: Call) -> Reply:
@@ -133,6 +153,8 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "run": _run,
     "read": _read,
     "glob": _glob,
+    "files": _files,
+    "survey": _survey,
     "processes": _processes,
     "threads": _threads,
     "stack": _stack,

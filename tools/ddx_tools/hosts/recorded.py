@@ -41,7 +41,8 @@ class RecordingHost(Host):
             reply = dataclasses.replace(reply, data=_redacted(reply.data))
         reply = dataclasses.replace(reply, message=redact(reply.message))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
-        return dataclasses.replace(reply, source=source)
+        file = self._writer.file_of(source) if reply.file else None
+        return dataclasses.replace(reply, source=source, file=file)
 
 
 class RecordedHost(Host):
@@ -78,11 +79,16 @@ class RecordedHost(Host):
                 f"the bundle holds no answer to: {call.op} {call.key}",
                 "Nobody asked this when the bundle was captured; it says nothing about the job.",
             )
+        data, file = b"", None
         try:
-            data = self._bundle.read(entry.path) if entry.path else b""
+            if entry.path and call.options.get("in_place"):
+                file = str(self._bundle.file(entry.path))
+            elif entry.path:
+                data = self._bundle.read(entry.path)
         except UnreadableInput as error:
             return _not_recorded(error.message, "The bundle is incomplete: copy it again from where it was captured.")
-        return Reply(data, entry.rc, entry.truncated, entry.error, entry.message, entry.help, source=entry.path or "")
+        source = entry.path or ""
+        return Reply(data, entry.rc, entry.truncated, entry.error, entry.message, entry.help, source, file)
 
 
 def _not_recorded(message: str, help_text: str) -> Reply:

@@ -7,13 +7,16 @@ from typing import Literal
 from pydantic import Field
 
 from ddx_tools.alignment.analyse import analyse
+from ddx_tools.alignment.group_table import group_rows
 from ddx_tools.flight_records.endpoints import read_endpoints
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.live import read_job, snapshot_of
-from ddx_tools.flight_records.material import DUMP, record_rows
+from ddx_tools.flight_records.material import DUMP, PACKED, record_rows
+from ddx_tools.flight_records.perfetto import trace_of
+from ddx_tools.formats.rank_pattern import RankPattern
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
-from ddx_tools.probe import Probe, ProbeArgs, Raw
+from ddx_tools.probe import Export, Probe, ProbeArgs, Raw
 from ddx_tools.probes.jobs import find_jobs, select_job
 
 
@@ -23,6 +26,11 @@ class FlightRecorderArgs(ProbeArgs):
     endpoint: list[str] = Field(
         default_factory=list,
         description="RANK=URL of a worker server of torch.distributed.debug, once for each rank.",
+    )
+    rank_pattern: str | None = Field(
+        None,
+        description="Regular expression that finds the rank in the names of files: one group around its digits, or "
+        "groups named rank and host. With a slash in it, it sees the whole path.",
     )
     frames: Literal["auto", "all", "none"] = Field(
         "auto",
@@ -36,13 +44,15 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     paths = [item for item in args.target if not item.isdigit()]
     pids = [item for item in args.target if item.isdigit()]
     if paths:
-        read_paths(host, raw, paths)
+        if args.rank_pattern is not None:
+            RankPattern.parse(args.rank_pattern)  # refuses what is none
+        read_paths(host, raw, paths, args.rank_pattern)
     if args.endpoint:
         read_endpoints(host, raw, args.endpoint)
     if pids or not (paths or args.endpoint):
         job = select_job(find_jobs(snapshot_of(host.processes().data)), pids)
         read_job(host, raw, job, frames=args.frames)
-    if not raw.of(DUMP):
+    if not (raw.of(DUMP) or raw.of(PACKED)):
         raw.status = ProbeStatus.NO_DATA
     return raw
 
@@ -52,8 +62,9 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     title="Flight records",
     description="Compare what every rank recorded of its collectives (PyTorch flight recorder, Gloo or NCCL): "
     "which rank never entered one, where operations, sizes, data types or call sites differ, and which rank all "
-    "waiting leads back to. Reads live jobs of `ddx run`, dump files and directories (nccl_trace_rank_*, "
-    "comm_lib_trace_rank_*, JSON), and torch.distributed.debug endpoints.",
+    "waiting leads back to. Reads live jobs of `ddx run`, dump files, directories and archives of them "
+    "(nccl_trace_rank_*, comm_lib_trace_rank_*, JSON, gzip, zstd, tar, zip), and endpoints and pages of "
+    "torch.distributed.debug.",
     args=FlightRecorderArgs,
     finding_codes=(
         "collective.operation_mismatch",
@@ -64,18 +75,36 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "collective.peers_wait",
         "collective.all_entered",
         "collective.wait_chain",
+        "collective.completion_frozen",
+        "collective.nobody_started",
+        "collective.root_mismatch",
+        "rank.waited_for",
+        "rank.arrives_late",
         "p2p.circular_wait",
         "p2p.unmatched",
         "records.not_simultaneous",
         "records.consistent",
         "records.rank_missing",
+        "records.left_out",
     ),
     capture=capture,
     parse=record_rows,
-    table=(
-        "SELECT name, any_value(description) AS description, any_value(members) AS members, "
-        "list(rank ORDER BY rank) AS recorded_by, min(last_enqueued) AS first_rank_at, "
-        "max(last_enqueued) AS last_rank_at FROM groups GROUP BY group_key, name ORDER BY name"
-    ),
+    table=group_rows,
+    most_rows=40,
+    rest="every operation of every group is in the trace that --perfetto writes",
+    examples={
+        "dumps/": "a directory of nccl_trace_rank_*, comm_lib_trace_rank_*, *.pkl, *.json, whatever else lies there",
+        "dumps.tar.gz more.zip rank7.pkl.zst": "archives, compressed files and files, in any mixture",
+        "dumps/ --rank-pattern 'host(\\d+)'": "file names that hide the rank",
+        "--endpoint 0=http://node0:40000 --endpoint 1=http://node1:40000": "servers of torch.distributed.debug",
+        "4242 --perfetto trace.json.gz": "a live job that `ddx run` started; and everything on a time line",
+    },
+    exports={
+        "perfetto": Export(
+            help="Write a trace to this file (.gz: compressed): a track for each rank and process group. "
+            "Open it at https://ui.perfetto.dev, which keeps it in your browser.",
+            write=trace_of,
+        )
+    },
     analyse=analyse,
 )

@@ -1,0 +1,86 @@
+"""The analysis of flight records on simulated jobs of every kind of fault, held against their truth.
+
+The seeds were not used while the rules were made. The bounds are wider than what `python -m ddx_evals.record_scores`
+measures over thousands of jobs, since these are few.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ddx_evals.incumbent import named_in
+from ddx_evals.record_scores import Answer, Case, Counts, Score, by_kind, judged, scores, table
+from ddx_evals.simulator import KINDS, Truth
+
+SEEDS = (70_001, 70_002, 70_003)
+TRUTH = Truth("rank_stalled", (3,), (0, 1, 2), ("slow-rank-before-collective",), ("diagnosed",), True)
+
+
+@pytest.fixture(scope="module")
+def scored() -> list[Score]:
+    wanted = [Case(seed, kind) for kind in KINDS for seed in SEEDS]
+    return list(scores(wanted, min(4, os.cpu_count() or 1)))
+
+
+def test_answers_are_right_and_nobody_innocent_is_accused(scored: list[Score]) -> None:
+    counts = by_kind(scored)["all"]
+    wrong = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if not each.right]
+    assert counts.jobs == len(KINDS) * len(SEEDS)
+    assert counts.right >= 0.93 * counts.jobs, wrong
+    assert counts.accuses <= 0.03 * counts.jobs, wrong
+
+
+def test_culprits_are_exact_where_the_records_tell_them(scored: list[Score]) -> None:
+    counts = by_kind(scored)["all"]
+    wrong = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if each.plain and not each.exact]
+    assert counts.plain_exact >= 0.93 * counts.plain, wrong
+
+
+def test_a_healthy_job_has_no_culprits(scored: list[Score]) -> None:
+    healthy = [each for each in scored if each.case.kind == "healthy"]
+    assert healthy and not any(each.answer.culprits for each in healthy)
+
+
+def test_without_dumps_nothing_is_blamed_instead() -> None:
+    kinds = ("rank_stalled", "skipped_collective", "gpu_stuck", "missing_recv")
+    wanted = [Case(seed, kind, lost=0.5) for kind in kinds for seed in SEEDS[:2]]
+    counts = by_kind(scores(wanted, 1))["all"]
+    assert counts.accuses <= 1 and counts.undecided >= counts.jobs // 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "exact", "accuses"),
+    [
+        (Answer("diagnosed", (3,), "slow-rank-before-collective"), True, True, False),
+        (Answer("diagnosed", (3, 4)), False, False, True),
+        (Answer("diagnosed", (0,)), False, False, True),
+        (Answer("undecided", ()), False, False, False),
+        (Answer("healthy", ()), False, False, False),
+    ],
+)
+def test_an_answer_is_held_against_the_truth(answer: Answer, right: bool, exact: bool, accuses: bool) -> None:
+    found = judged(Case(1, "rank_stalled"), answer, TRUTH)
+    assert (found.right, found.exact, found.accuses) == (right, exact, accuses)
+
+
+def test_undecided_is_right_where_the_truth_accepts_it() -> None:
+    truth = TRUTH.accepting("undecided", because="The dumps were lost.")
+    found = judged(Case(1, "rank_stalled"), Answer("undecided", ()), truth)
+    assert found.right and not found.exact and not found.plain
+
+
+def test_counts_are_shown_by_kind_and_in_all() -> None:
+    found = judged(Case(1, "rank_stalled"), Answer("diagnosed", (3,), "slow-rank-before-collective"), TRUTH)
+    counts = by_kind([found, found])
+    assert counts["rank_stalled"] == Counts(2, 2, 2, 2, 2, 0, 0, 2)
+    assert "right 100.0%, exact where it is plain 100.0%" in table(counts)
+
+
+def test_the_ranks_that_torchfrtrace_prints_are_read() -> None:
+    output = (
+        "missing ranks: {4, 5}\nexpected ranks: {0, 1, 4, 5}\n"
+        "error msg: Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'broadcast'\n"
+    )
+    assert named_in(output) == (1, 4, 5)

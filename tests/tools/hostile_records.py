@@ -1,0 +1,177 @@
+"""Records that try to exhaust whoever reads them, by name. As a program: reads each in a process of its own.
+
+What a reader did with one is a line of JSON: `outcome` in words, `entries` that were read, and `peak_mb`, the most
+memory that the process held. A process that takes minutes is ended by the kernel and has no outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.flight_records.tables import RecordTables
+from ddx_tools.formats.fr_dump import read_dump
+from ddx_tools.formats.fr_origin import DumpOrigin
+from ddx_tools.formats.fr_pickle import MAX_BYTES, MAX_ENTRIES, MAX_OPERATIONS
+
+_CPU_S = 120
+
+
+def text(value: str) -> bytes:
+    """A string, not remembered."""
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def record(before: bytes, entries: Iterable[bytes]) -> bytes:
+    """A pickled record; what stands `before` the entries may define what they refer to, as a value of its own."""
+    return b"\x80\x02}(" + text("before") + before + text("entries") + b"](" + b"".join(entries) + b"eu."
+
+
+def strings(*values: str) -> bytes:
+    """A list of strings that are remembered as 0, 1, …"""
+    return b"](" + b"".join(text(value) + b"q%c" % slot for slot, value in enumerate(values)) + b"e"
+
+
+def number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+def alike(key: str, values: Iterable[bytes], *others: str) -> bytes:
+    """Entries of one key, as short as templates can read them."""
+    return record(strings(key, *others), (b"}(h\x00" + value + b"u" for value in values))
+
+
+def full_of(opcode: bytes) -> bytes:
+    return b"\x80\x02" + opcode * min(MAX_OPERATIONS + 1, MAX_BYTES // len(opcode) - 1) + b"."
+
+
+def remembered() -> bytes:
+    return b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", slot) for slot in range(MAX_OPERATIONS - 10)) + b"."
+
+
+def of_long_names() -> bytes:
+    def entry(name: str) -> bytes:
+        return b"}(h\x00" + text(name) + text(name) + b"\x86h\x01" + text(name) + b"u"
+
+    return record(strings("process_group", "profiling_name"), (entry(f"{n:0100}") for n in range(MAX_BYTES // 400)))
+
+
+def of_shared_types() -> bytes:
+    types = b"](" + text("x" * 400) + b"q\x02" + b"h\x02" * 16_000 + b"eq\x03"
+    before = b"](" + strings("input_dtypes", "timeout_ms") + types + b"e"
+    return record(before, (b"}(h\x00h\x03h\x01" + number(n) + b"u" for n in range(100_000)))
+
+
+def of_shared_frames(number: int) -> bytes:
+    def frame(slot: int) -> bytes:
+        return b"}(h\x01" + text(f"/srv/{slot}" + "x" * 400) + b"h\x02" + text("y" * 400) + b"uq%c" % (slot + 3)
+
+    frames = b"](" + b"".join(frame(slot) for slot in range(200)) + b"e"
+    before = b"](" + strings("frames", "filename", "name") + frames + b"e"
+    paths = (b"h%ch%c" % (3 + n % 200, 3 + n // 200) + b"h\x03" * 198 for n in range(number))
+    return record(before, (b"}(h\x00](" + path + b"eu" for path in paths))
+
+
+def of_shared_members() -> bytes:
+    ranks = text(str(list(range(200_000)))) + b"q\x00"
+    groups = (text(f"group {n}") + b"}(" + text("ranks") + b"h\x00u" for n in range(100_000))
+    return b"\x80\x02}(" + text("ranks") + ranks + text("pg_config") + b"}(" + b"".join(groups) + b"uu."
+
+
+def of_many_keys() -> bytes:
+    pairs = (text(f"key {n}") + b"r" + struct.pack("<I", n) + b"K\x01" for n in range(MAX_BYTES // 24))
+    return record(b"N", [b"}(" + b"".join(pairs) + b"u"])
+
+
+def of_one_long_list() -> bytes:
+    return alike("input_sizes", [b"](e", b"](" + b"K\x01" * (MAX_OPERATIONS - 100) + b"e", b"](e"])
+
+
+def of_many_long_lists() -> bytes:
+    return alike("input_sizes", (b"](" + b"K\x01" * 16_000 + b"K%ce" % (n % 256) for n in range(MAX_BYTES // 32_010)))
+
+
+def json_of(item: str, size: int = MAX_BYTES - 100) -> bytes:
+    return b'{"entries":[' + (item.encode() + b",") * (size // (len(item) + 1)) + b"0]}"
+
+
+RECORDS: dict[str, Callable[[], bytes]] = {
+    "lists": lambda: full_of(b"]"),
+    "dictionaries": lambda: full_of(b"}"),
+    "marks": lambda: full_of(b"("),
+    "dictionaries of one": lambda: full_of(b"}X\x01\x00\x00\x00aNs"),
+    "lists of one": lambda: full_of(b"]Na"),
+    "tuples in tuples": lambda: full_of(b")\x85"),
+    "short strings": lambda: full_of(b"\x8c\x02ab"),
+    "integers": lambda: full_of(b"M\x01\x02"),
+    "remembered values": remembered,
+    "one long string": lambda: b"\x80\x02" + text("\N{ROCKET}" + "x" * (MAX_BYTES - 100)) + b".",
+    "short entries": lambda: alike("op_id", [b"K\x01"] * (MAX_BYTES // 7 - 100)),
+    "as many entries as may be": lambda: alike("op_id", [number(70_000 + n) for n in range(MAX_ENTRIES)]),
+    "different calls": lambda: alike("timeout_ms", (number(n) for n in range(70_000, 70_000 + MAX_ENTRIES))),
+    "long names": of_long_names,
+    "shared types": of_shared_types,
+    "shared frames": lambda: of_shared_frames(40_000),
+    "as many frames as may be": lambda: of_shared_frames(5_000),
+    "shared members": of_shared_members,
+    "many keys": of_many_keys,
+    "one long list": of_one_long_list,
+    "many long lists": of_many_long_lists,
+    "JSON lists": lambda: json_of("[]"),
+    "as many JSON lists as may be": lambda: json_of("[]", MAX_OPERATIONS * 3 // 2 - 100),
+    "as many JSON dictionaries as may be": lambda: json_of('{"":0}', 7 * MAX_OPERATIONS // 3 - 100),
+    "deep JSON": lambda: b'{"entries":' + b"[" * 1_000_000,
+    "JSON texts": lambda: json_of('"ab"'),
+    "a long JSON number": lambda: b'{"entries":[' + b"9" * 1_000_000 + b"]}",
+}
+
+
+def write(name: str, file: str) -> dict[str, object]:
+    """Make one record."""
+    return {"size": Path(file).write_bytes(RECORDS[name]())}
+
+
+def read(file: str) -> dict[str, object]:
+    """Read one record."""
+    try:
+        dump = read_dump(Path(file).read_bytes())
+    except UnreadableInput as error:
+        return {"outcome": error.message, "entries": 0}
+    tables = RecordTables()
+    tables.add(dump, DumpOrigin(file, "file", 0))
+    return {"outcome": "read", "entries": tables.entries[0].num_rows}
+
+
+def in_its_own_process(function: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """The result of a function, and the memory that it took: each in a process of its own."""
+    receiver, sender = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+        try:
+            os.write(sender, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as stream:
+        found = json.loads(stream.read() or b'{"outcome": null}')
+    _, _, usage = os.wait4(pid, 0)
+    return {**found, "peak_mb": usage.ru_maxrss // 1024, "cpu_s": round(usage.ru_utime + usage.ru_stime)}
+
+
+if __name__ == "__main__":
+    import pyarrow.compute  # noqa: F401  # once, before the processes part
+
+    for name in sys.argv[1:] or RECORDS:
+        with NamedTemporaryFile() as file:
+            in_its_own_process(partial(write, name, file.name))
+            print(json.dumps({"name": name, **in_its_own_process(partial(read, file.name))}), flush=True)

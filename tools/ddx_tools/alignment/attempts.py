@@ -1,0 +1,202 @@
+"""Which dumps on disk belong together: those of the last attempt of a job, never ranks of several attempts.
+
+A launcher that restarts a job leaves dumps of each attempt, a periodic dumper those of many moments, and several
+hosts theirs in a directory each. The dumps whose names differ in nothing but the rank are one set. The set with the
+newest entry counts, and with it those that must be of the same attempt: copies of its dumps, and sets of other
+ranks of nearly the same time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.formats.names import shown
+from ddx_tools.model import rank_list
+
+_Row = Mapping[str, Any]
+_Recorder = tuple[int, str]
+
+_SAME_TIME_NS = 600_000_000_000
+"""NCCL's default timeout: in a job that stands still no rank goes on for longer than that."""
+_SETTLED_NS = 2_000_000_000
+"""As much later another rank of the same attempt may have written its last dump, whatever the others did."""
+_LIVE = frozenset({"agent", "endpoint"})
+_NUMBERED = re.compile(r"(?:^|[^a-z])(?:attempt|restart|retry)[-_]?(\d{1,9})", re.IGNORECASE)
+_MOST_LINES = 10
+_MOST_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The dumps that count, in the order they were given, and what does not: lines for a person."""
+
+    dumps: list[_Row]
+    left_out: list[str]
+
+
+@dataclass
+class _Set:
+    """Dumps of one attempt, as far as is known."""
+
+    name: str
+    dumps: list[_Row] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    recorders: set[_Recorder] = field(default_factory=set)
+    fingerprints: set[tuple[Any, ...]] = field(default_factory=set)
+    world_sizes: set[int] = field(default_factory=set)
+    newest_ns: int | None = None
+    number: str | None = None
+    """Of the attempt, if the name has one."""
+
+    @property
+    def label(self) -> str:
+        return shown(self.name, _MOST_SHOWN)
+
+    def __post_init__(self) -> None:
+        self.number = next(iter(_NUMBERED.findall(self.name)[-1:]), None)
+
+    def add(self, dump: _Row) -> None:
+        """Take a dump in."""
+        self.dumps.append(dump)
+        self.ranks.add(dump["rank"])
+        self.recorders.add(_recorder(dump))
+        self.fingerprints.add(_fingerprint(dump))
+        if dump["world_size"]:
+            self.world_sizes.add(dump["world_size"])
+        if (time := _time(dump)) is not None:
+            self.newest_ns = max(time, self.newest_ns or 0)
+
+
+def chosen_attempt(dumps: Sequence[_Row]) -> Choice:
+    """Choose among rows of `fr_dumps` whose rank is known. What live ranks gave counts in any case."""
+    sets: dict[str, _Set] = {}
+    for dump in dumps:
+        if dump["origin"] not in _LIVE and dump["attempt"] is not None:
+            sets.setdefault(dump["attempt"], _Set(dump["attempt"])).add(dump)
+    left_out: list[str] = []
+    used = _of_the_last_moment(_together(list(sets.values()), left_out), left_out)
+    dropped = {id(dump) for each in sets.values() for dump in each.dumps} - {id(dump) for dump in used}
+    if len(left_out) > _MOST_LINES:
+        left_out[_MOST_LINES:] = [f"{len(left_out) - _MOST_LINES} more sets of flight records were left out"]
+    return Choice([dump for dump in dumps if id(dump) not in dropped], left_out)
+
+
+def _together(sets: list[_Set], left_out: list[str]) -> list[_Row]:
+    """The dumps of the newest set and of those that belong to it."""
+    if not sets:
+        return []
+    newest_first = sorted(sets, key=_newest_and_fullest, reverse=True)
+    base = _base(newest_first)
+    used = _Set(base.name)
+    for dump in base.dumps:
+        used.add(dump)
+    for other in newest_first:
+        if other is base:
+            continue
+        if why := _why_not(used, other):
+            ranks = rank_list(other.ranks)
+            left_out.append(
+                f"{other.label}: {len(other.dumps)} flight records ({ranks}) were left out: {why}. "
+                "Name them alone to have them read."
+            )
+        else:
+            used.number = used.number or other.number
+            for dump in other.dumps:
+                if _fingerprint(dump) not in used.fingerprints:
+                    used.add(dump)
+    return used.dumps
+
+
+def _newest_and_fullest(each: _Set) -> tuple[int, int, int]:
+    frames = sum(bool(dump["with_frames"]) for dump in each.dumps)
+    return (-1 if each.newest_ns is None else each.newest_ns, frames, len(each.dumps))
+
+
+def _base(newest_first: list[_Set]) -> _Set:
+    """The newest set; but if that is the beginning of one, the complete one of nearly the same time."""
+    newest = newest_first[0]
+    for other in newest_first[1:]:
+        same_attempt = _is_near(newest, other) and newest.number == other.number
+        if same_attempt and newest.ranks < other.ranks and 2 * len(newest.ranks) <= len(other.ranks):
+            return other
+    return newest
+
+
+def _why_not(used: _Set, other: _Set) -> str | None:
+    """Why two sets are not of one attempt; None if they are."""
+    if None not in (used.number, other.number) and used.number != other.number:
+        return f"of attempt {other.number}, as the name says, and not {used.number}"
+    common = [dump for dump in other.dumps if _recorder(dump) in used.recorders]
+    if common and all(_fingerprint(dump) in used.fingerprints for dump in common):
+        return None
+    if common:
+        return f"of the same ranks, {_when(used, other)} {used.label}"
+    if not _is_near(used, other):
+        return f"{_when(used, other)} {used.label}"
+    sizes = used.world_sizes | other.world_sizes
+    return None if len(sizes) < 2 else f"of a job of another size than {used.label}"
+
+
+def _of_the_last_moment(dumps: list[_Row], left_out: list[str]) -> list[_Row]:
+    """Of several moments of one rank in one set the last. A rank that has none of the last moment is left out."""
+    times: dict[_Recorder, set[int]] = {}
+    for dump in dumps:
+        if (time := _time(dump)) is not None:
+            times.setdefault(_recorder(dump), set()).add(time)
+    most = max(map(len, times.values()), default=0)
+    if most < 2:
+        return dumps
+    latest = {recorder: max(mine) for recorder, mine in times.items()}
+    earlier = set().union(*times.values()) - set(latest.values())
+    last = {latest[recorder] for recorder, mine in times.items() if len(mine) == most}
+    gone = {
+        recorder
+        for recorder, mine in times.items()
+        if len(mine) < most
+        and _distance(latest[recorder], last) > _SETTLED_NS + 10 * _distance(latest[recorder], earlier)
+    }
+    kept = [
+        dump for dump in dumps if _recorder(dump) not in gone and _time(dump) in (None, latest.get(_recorder(dump)))
+    ]
+    line = f"{len(dumps) - len(kept)} flight records of earlier moments were left out: of each rank the last one counts"
+    if gone:
+        line += f". There is none of the last moment of {rank_list({rank for rank, _ in gone})}"
+    left_out.append(line)
+    return kept
+
+
+def _recorder(dump: _Row) -> _Recorder:
+    """A process has a recorder for each backend that has one of its own."""
+    return (dump["rank"], dump["backend"] or "")
+
+
+def _fingerprint(dump: _Row) -> tuple[Any, ...]:
+    """Equal for copies of one dump, and for its JSON twin."""
+    return (_recorder(dump), dump["latest_ns"], dump["entries"], dump["last_record"])
+
+
+def _time(dump: _Row) -> int | None:
+    """When it was taken, or the newest time that it mentions."""
+    time = dump["latest_ns"] if dump["taken_ns"] is None else dump["taken_ns"]
+    return None if time is None else int(time)
+
+
+def _distance(time: int, others: set[int]) -> int:
+    return min((abs(time - other) for other in others), default=0)
+
+
+def _is_near(used: _Set, other: _Set) -> bool:
+    """Whether two sets can be of one incident; one that mentions no time can."""
+    if used.newest_ns is None or other.newest_ns is None:
+        return True
+    return abs(used.newest_ns - other.newest_ns) <= _SAME_TIME_NS
+
+
+def _when(used: _Set, other: _Set) -> str:
+    if used.newest_ns is None or other.newest_ns is None:
+        return "of unknown time, unlike"
+    seconds = (used.newest_ns - other.newest_ns) / 1e9
+    return f"{abs(seconds):.0f} s {'older' if seconds >= 0 else 'newer'} than"

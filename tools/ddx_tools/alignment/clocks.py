@@ -1,0 +1,69 @@
+"""How far the clocks of ranks are apart, from the collectives themselves.
+
+All members see the end of an all_reduce at one moment, give or take the polling of the watchdog (some 100 ms, seconds
+at worst). The difference between two ranks' times of that moment, as the median over many collectives, is the
+difference of their clocks. Groups that share ranks carry it on from group to group. Where no completion is recorded
+(Gloo), the moment of the call has to do: ranks in step call within a moment of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddx_tools.store import Store
+
+_NS = 1e9
+_NOTABLE_S = 1.0
+"""Smaller differences are not told from polling and lateness, and matter to nobody here."""
+_COLLECTIVES = 200
+"""Collectives of a group that are compared, the last ones."""
+
+
+def clock_offsets(store: Store) -> Mapping[int, float]:
+    """Seconds that each rank's clock is ahead of the lowest rank's it can be compared with; small ones are left out."""
+    by_group: dict[int, dict[int, float]] = {}
+    for row in store.query(_MEDIANS):
+        if row["residual"] is not None:
+            by_group.setdefault(row["group_id"], {})[row["rank"]] = row["residual"] / _NS
+    groups_of: dict[int, list[int]] = {}
+    for group_id, residuals in by_group.items():
+        for rank in residuals:
+            groups_of.setdefault(rank, []).append(group_id)
+    offsets: dict[int, float] = {}
+    for start in sorted(groups_of):
+        if start in offsets:
+            continue
+        offsets[start] = 0.0
+        pending = [start]
+        seen: set[int] = set()
+        while pending:
+            known = pending.pop()
+            for group_id in groups_of[known]:
+                if group_id in seen:
+                    continue
+                seen.add(group_id)
+                residuals = by_group[group_id]
+                for rank, residual in residuals.items():
+                    if rank not in offsets:
+                        offsets[rank] = offsets[known] + residual - residuals[known]
+                        pending.append(rank)
+    return {rank: offset for rank, offset in offsets.items() if abs(offset) >= _NOTABLE_S}
+
+
+_MEDIANS = f"""
+WITH moments AS (
+    SELECT group_id, seq, rank, max(coalesce(completed_ns, created_ns)) AS moment,
+        bool_and(completed_ns IS NULL) AS called
+    FROM recorded_numbers JOIN rules USING (call)
+    JOIN (
+        SELECT group_id, max(seq) AS last FROM recorded_numbers JOIN rules USING (call) WHERE together AND done
+        GROUP BY group_id
+    ) USING (group_id)
+    WHERE together AND done AND seq > last - {_COLLECTIVES} GROUP BY group_id, seq, rank
+), compared AS (
+    SELECT group_id, rank, moment - median(moment) OVER (PARTITION BY group_id, seq) AS residual,
+        min(called) OVER (PARTITION BY group_id, seq) = max(called) OVER (PARTITION BY group_id, seq) AS alike
+    FROM moments
+)
+SELECT group_id, rank, median(residual) FILTER (alike) AS residual FROM compared GROUP BY group_id, rank
+"""

@@ -1,0 +1,140 @@
+"""Who keeps coming late to collectives, though the job goes on.
+
+All members of a group leave an all_reduce together. So who spends the least time in it came last, and how long the next
+to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks are compared. What
+NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end; it blocks, so the rank's next
+call has to do.
+
+Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from ddx_tools.alignment.records import Group, Records
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+
+_CLEARLY_S = 0.15
+"""A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
+_COLLECTIVES = 400
+"""Collectives of a group that are looked at, the last ones."""
+_OFTEN = 4
+_SHARE = 0.75
+"""Of the collectives in which somebody is clearly last, it is the same rank in so many."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that is clearly last again and again in one group."""
+
+    rank: int
+    group: Group
+    collectives: int
+    """How many collectives of the group were compared."""
+    last: int
+    """In how many it was clearly last."""
+    others_last: int
+    """In how many somebody else was."""
+    late_s: float
+    """By how much, as the median of these."""
+
+
+def late_ranks(records: Records) -> list[Late]:
+    """The ranks that are late by themselves: not those that wait for one of them elsewhere."""
+    pipelined = _pipelines(records)
+    found: list[Late] = []
+    members: dict[int, list[dict[str, float | int]]] = {}
+    for row in records.query(_LAST):
+        members.setdefault(row["group_id"], []).append(row)
+    for group_id, rows in sorted(members.items()):
+        group = records.groups[group_id]
+        if any(len(pipeline & set(group.ranks())) > 1 for pipeline in pipelined):
+            continue
+        clear = [row for row in rows if row["late_s"] >= _CLEARLY_S]
+        if len(clear) < _OFTEN:
+            continue
+        rank, count = Counter(int(row["rank"]) for row in clear).most_common(1)[0]
+        if count >= max(_OFTEN, _SHARE * len(clear)):
+            late = median(float(row["late_s"]) for row in clear if row["rank"] == rank)
+            found.append(Late(rank, group, len(rows), count, len(clear) - count, late))
+    return _not_victims(found)
+
+
+def _not_victims(found: list[Late]) -> list[Late]:
+    """Without those who are late because they wait for another late rank in a group that they share."""
+    ranks = {late.rank for late in found}
+    waits_for = {
+        rank: {late.rank for late in found if late.rank != rank and rank in late.group.ranks()} for rank in ranks
+    }
+    return [late for late in found if not waits_for[late.rank]]
+
+
+def _pipelines(records: Records) -> list[set[int]]:
+    """The members of each group that sends and receives."""
+    rows = records.query(
+        "SELECT DISTINCT group_id FROM recorded_numbers WHERE p2p_seq > 0 "
+        "UNION SELECT DISTINCT group_id FROM recorded_numbers JOIN fr_calls USING (call) "
+        "WHERE backend = 'gloo' AND op_id > seq"
+    )
+    return [set(records.groups[row["group_id"]].ranks()) for row in rows]
+
+
+# How long each member was in each collective, and for which rank that was shortest.
+_LAST = f"""
+WITH ends AS (
+    SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns, r.together AND n.done AS counts,
+        CASE WHEN k.backend = 'gloo' THEN lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id)
+            ELSE n.completed_ns END AS ended_ns
+    FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call)
+    WHERE NOT r.is_p2p AND NOT r.closing AND n.seq IS NOT NULL
+), inside AS (
+    SELECT group_id, seq, rank, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
+    JOIN (SELECT group_id, max(seq) AS last FROM ends WHERE counts GROUP BY group_id) USING (group_id)
+    WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
+)
+SELECT group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s
+FROM inside GROUP BY group_id, seq HAVING count(*) > 2
+"""
+
+
+def arrives_late(records: Records) -> list[Finding]:
+    """One finding for each rank that keeps coming late, from the group that shows it best."""
+    best: dict[int, Late] = {}
+    for late in late_ranks(records):
+        if late.rank not in best or late.last > best[late.rank].last:
+            best[late.rank] = late
+    return [_finding(records, late) for late in best.values()]
+
+
+def _finding(records: Records, late: Late) -> Finding:
+    return Finding(
+        code="rank.arrives_late",
+        severity=Severity.WARNING,
+        ranks=[late.rank],
+        group=late.group.label,
+        summary=f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
+        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
+        evidence=_evidence(records, [late]),
+        attributes={
+            "late_s": round(late.late_s, 2),
+            "collectives": late.collectives,
+            "last": late.last,
+            "others_last": late.others_last,
+            "share": round(late.last / late.collectives, 3),
+            "basis": "flight_records",
+        },
+    )
+
+
+def _evidence(records: Records, found: Iterable[Late]) -> list[Evidence]:
+    return [
+        Evidence(
+            source=records.ranks[late.rank].source,
+            quote=f"rank {late.rank} is in {late.last} collectives of {late.group.label} for the shortest time",
+        )
+        for late in found
+    ]

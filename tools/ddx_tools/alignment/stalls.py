@@ -1,0 +1,61 @@
+"""Stalls in which nobody is missing: every rank called, and no device has come to what it called."""
+
+from __future__ import annotations
+
+from ddx_tools.alignment.fronts import Fronts
+from ddx_tools.alignment.records import SETTLED_S, Entry, Records
+from ddx_tools.alignment.sides import locations
+from ddx_tools.model import Finding, Severity, rank_list
+
+_MAX_EVIDENCE = 6
+
+
+def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
+    """Said if ranks have called operations for more than a moment, and no device of any rank is in one."""
+    ranks = sorted(rank for rank, status in fronts.status.items() if status == "not_started")
+    if not ranks or any(status == "inside" for status in fronts.status.values()):
+        return None
+    entries = [_oldest(records, rank) for rank in ranks]
+    called = [entry for entry in entries if entry is not None]
+    waits = [
+        (taken - entry.created_ns) / 1e9
+        for entry in called
+        if (taken := records.ranks[entry.rank].taken_ns) is not None and entry.created_ns is not None
+    ]
+    if not called or (waits and max(waits) < max(SETTLED_S, 2 * records.longest_s)):
+        return None
+    limits = {entry.timeout_ms for entry in called if entry.timeout_ms}
+    return Finding(
+        code="collective.nobody_started",
+        severity=Severity.WARNING,
+        ranks=ranks,
+        summary=f"{rank_list(ranks).capitalize()} called {called[0].op} and more, and no device has come to it: "
+        "all are still at what they were given before.",
+        evidence=[entry.evidence() for entry in called[:_MAX_EVIDENCE]],
+        locations=locations(called[:_MAX_EVIDENCE]),
+        attributes={
+            "operation": called[0].op,
+            "complete": len(ranks) == len(records.ranks),
+            "wait_s": round(max(waits), 1) if waits else None,
+            "timeout_s": min(limits) / 1000 if limits else None,
+            "basis": "flight_records",
+        },
+    )
+
+
+def stands_in_something(records: Records, fronts: Fronts) -> bool:
+    """Whether some rank has long been in what its ring has lost, or its device has come to nothing."""
+    patience_s = max(SETTLED_S, 2 * records.longest_s)
+    for rank, status in fronts.status.items():
+        if status in ("unseen", "not_started"):
+            taken, entry = records.ranks[rank].taken_ns, _oldest(records, rank)
+            if taken is None or entry is None or entry.created_ns is None:
+                return True
+            if (taken - entry.created_ns) / 1e9 >= patience_s:
+                return True
+    return False
+
+
+def _oldest(records: Records, rank: int) -> Entry | None:
+    pending = [group.pending[rank] for group in records.groups.values() if rank in group.pending]
+    return min(pending, key=lambda entry: entry.record_id, default=None)

@@ -1,0 +1,183 @@
+"""The wait-for graph over all groups, and the smallest set of ranks whose absence explains every wait.
+
+An edge leads from a waiting rank through the operation that it is in to each rank that is not in it. Who waits for
+nobody is a root. Ranks that wait for each other in a circle hold each other up (see `circles`). A rank without a record
+may be anything: it is blamed only for waits that no record explains.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from ddx_tools.alignment.circles import By, odd_of_circle
+from ddx_tools.alignment.components import components
+from ddx_tools.alignment.fronts import Fronts
+from ddx_tools.alignment.records import Records
+from ddx_tools.alignment.waits import Hold
+from ddx_tools.model import rank_list
+
+State = Literal["outside", "device_behind", "elsewhere", "circle", "no_record", "stands_still"]
+
+_SMALLEST_HOST = 4
+
+
+@dataclass(frozen=True)
+class Graph:
+    """How waiting spreads, and where it leads."""
+
+    holds: tuple[Hold, ...]
+    """Those in which somebody waits for somebody."""
+    roots: Mapping[int, State]
+    """The smallest set of ranks that explains every wait, and how each of them holds the others up."""
+    tie: bool
+    """Others explain it as well: the roots are all that may be, not all that are."""
+    victims: tuple[int, ...]
+    sentences: tuple[str, ...]
+    """The waits in words, from those nearest to a root to the farthest."""
+    circle: tuple[int, ...] = ()
+    """All ranks of the circle that the roots are part of, if they are in one."""
+    told_by: By = "nothing"
+    """What tells the roots from the others of the circle."""
+
+    @property
+    def circle_of_transfers(self) -> bool:
+        """Whether sends and receives alone make up the circle."""
+        return bool(self.circle) and all(
+            hold.transfer is not None for hold in self.holds if set(hold.waiting) & set(self.circle)
+        )
+
+
+def graph_of(records: Records, fronts: Fronts, holds: Sequence[Hold], deviating: Set[int]) -> Graph | None:
+    """The graph behind some waits; None if nobody waits for anybody."""
+    held = [hold for hold in holds if hold.blockers or hold.unknown]
+    if not held:
+        return None
+    roots, tie, circle, told_by = _roots(records, fronts, holds, deviating)
+    waiting = {rank for hold in held for rank in hold.waiting}
+    distance = _distances(set(roots), held)
+    return Graph(
+        tuple(held), roots, tie, tuple(sorted(waiting - set(roots))), tuple(_sentences(held, distance)), circle, told_by
+    )
+
+
+def _roots(
+    records: Records, fronts: Fronts, holds: Sequence[Hold], deviating: Set[int]
+) -> tuple[dict[int, State], bool, tuple[int, ...], By]:
+    """The roots with their states, whether others would do as well, the circle they are part of, and what tells it."""
+    told_by: By = "nothing"
+    roots: dict[int, State] = {}
+    tie = False
+    circle: tuple[int, ...] = ()
+    awaited = {rank for hold in holds for rank in hold.blockers}
+    waits_for_unknown = {rank for hold in holds if not hold.blockers and hold.unknown for rank in hold.waiting}
+    sinks = [sink for sink in _sinks(holds) if len(sink) > 1 or sink & awaited]
+    for sink in sinks:
+        if len(sink) > 1:
+            odd, told_by = odd_of_circle(records, sink, holds)
+            tie = tie or not odd
+            roots.update(dict.fromkeys(sorted(odd or sink), "circle"))
+            circle = tuple(sorted(sink))
+            continue
+        (rank,) = sink
+        state = _state(fronts, rank, deviating)
+        if state is not None:
+            roots[rank] = state
+        elif rank not in waits_for_unknown:
+            tie = True  # It is in something of which nothing more is known: a kernel that all are in, or a lost entry.
+    if roots:
+        return roots, tie, circle, told_by
+    unknown, several = _silent(records, [hold for hold in holds if not hold.blockers and hold.unknown])
+    return dict.fromkeys(unknown, "no_record"), tie or several, (), told_by
+
+
+def _state(fronts: Fronts, rank: int, deviating: Set[int]) -> State | None:
+    if rank in deviating:
+        return "elsewhere"
+    states: dict[str, State] = {
+        "idle": "outside",
+        "not_started": "device_behind",
+        "finished_by_peers": "stands_still",
+    }
+    return states.get(fronts.status[rank])
+
+
+def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
+    """Sets of ranks that wait for nobody outside of them. An operation is a node as well, with a negative number."""
+    edges: dict[int, set[int]] = {}
+    for number, hold in enumerate(holds, 1):
+        edges[-number] = set(hold.blockers)
+        for rank in hold.waiting:
+            edges.setdefault(rank, set()).add(-number)
+        for rank in hold.blockers:
+            edges.setdefault(rank, set())
+    found = []
+    for component in components(edges):
+        beyond = {target for node in component for target in edges[node]} - component
+        ranks = {node for node in component if node >= 0}
+        # An operation that waits for nobody known is no one.
+        if ranks and not any(target >= 0 or edges[target] for target in beyond):
+            found.append(ranks)
+    return found
+
+
+def _silent(records: Records, holds: Sequence[Hold]) -> tuple[list[int], bool]:
+    """The fewest ranks without a record that explain waits which no record does, and whether others would do."""
+    silent = {
+        rank for group in records.groups.values() for rank in group.members or () if rank not in records.ranks
+    } | {rank for rank in range(records.world_size or 0) if rank not in records.ranks}
+    found = {hold.unknown[0] for hold in holds if len(hold.unknown) == 1}
+    rest = [hold for hold in holds if not found & set(hold.unknown)]
+    tie = False
+    while rest:
+        counts = Counter(rank for hold in rest for rank in hold.unknown)
+        most = max(counts.values())
+        best = {rank for rank, count in counts.items() if count == most}
+        tie = tie or len(best) > 1
+        found |= best
+        rest = [hold for hold in rest if not found & set(hold.unknown)]
+    if found and may_be_a_host(silent):
+        return sorted(silent), False
+    # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
+    return sorted(found), tie or found != silent
+
+
+def may_be_a_host(ranks: Set[int]) -> bool:
+    """Whether these may be all ranks of one host: so many in a row, beginning at a multiple of their number."""
+    first, count = min(ranks), len(ranks)
+    return count >= _SMALLEST_HOST and max(ranks) == first + count - 1 and first % count == 0
+
+
+def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
+    """Steps from each rank to the nearest root."""
+    distance = dict.fromkeys(roots, 0)
+    frontier = roots
+    while frontier:
+        nearer = frontier
+        frontier = {
+            rank
+            for hold in holds
+            if {*hold.blockers, *hold.unknown} & nearer
+            for rank in hold.waiting
+            if rank not in distance
+        }
+        distance.update(dict.fromkeys(frontier, max(distance.values()) + 1))
+    return distance
+
+
+_MAX_SENTENCES = 40
+
+
+def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
+    """One sentence for each operation."""
+    ordered = sorted(
+        holds, key=lambda hold: (min(distance.get(r, len(distance)) for r in hold.waiting), min(hold.waiting))
+    )
+    return [
+        f"{rank_list(sorted(hold.waiting)).capitalize()} wait{'' if len(hold.waiting) > 1 else 's'} in {hold.op}"
+        f" ({'' if hold.seq is None else f'collective {hold.seq} of '}{hold.group.label}) "
+        f"for {rank_list(sorted({*hold.blockers, *hold.unknown}))}."
+        for hold in ordered[:_MAX_SENTENCES]
+    ]

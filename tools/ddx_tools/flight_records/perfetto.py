@@ -1,0 +1,234 @@
+"""Flight records as a trace for ui.perfetto.dev: a process for each rank, a track for each of its process groups.
+
+All times are on one clock, as far as the collectives themselves tell how the ranks' clocks are apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.alignment.rank_spans import rank_spans
+from ddx_tools.alignment.records import Records
+from ddx_tools.flight_records.arrows import Arrows
+from ddx_tools.flight_records.intervals import Interval, intervals
+from ddx_tools.formats.trace_events import (
+    arrow_end,
+    complete,
+    document,
+    instant,
+    process_name,
+    quoted,
+    thread_name,
+)
+from ddx_tools.model import Finding, Location, Severity
+from ddx_tools.store import Store
+
+_FIRST_PID = 100_000
+"""Process 0 is the idle task to Perfetto, so that rank numbers are no process ids."""
+_UNFINISHED = "⏳ "
+_RECORD = re.compile(r"^(?P<source>.*)#record_id=(?P<record>\d{1,18})$", re.S)
+_MOST_NAME = 80
+
+
+def trace_of(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
+    """The trace, in pieces of some 100 KB; what `findings` blame is marked in it."""
+    records = store.derived(Records)
+    about = {"made_by": "ddx flight-recorder --perfetto", "ranks": rank_spans(records.ranks)}
+    about["clock"] = "seconds taken off a rank's clock: " + str(
+        {rank: round(offset, 3) for rank, offset in list(records.clock_offsets_s.items())[:64]}
+    )
+    return document(_Trace(store, records, findings).events(), about)
+
+
+class _Trace:
+    """The events of one trace."""
+
+    def __init__(self, store: Store, records: Records, findings: Sequence[Finding]) -> None:
+        self._store = store
+        self._records = records
+        self._marks = _Marks(store, findings)
+        self._texts = _Texts(store, records)
+        self._arrows = Arrows(records)
+        self._ends_ns = {
+            rank: max(each.taken_ns or 0, each.latest_sign_ns or 0) for rank, each in records.ranks.items()
+        }
+        self._zero_ns = min(
+            (
+                records.true_ns(row["rank"], row["first_ns"])
+                for row in store.query(
+                    "SELECT rank, min(least(created_ns, started_ns, completed_ns)) AS first_ns FROM recorded_numbers "
+                    "WHERE least(created_ns, started_ns, completed_ns) > 0 GROUP BY rank"
+                )
+            ),
+            default=0,
+        )
+        self._tid = 0
+        self._last_ns = 0
+
+    def events(self) -> Iterator[str]:
+        """Everything, rank by rank."""
+        for rank, mine in intervals(self._store, self._ends_ns):
+            yield from self._rank(rank, mine)
+        for rank in sorted(self._marks.of_rank.keys() - self._records.ranks.keys()):
+            yield from process_name(_FIRST_PID + rank, f"rank {rank} (no record)", rank)
+            yield from self._rank_marks(rank, self._last_ns, set())
+
+    def _rank(self, rank: int, mine: Sequence[Interval]) -> Iterator[str]:
+        host = self._records.ranks[rank].host
+        yield from process_name(_FIRST_PID + rank, f"rank {rank}" + (f" on {host}" if host else ""), rank)
+        tracks: dict[tuple[int, bool, int], int] = {}
+        marked: list[tuple[int, int | None, Finding]] = []
+        end_ns = 0
+        for each in mine:
+            key = (each.group_id, each.is_transfer, each.lane)
+            if key not in tracks:
+                tracks[key] = self._new_tid()
+                name = self._texts.track(each)
+                yield from thread_name(_FIRST_PID + rank, tracks[key], name, len(tracks))
+            start_ns, stop_ns = self._time(rank, each.start_ns), self._time(rank, each.end_ns)
+            yield complete(_FIRST_PID + rank, tracks[key], start_ns, stop_ns, *self._texts.slice(each))
+            yield from self._arrow(each, tracks[key], start_ns, stop_ns)
+            marked += [(start_ns, each.record_id, found) for found in self._marks.of(rank, each.record_id)]
+            end_ns = max(end_ns, stop_ns)
+        self._last_ns = max(self._last_ns, end_ns)
+        yield from self._marks_at(rank, marked)
+        yield from self._rank_marks(rank, end_ns, {id(found) for _, _, found in marked})
+
+    def _arrow(self, each: Interval, tid: int, start_ns: int, stop_ns: int) -> Iterator[str]:
+        """Out of the begin of a send, into the last moment of its receive."""
+        found = self._arrows.number(each) if each.is_transfer else None
+        if found is not None and each.is_finished and each.is_alone and stop_ns > start_ns:
+            number, is_start = found
+            at_ns = start_ns if is_start else stop_ns - 1
+            yield arrow_end(_FIRST_PID + each.rank, tid, at_ns, number, is_start=is_start)
+
+    def _marks_at(self, rank: int, marked: Sequence[tuple[int, int | None, Finding]]) -> Iterator[str]:
+        if marked:
+            tid = self._new_tid()
+            yield from thread_name(_FIRST_PID + rank, tid, "findings: operations", 10_000)
+            for at_ns, record_id, found in marked:
+                args = f'"finding":{quoted(found.summary)},"record_id":{record_id or 0}'
+                yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
+
+    def _rank_marks(self, rank: int, at_ns: int, shown: set[int]) -> Iterator[str]:
+        """What is found about the rank and no single operation of it, at the end of its record."""
+        rest = [found for found in self._marks.of_rank.get(rank, ()) if id(found) not in shown]
+        if rest:
+            tid = self._new_tid()
+            yield from thread_name(_FIRST_PID + rank, tid, "findings: rank", 10_001)
+            for found in rest:
+                args = f'"finding":{quoted(found.summary)}'
+                yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
+
+    def _time(self, rank: int, time_ns: int) -> int:
+        return max(0, self._records.true_ns(rank, time_ns) - self._zero_ns)
+
+    def _new_tid(self) -> int:
+        self._tid += 1
+        return self._tid
+
+
+class _Marks:
+    """Whom and what the findings blame."""
+
+    def __init__(self, store: Store, findings: Sequence[Finding]) -> None:
+        self.of_rank: dict[int, list[Finding]] = {}
+        self._of_record: dict[tuple[int, int], list[Finding]] = {}
+        ranks = {row["source"]: row["rank"] for row in store.query("SELECT source, rank FROM fr_dumps")}
+        for finding in findings:
+            if finding.severity is not Severity.FAILURE:
+                continue
+            for rank in finding.ranks:
+                self.of_rank.setdefault(rank, []).append(finding)
+            for evidence in finding.evidence:
+                place = _RECORD.match(evidence.source)
+                whose = ranks.get(place["source"]) if place else None
+                # Evidence also names peers, to hold them against whom a finding is about.
+                if place and whose in finding.ranks:
+                    self._of_record.setdefault((whose, int(place["record"])), []).append(finding)
+
+    def of(self, rank: int, record_id: int | None) -> Sequence[Finding]:
+        """The findings about one operation."""
+        return () if record_id is None else self._of_record.get((rank, record_id), ())
+
+
+class _Texts:
+    """Names and arguments, made once for all operations that share them: escaping costs more than all the rest."""
+
+    def __init__(self, store: Store, records: Records) -> None:
+        self._calls = {row["call"]: row for row in store.query("SELECT * FROM fr_calls")}
+        self._sites = {
+            row["site"]: _place(row)
+            for row in store.query("SELECT site, user_file, user_line, user_function FROM fr_sites")
+        }
+        self._groups = records.groups
+        self._group_args: dict[int, tuple[str, str]] = {}
+        self._call_args: dict[int, str] = {}
+        self._names: dict[tuple[int, bool], str] = {}
+        self._states: dict[str | None, str] = {}
+
+    def track(self, each: Interval) -> str:
+        """`mesh_tp (97: ranks 0-7)`, and which lane of its transfers."""
+        group = self._groups[each.group_id]
+        described = group.description if group.description not in ("", "undefined") else "group"
+        name = f"{described[:_MOST_NAME]} ({group.name[:_MOST_NAME]}: ranks {rank_spans(group.ranks())})"
+        return name + (f" p2p {each.lane + 1}" if each.is_transfer else "")
+
+    def slice(self, each: Interval) -> tuple[str, str, str]:
+        """(name, category, args) of an operation, as JSON."""
+        key = (each.call, each.is_finished)
+        if key not in self._names:
+            call = self._calls[each.call]
+            words = " ".join(filter(None, (call["op"] or "operation", call["peer"])))
+            self._names[key] = quoted(("" if each.is_finished else _UNFINISHED) + words, _MOST_NAME)
+        group_args, category = self._of_group(each.group_id)
+        args = f'{_number("seq", each.seq)}{_number("p2p_seq", each.p2p_seq or None)}"record_id":{each.record_id or 0}'
+        if each.state not in self._states:
+            self._states[each.state] = quoted(each.state or "")
+        args += f',{group_args},{self._of_call(each.call)}"state":{self._states[each.state]}'
+        if each.site is not None and self._sites.get(each.site):
+            args += f',"at":{self._sites[each.site]}'
+        if each.created_ns is not None:
+            args += f',"created_ns":"{each.created_ns}"'
+        if not each.end_is_known:
+            args += ',"end":"not recorded: at most until here"' if each.is_finished else ',"end":"not finished"'
+        return self._names[key], category if each.is_finished else '"unfinished"', args
+
+    def _of_group(self, group_id: int) -> tuple[str, str]:
+        if group_id not in self._group_args:
+            group = self._groups[group_id]
+            label, members = quoted(group.label, _MOST_NAME), quoted(rank_spans(group.ranks()))
+            args = f'"group":{label},"group_name":{quoted(group.name, _MOST_NAME)},"members":{members}'
+            self._group_args[group_id] = args, label
+        return self._group_args[group_id]
+
+    def _of_call(self, number: int) -> str:
+        if number not in self._call_args:
+            call = self._calls[number]
+            self._call_args[number] = "".join(f'"{name}":{quoted(call[name])},' for name in _SHOWN if call[name])
+        return self._call_args[number]
+
+
+_SHOWN = (
+    "backend",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "output_dtypes",
+    "input_splits",
+    "output_splits",
+)
+
+
+def _number(name: str, value: int | None) -> str:
+    return "" if value is None else f'"{name}":{value},'
+
+
+def _place(row: dict[str, Any]) -> str:
+    """The user's line as a JSON string; empty if there is none."""
+    if not row["user_file"]:
+        return ""
+    place = Location(file=row["user_file"][-200:], line=row["user_line"], function=row["user_function"])
+    return quoted(place.short())

@@ -1,0 +1,59 @@
+"""JSON files beside dumps that say what a dump does not hold: rank, host, time, members of groups."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers, is_header, origin_of_header
+
+_MOST_MEMBERS = 16 << 20
+"""Ranks in all distinct groups together. A mesh of 100,000 ranks in four dimensions has half a million."""
+
+
+class SideCars:
+    """What the headers of dumps say, found by the name of the dump.
+
+    Headers of thousands of ranks list the same groups of thousands of members: each group is kept once.
+    """
+
+    def __init__(self) -> None:
+        self._by_file: dict[str, DumpOrigin] = {}
+        self._by_stem: dict[str, DumpOrigin] = {}
+        self._groups: dict[GroupMembers, GroupMembers] = {}
+        self._members = 0
+
+    def add(self, path: str, data: bytes) -> str | None:
+        """Take a side-car in; what is wrong with it, if anything is."""
+        try:
+            header = json.loads(data)
+        except (ValueError, RecursionError):
+            return "damaged or truncated JSON"
+        if not is_header(header):
+            return None
+        read = origin_of_header(header, path)
+        said = replace(read, groups=tuple(group for group in map(self._kept, read.groups) if group))
+        folder, _, name = path.rpartition("/")
+        parts = header.get("parts")
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("file"), str):
+                self._by_file[f"{folder}/{part['file']}"] = said
+        self._by_stem[f"{folder}/{name.removesuffix('.json').removesuffix('.header')}"] = said
+        lost = len(read.groups) - len(said.groups)
+        return f"{lost} groups were left out: all headers together list more members than are kept" if lost else None
+
+    def of(self, path: str) -> DumpOrigin | None:
+        """What is said of a dump: a header names the file, or its own name begins like the file's, up to a dot."""
+        if said := self._by_file.get(path):
+            return said
+        folder, _, name = path.rpartition("/")
+        parts = name.split(".")
+        stems = (f"{folder}/{'.'.join(parts[:length])}" for length in range(len(parts), 0, -1))
+        return next((self._by_stem[stem] for stem in stems if stem in self._by_stem), None)
+
+    def _kept(self, group: GroupMembers) -> GroupMembers | None:
+        if group not in self._groups:
+            self._members += len(group.ranks or ()) + 1
+            if self._members > _MOST_MEMBERS:
+                return None
+        return self._groups.setdefault(group, group)

@@ -1,0 +1,247 @@
+"""The tables of the evidence store out of decoded flight records.
+
+Groups, calls and call paths are named by a hash of their content, so that whoever reads a dump, in whatever
+process and order, gives them the same identity, and rows of many readers can be put together as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from ddx_tools.formats.call_sites import call_site
+from ddx_tools.formats.fr_dump import FrDump, GroupStatus
+from ddx_tools.formats.fr_entries import EntryColumns
+from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
+from ddx_tools.schema import arrow_table
+
+_NOT_RECORDED = GroupStatus(None, None, None)
+
+
+def identity(*parts: object) -> int:
+    """A 63-bit number that stands for some values, the same in every process."""
+    # repr, since what the parts hold may look like what stands between them.
+    digest = hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+_MOST_MEMBERS_CACHED = 16_384
+
+
+def group_key(name: str, description: str, members: tuple[int, ...] | None) -> str:
+    """Identity of a process group across ranks: its name and its members.
+
+    The name alone is not enough (every rank of a mesh may call its own group `1`), and pg_id is a counter of
+    the process. Where the members are unknown, name and description must do; `members` is NULL then.
+    """
+    if members is None:
+        return f"{name} {description}".strip()
+    return f"{name}@{_known_spans(members) if len(members) <= _MOST_MEMBERS_CACHED else _spans(members)}"
+
+
+@lru_cache(256)
+def _known_spans(members: tuple[int, ...]) -> str:
+    """Every rank of a job brings its groups again. What is kept has to be bounded, as what dumps say is not."""
+    return _spans(members)
+
+
+def _spans(members: Sequence[int]) -> str:
+    """Group order matters, so only runs of consecutive ranks are drawn together: `0-3`, `0,2,4`, `3,1`."""
+    spans: list[list[int]] = []
+    for rank in members:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+@dataclass
+class RecordTables:
+    """What some dumps hold, ready for the store: entries in Arrow tables, all else as rows."""
+
+    entries: list[Any] = field(default_factory=list)
+    dumps: list[dict[str, Any]] = field(default_factory=list)
+    memberships: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sites: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, dump: FrDump, origin: DumpOrigin) -> None:
+        """Add one dump."""
+        mine = identity(origin.host, origin.source)
+        groups = _groups(dump, origin)
+        memberships = self._add_groups(dump, groups, mine)
+        self.entries.append(self._entries(dump, memberships))
+        self.dumps.append(_dump_row(dump, origin, mine, groups, self.entries[-1]))
+
+    def batches(self) -> Iterator[tuple[str, Any]]:
+        """The tables for `Store.insert`."""
+        yield from self.entry_batches()
+        for table, shared in (("fr_groups", self.groups), ("fr_calls", self.calls), ("fr_sites", self.sites)):
+            if shared:
+                yield table, arrow_table(table, list(shared.values()))
+        for table, rows in (("fr_dumps", self.dumps), ("fr_memberships", list(self.memberships.values()))):
+            if rows:
+                yield table, arrow_table(table, rows)
+
+    def entry_batches(self) -> Iterator[tuple[str, Any]]:
+        """The entries alone, which are many."""
+        import pyarrow as pa
+
+        if self.entries:
+            yield "fr_entries", pa.concat_tables(self.entries).combine_chunks()
+
+    def add_all_but_entries(self, other: RecordTables) -> None:
+        """Put together what other dumps hold besides entries."""
+        self.dumps += other.dumps
+        for mine, theirs in (
+            (self.memberships, other.memberships),
+            (self.groups, other.groups),
+            (self.calls, other.calls),
+            (self.sites, other.sites),
+        ):
+            mine.update(theirs)
+
+    def _add_groups(self, dump: FrDump, groups: list[GroupMembers], mine: int) -> list[tuple[int, int | None]]:
+        """(membership, last completed) of each group name of the entries; all groups of the rank are added."""
+        keys: dict[tuple[str, str], int] = {}
+        for group in groups:
+            key = group_key(group.name, group.description, group.ranks)
+            number = keys[group.name, group.description] = identity(key)
+            if number not in self.groups:
+                members = None if group.ranks is None else list(group.ranks)
+                row = {"group_id": number, "group_key": key, "name": group.name}
+                self.groups[number] = {**row, "description": group.description, "members": members}
+        found: list[tuple[int, int | None]] = []
+        named = set()
+        for named_group in dump.entries.groups:
+            group_id = keys[named_group.name, named_group.description]
+            status = dump.status.get(named_group.pg_id, _NOT_RECORDED)
+            found.append((self._membership(mine, group_id, named_group.pg_id, status), status.last_completed))
+            named.add(group_id)
+        for group_id in keys.values():
+            if group_id not in named:
+                self._membership(mine, group_id, None, _NOT_RECORDED)
+        return found
+
+    def _membership(self, mine: int, group_id: int, pg_id: str | None, status: GroupStatus) -> int:
+        number = identity(mine, group_id, pg_id)
+        row = {"membership": number, "dump": mine, "group_id": group_id, "pg_id": pg_id, **asdict(status)}
+        # Entries can name one group in two ways, as by two descriptions.
+        self.memberships.setdefault(number, row)
+        return number
+
+    def _entries(self, dump: FrDump, memberships: list[tuple[int, int | None]]) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = dump.entries
+        calls = [self._call(asdict(call)) for call in columns.calls]
+        sites = [self._site(call_site(frames)) for frames in columns.sites]
+        progress = [columns.progresses[kind.progress] for kind in columns.kinds]
+
+        def of_kind(values: list[Any], arrow_type: Any) -> Any:
+            return pc.take(pa.array(values, arrow_type), columns.kind)
+
+        finished = of_kind([each.retired or each.state == "completed" for each in progress], pa.bool_())
+        # Gloo's `retired` lags behind the counter of what completed.
+        collective = of_kind([not columns.calls[kind.call].is_p2p for kind in columns.kinds], pa.bool_())
+        mixed = _groups_with_p2p(columns)
+        counters = [None if kind.group in mixed else memberships[kind.group][1] for kind in columns.kinds]
+        completed = of_kind(counters, pa.int64())
+        counted = pc.fill_null(pc.less_equal(columns.numbers["seq"], completed), False)
+        return pa.table(
+            {
+                "membership": of_kind([memberships[kind.group][0] for kind in columns.kinds], pa.int64()),
+                **columns.numbers,
+                "call": of_kind([calls[kind.call] for kind in columns.kinds], pa.int64()),
+                "site": pc.take(pa.array(sites, pa.int64()), columns.site),
+                "state": of_kind([each.state for each in progress], pa.string()),
+                "done": pc.or_(finished, pc.and_(collective, counted)),
+                "duration_ms": columns.duration_ms,
+            }
+        )
+
+    def _call(self, row: dict[str, Any]) -> int:
+        number = identity(*row.values())
+        self.calls.setdefault(number, {"call": number, **row})
+        return number
+
+    def _site(self, row: dict[str, Any] | None) -> int | None:
+        if row is None:
+            return None
+        number = identity(row["path"])
+        self.sites.setdefault(number, {"site": number, **row})
+        return number
+
+
+def _groups_with_p2p(columns: EntryColumns) -> set[int]:
+    """The groups whose `pg_status` counts point-to-point operations too: it mixes two kinds of numbers then."""
+    import pyarrow.compute as pc
+
+    numbered = pc.unique(columns.kind.filter(pc.fill_null(pc.greater(columns.numbers["p2p_seq"], 0), False)))
+    return {columns.kinds[kind].group for kind in numbered.to_pylist()}
+
+
+def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers], table: Any) -> dict[str, Any]:
+    first, last = _range(table["record_id"])
+    times = [_range(table[name])[1] for name in ("created_ns", "started_ns", "completed_ns")]
+    return {
+        "dump": mine,
+        "host": origin.host,
+        "rank": origin.rank,
+        "source": origin.source,
+        "origin": origin.origin,
+        "attempt": origin.attempt,
+        "version": dump.version or None,
+        "library": dump.library or None,
+        "taken_ns": origin.taken_ns,
+        "latest_ns": max((time for time in times if time is not None), default=None),
+        "entries": table.num_rows,
+        "first_record": first,
+        "last_record": last,
+        "with_frames": dump.with_frames,
+        "only_active": origin.only_active,
+        "backend": dump.backend,
+        "world_size": origin.world_size or _world_size(groups),
+    }
+
+
+def _range(column: Any) -> tuple[int | None, int | None]:
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(column)
+    return ends["min"].as_py(), ends["max"].as_py()
+
+
+def _world_size(groups: list[GroupMembers]) -> int | None:
+    return next((len(group.ranks) for group in groups if group.description == "default_pg" and group.ranks), None)
+
+
+def _groups(dump: FrDump, origin: DumpOrigin) -> list[GroupMembers]:
+    """The rank's groups, each once: what the header says, else `pg_config`, else what the entries name."""
+    found: dict[tuple[str, str], GroupMembers] = {(group.name, group.description): group for group in origin.groups}
+    listed = {config.name: config for config in dump.config}
+    named = {(group.name, group.description) for group in dump.entries.groups}
+    for name, description in sorted(named):
+        ranks = listed[name].ranks if name in listed else _gloo_default(dump, description)
+        if (name, description) not in found:
+            found[name, description] = GroupMembers(name, description, ranks)
+    for config in dump.config:
+        if config.ranks and (config.name, config.description) not in found and config.name:
+            found[config.name, config.description] = GroupMembers(config.name, config.description, config.ranks)
+    return list(found.values())
+
+
+def _gloo_default(dump: FrDump, description: str) -> tuple[int, ...] | None:
+    """The members of the default group as Gloo has them.
+
+    Its `pg_config` holds one nameless group, the last one made, and lists ranks only while that is the default.
+    """
+    if description == "default_pg" and len(dump.config) == 1 and dump.config[0].name == "":
+        return dump.config[0].ranks
+    return None

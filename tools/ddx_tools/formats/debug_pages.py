@@ -1,0 +1,88 @@
+"""What `torch.distributed.debug` shows and leaves behind: pages of records, and tables of an analysis.
+
+The page `/fr_trace_json` of the front end holds the record of every rank as JSON, whole: it can be saved and read here.
+`/fr_trace`, and `fr_trace_<date>_<time>.txt` of the periodic dumper, hold tables that `torchfrtrace` made of the
+records: entries are missing, and of the others the state of one rank stands for all. They are told, and not read.
+
+Source: torch 2.13.0, torch/distributed/debug/_frontend.py (JSON_RESP_TEMPLATE, PeriodicDumper) and _debug_handlers.py.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+from ddx_tools.errors import UnreadableInput
+
+TABLES_HELP = (
+    "a table of the debug server's own analysis, not records: it was not read. "
+    "Save the page /fr_trace_json of that server instead, or name its workers: --endpoint RANK=URL"
+)
+_TITLE = re.compile(rb"<title>[^<]{0,40}FlightRecorder[^<]{0,40}PyTorch Distributed</title>")
+_TABLES = re.compile(rb"^=== (?:TorchComms )?FR Trace ===$", re.MULTILINE)
+_RANK = re.compile(rb"<h2>Rank (\d{1,7}): (\S{1,500})</h2>")
+_OPEN, _CLOSE = b"<pre>", b"</pre>"
+_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class RecordOfPage:
+    """One rank's part of a page."""
+
+    rank: int
+    host: str | None
+    """As the server's store has it: what the rank called its own machine."""
+    only_active: bool
+    """The front end asks NCCL's recorder for what is not completed, and no more."""
+    data: bytes
+    """JSON of a flight record, or what the server said instead."""
+
+
+def is_page(head: bytes) -> bool:
+    """Whether a file that begins like this is a page of records, or of tables made of them."""
+    return _TITLE.search(head) is not None
+
+
+def is_table(head: bytes) -> bool:
+    """Whether it is a file of the periodic dumper."""
+    return _TABLES.search(head) is not None
+
+
+def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
+    """The parts of a page, as they come by. Raises UnreadableInput if a part is larger, or if there is none."""
+    rank: re.Match[bytes] | None = None
+    part: bytearray | None = None
+    count = 0
+    while line := file.readline(_LINE_BYTES):
+        if part is None:
+            rank = _RANK.search(line) or rank
+            _, found, rest = line.partition(_OPEN)
+            if not (found and rank):
+                continue
+            part, line = bytearray(), rest
+        content, closed, _ = line.partition(_CLOSE)
+        part += content
+        if len(part) > most_bytes:
+            raise UnreadableInput(f"the part of a rank is larger than the {most_bytes >> 20} MiB that are read")
+        if closed and rank:
+            # A browser that saves a page escapes what the server did not.
+            data = html.unescape(part.decode("utf-8", "replace")).encode()
+            yield RecordOfPage(int(rank[1]), _host(rank[2]), b"onlyactive=true" in rank[2], data)
+            rank = part = None
+            count += 1
+    if part is None and not count:
+        raise UnreadableInput(TABLES_HELP)
+    if part is not None:
+        raise UnreadableInput("the page is cut off within the record of a rank")
+
+
+def _host(url: bytes) -> str | None:
+    try:
+        host = urlsplit(url.decode("utf-8", "replace")).hostname
+    except ValueError:
+        return None
+    return host[:255] if host else None

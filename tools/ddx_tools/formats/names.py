@@ -1,0 +1,9 @@
+"""Names that come from a job: of files, of members of archives. Whoever chose them may have meant harm."""
+
+from __future__ import annotations
+
+
+def shown(name: str, most: int = 400) -> str:
+    """A name as a label: what is not printable escaped, and of a long one the end, which tells more."""
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[-most:])
+    return printable if len(name) <= most else f"…{printable}"
