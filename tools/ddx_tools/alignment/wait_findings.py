@@ -102,6 +102,7 @@ def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
                 locations=locations([e for e in _entries(records, own[:_MAX_PLACES]) if e.rank in ranks]),
                 attributes={
                     "state": state,
+                    "chain": list(graph.sentences),
                     "operation": (own if state == "circle" and own else direct)[0].op if direct else None,
                     "waiting": len(graph.victims),
                     "sole": len(by_state) == 1,

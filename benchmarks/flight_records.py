@@ -1,0 +1,95 @@
+"""Flight records of large jobs: ddx against `torchfrtrace` and against bare unpickling.
+
+The dumps are generated (constructed, not recorded): a dp x tp x pp job of NCCL, 20 frames an entry, written as torch
+writes them, one rank stalled. Three programs read them, each from its start to its answer:
+
+- `ddx flight-recorder DIR --json`, in as many processes as there are CPUs;
+- `torchfrtrace DIR`, the analyzer that PyTorch ships (one process);
+- the floor: processes, as many as there are CPUs, that do nothing but `pickle.load` each dump and keep it, as whoever
+  compares ranks by such objects must; and the same without keeping anything.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measurement import DDX, Measurement
+from benchmarks.process_tree import Cost, cost_of
+from ddx_evals.simulator import write_benchmark
+
+RANKS, ENTRIES = 256, 2000
+LARGE = ((1024, 2000), (4096, 500))
+SERIES = (128, 256, 512, 1024)
+_FLOOR = Path(__file__).with_name("unpickle_all.py")
+
+
+def measure() -> Iterator[Measurement]:
+    """All measurements, the small job first."""
+    processes = len(os.sched_getaffinity(0))
+    with dumps(RANKS, ENTRIES) as directory:
+        ours = ddx(directory)
+        kept = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "keep"])
+        dropped = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "drop"])
+        incumbent = cost_of([sys.executable, "-m", _FRTRACE, str(directory), "-p", "nccl_trace_rank_"], (0, 1))
+    size = f"{RANKS} ranks x {ENTRIES:,} entries"
+    yield _row(f"{size}: ddx flight-recorder", ours, 60.0)
+    yield _row(f"{size}: torchfrtrace", incumbent, math.inf)
+    yield _row(f"{size}: unpickled and kept, {processes} processes", kept, math.inf)
+    yield _row(f"{size}: unpickled and dropped, {processes} processes", dropped, math.inf)
+    yield Measurement("time against torchfrtrace", ours.wall_s / incumbent.wall_s * 100, 4.0, "%", "wall time")
+    share = ours.peak_bytes / incumbent.peak_bytes * 100
+    yield Measurement("memory against torchfrtrace", share, 25.0, "%", "peak of the resident sum of all processes")
+    yield Measurement("time against unpickling, kept", ours.wall_s / kept.wall_s, 2.0, "x", "wall time")
+    yield Measurement("time against unpickling, dropped", ours.wall_s / dropped.wall_s, 2.0, "x", "wall time")
+    walls = {}
+    for ranks, entries in LARGE:
+        with dumps(ranks, entries) as directory:
+            large = ddx(directory)
+        walls[ranks] = large.wall_s
+        what = f"{ranks:,} ranks x {entries:,} entries"
+        yield _row(what, large, 30.0)
+        yield Measurement(f"{what}: memory", large.peak_bytes / (1 << 20), 1024.0, "MiB", "peak, all processes")
+    yield Measurement("time grows with entries to the power of", exponent(), 1.15, "", f"ranks {SERIES} x {ENTRIES:,}")
+
+
+_FRTRACE = "torch.distributed.flight_recorder.fr_trace"
+
+
+def _row(what: str, cost: Cost, limit_s: float) -> Measurement:
+    how = f"wall; {cost.cpu_s:.1f} s of CPU, {cost.peak_bytes / (1 << 20):,.0f} MiB at most"
+    return Measurement(what, cost.wall_s, limit_s, "s", how)
+
+
+def ddx(directory: Path) -> Cost:
+    """The cost of one `ddx flight-recorder`; it names the stalled rank, so it ends with 1."""
+    return cost_of([DDX, "flight-recorder", str(directory), "--json"], (1,))
+
+
+def exponent() -> float:
+    """The slope of log(time) over log(entries), fitted by least squares."""
+    points = []
+    for ranks in SERIES:
+        with dumps(ranks, ENTRIES) as directory:
+            points.append((math.log(ranks * ENTRIES), math.log(ddx(directory).wall_s)))
+    return slope(points)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the line through points that leaves the least squares."""
+    x_mean = sum(x for x, _ in points) / len(points)
+    y_mean = sum(y for _, y in points) / len(points)
+    return sum((x - x_mean) * (y - y_mean) for x, y in points) / sum((x - x_mean) ** 2 for x, _ in points)
+
+
+@contextmanager
+def dumps(ranks: int, entries: int) -> Iterator[Path]:
+    """A directory of generated dumps, gone afterwards."""
+    with TemporaryDirectory(prefix="ddx-bench-") as directory:
+        write_benchmark(Path(directory), ranks, entries, processes=len(os.sched_getaffinity(0)))
+        yield Path(directory)
