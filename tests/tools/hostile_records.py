@@ -81,6 +81,14 @@ def of_shared_frames(number: int) -> bytes:
     return record(before, (b"}(h\x00](" + path + b"eu" for path in paths))
 
 
+def of_equal_frames() -> bytes:
+    """Frames that differ as objects only, in ever new orders."""
+    frames = b"](" + b"".join(b"}(h\x01h\x02uq%c" % (slot + 3) for slot in range(200)) + b"e"
+    before = b"](" + strings("frames", "filename", "train.py") + frames + b"e"
+    paths = (b"h%ch%ch%c" % (3 + n % 200, 3 + n // 200 % 200, 3 + n // 40_000) + b"h\x03" * 197 for n in range(150_000))
+    return record(before, (b"}(h\x00](" + path + b"eu" for path in paths))
+
+
 def of_shared_members() -> bytes:
     ranks = text(str(list(range(200_000)))) + b"q\x00"
     groups = (text(f"group {n}") + b"}(" + text("ranks") + b"h\x00u" for n in range(100_000))
@@ -122,6 +130,7 @@ RECORDS: dict[str, Callable[[], bytes]] = {
     "shared types": of_shared_types,
     "shared frames": lambda: of_shared_frames(40_000),
     "as many frames as may be": lambda: of_shared_frames(5_000),
+    "equal frames": of_equal_frames,
     "shared members": of_shared_members,
     "many keys": of_many_keys,
     "one long list": of_one_long_list,

@@ -146,3 +146,9 @@ def test_hidden_transfers_leave_a_rank_without_pending_work_undecided() -> None:
 def test_findings_stay_few_whatever_the_number_of_groups() -> None:
     job = simulate(302, kind="rank_stalled", world_size=128, lost=0)
     assert len(findings_of(job)) <= 12
+
+
+def test_counts_of_hidden_transfers_tell_that_a_rank_stands_outside_of_them() -> None:
+    job = simulate(50001, kind="rank_stalled", lost=0)
+    assert job.description["backend"] == "gloo" and not job.truth.undecided_accepted
+    assert tuple(judged(job).culprits.ranks) == job.truth.culprits

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ddx_tools.alignment.records import Entry, Group, RankRecord, Records
+from ddx_tools.alignment.hidden_transfers import may_be_in_transfer
+from ddx_tools.alignment.rank_records import RankRecord
+from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.transfers import Transfer, pending_transfers
 
 Status = Literal["idle", "hidden", "inside", "not_started", "unseen", "finished_by_peers"]
@@ -64,7 +66,11 @@ class Fronts:
 
 def fronts_of(records: Records) -> Fronts:
     """The fronts of all ranks."""
-    pending = pending_transfers(records.store, {group.id: group.members for group in records.groups.values()})
+    pending = pending_transfers(
+        records.store,
+        {group.id: group.members for group in records.groups.values()},
+        only_active=any(record.only_active for record in records.ranks.values()),
+    )
     heads: dict[int, list[Front]] = {rank: [] for rank in records.ranks}
     for group in records.groups.values():
         for rank, entry in group.pending.items():
@@ -77,7 +83,8 @@ def fronts_of(records: Records) -> Fronts:
         mine.sort(key=lambda front: front.record_id)
         status[rank], of[rank] = _front(records.ranks[rank], mine, starts_seen=records.starts_seen)
     hidden = [rank for rank, its in status.items() if its == "idle" and records.ranks[rank].hides_transfers]
-    status.update(dict.fromkeys(hidden, "hidden"))
+    if len(hidden) > 1 or (hidden and may_be_in_transfer(records, hidden[0])):
+        status.update(dict.fromkeys(hidden, "hidden"))
     called = {rank: tuple(_called(records, rank)) for rank, its in status.items() if its == "unseen"}
     return Fronts(of, status, pending, called)
 

@@ -74,11 +74,10 @@ def _not_victims(found: list[Late]) -> list[Late]:
 
 
 def _pipelines(records: Records) -> list[set[int]]:
-    """The members of each group that sends and receives."""
+    """The members of each group that sends and receives more often than it does anything else."""
     rows = records.query(
-        "SELECT DISTINCT group_id FROM recorded_numbers WHERE p2p_seq > 0 "
-        "UNION SELECT DISTINCT group_id FROM recorded_numbers JOIN fr_calls USING (call) "
-        "WHERE backend = 'gloo' AND op_id > seq"
+        "SELECT group_id FROM recorded_numbers GROUP BY group_id "
+        "HAVING max(greatest(p2p_seq, op_id - seq)) > coalesce(max(seq), 0)"
     )
     return [set(records.groups[row["group_id"]].ranks()) for row in rows]
 
@@ -97,7 +96,7 @@ WITH ends AS (
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
 SELECT group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s
-FROM inside GROUP BY group_id, seq HAVING count(*) > 2
+FROM inside GROUP BY group_id, seq HAVING count(*) > 1
 """
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from ddx_tools.alignment import selection
 from ddx_tools.alignment.clocks import clock_offsets
 from ddx_tools.alignment.comparable import Rules
+from ddx_tools.alignment.rank_records import rank_records
+from ddx_tools.alignment.record_queries import OLDEST_PENDING, POSITIONS, SAME_NUMBERS
 from ddx_tools.alignment.transfers import make_batches
 from ddx_tools.model import Evidence, Location
 from ddx_tools.store import Store
@@ -73,26 +75,6 @@ class Entry:
             words += f" at {place.short()}"
         words += "" if self.done else ", not finished"
         return Evidence(source=f"{self.source}#record_id={self.record_id}", quote=words[:400])
-
-
-@dataclass(frozen=True)
-class RankRecord:
-    """What is known of one rank's record as a whole."""
-
-    rank: int
-    host: str | None
-    source: str
-    taken_ns: int | None
-    latest_sign_ns: int | None
-    """The latest time that the dump itself mentions: it was taken at that time or after."""
-    wrapped: bool
-    """Older entries are gone."""
-    only_active: bool
-    with_frames: bool
-    oldest_done: int | None
-    """Record id of the oldest finished operation that it holds."""
-    hides_transfers: bool
-    """Its backend counts sends and receives without recording them (Gloo)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +163,10 @@ class Records:
         make_batches(store)
         self.world_size = chosen.world_size
         self.left_out = chosen.left_out
-        seen = {row["rank"]: row for row in self.query(_SEEN)}
-        self.starts_seen = any(row["starts_seen"] for row in seen.values())
-        """The records tell what has started on the devices: timing is on for all ranks of a job or for none."""
-        active = _is_only_active(chosen.dumps, seen)
-        self.ranks = {
-            rank: _rank_record(rank, dumps, seen.get(rank, {}), active) for rank, dumps in chosen.dumps.items()
-        }
-        self.longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
-        """How long the longest operation took that did finish, from its call to its noticed end; 0 if none tells."""
+        found = rank_records(store, chosen.dumps)
+        self.ranks = found.ranks
+        self.starts_seen = found.starts_seen
+        self.longest_s = found.longest_s
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()
         self._load_pending()
@@ -240,7 +217,7 @@ class Records:
                 "GROUP BY group_id, rank"
             )
         }
-        recorded = {(row["group_id"], row["rank"]): row for row in self.query(_POSITIONS)}
+        recorded = {(row["group_id"], row["rank"]): row for row in self.query(POSITIONS)}
         for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
             counted: Mapping[str, Any] = counters.get((group_id, rank), {})
             seen: Mapping[str, Any] = recorded.get((group_id, rank), {})
@@ -258,54 +235,15 @@ class Records:
 
     def _load_pending(self) -> None:
         """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
-        oldest = self.query(_OLDEST_PENDING)
+        oldest = self.query(OLDEST_PENDING)
         for row in oldest:
             self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)
         wanted = sorted({(row["group_id"], row["seq"]) for row in oldest})
         for group_id, seq in wanted:
             self.groups[group_id].at[seq] = {}
-        for row in self.query(_SAME_NUMBERS):
+        for row in self.query(SAME_NUMBERS):
             together = self.groups[row["group_id"]].at[row["seq"]]
             _take(together, _entry(row))
-
-
-_SEEN = """
-SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS NOT NULL) AS starts_seen,
-    max(completed_ns - created_ns) AS longest_ns,
-    coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers
-FROM recorded_numbers GROUP BY rank
-"""
-
-# The entry that closes a batch of transfers carries the number of the collective before it.
-_COLLECTIVES = """
-SELECT * FROM recorded_numbers JOIN rules USING (call) ANTI JOIN batches USING (rank, group_id, record_id)
-WHERE NOT is_p2p AND seq IS NOT NULL
-"""
-
-_POSITIONS = f"""
-SELECT group_id, rank, min(seq) AS first_seq, max(seq) AS last_seq, max(seq) FILTER (done) AS last_done,
-    max(seq) FILTER (done AND together) AS last_done_together
-FROM ({_COLLECTIVES}) GROUP BY group_id, rank
-"""
-
-# An operation may be marked late (Gloo's `retired`): what lies before a finished one of the group is finished.
-_PENDING = f"""
-SELECT r.group_id, r.rank, min(r.seq) AS seq
-FROM ({_COLLECTIVES}) r JOIN ({_POSITIONS}) p ON p.group_id = r.group_id AND p.rank = r.rank
-WHERE NOT r.done AND r.seq > coalesce(p.last_done, -1) GROUP BY r.group_id, r.rank
-"""
-
-_OLDEST_PENDING = f"""
-SELECT e.* FROM recorded e JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
-ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
-WHERE NOT e.is_p2p ORDER BY e.group_id, e.rank, e.op = 'coalesced' DESC, e.record_id
-"""
-
-_SAME_NUMBERS = f"""
-SELECT e.* FROM recorded e SEMI JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.seq = p.seq
-ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
-WHERE NOT e.is_p2p ORDER BY e.group_id, e.seq, e.rank, e.record_id
-"""
 
 
 def _by_rank(entries: Iterable[Entry]) -> dict[int, Entry]:
@@ -319,32 +257,6 @@ def _take(by_rank: dict[int, Entry], entry: Entry) -> None:
     """A coalesced block shares one sequence number, and its closing entry tells nothing of its own."""
     if entry.op != "coalesced" or entry.rank not in by_rank:
         by_rank[entry.rank] = entry
-
-
-def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether the dumps leave out what is finished (TORCH_INCLUDE_ONLY_ACTIVE): nothing in them says so.
-
-    Then none holds anything finished. Rings that lost all of it hold as many entries each as a ring has.
-    """
-    if not seen or any(row["oldest_done"] is not None for row in seen.values()):
-        return False
-    return len({dump["entries"] for mine in dumps.values() for dump in mine if dump["first_record"]}) > 1
-
-
-def _rank_record(rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool) -> RankRecord:
-    signs = [dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None]
-    return RankRecord(
-        rank=rank,
-        host=dumps[0]["host"],
-        source=dumps[0]["source"],
-        taken_ns=dumps[0]["taken_ns"],
-        latest_sign_ns=max(signs, default=None),
-        wrapped=any((dump["first_record"] or 0) > 0 for dump in dumps),
-        only_active=only_active or any(dump["only_active"] for dump in dumps),
-        with_frames=any(dump["with_frames"] for dump in dumps),
-        oldest_done=seen.get("oldest_done"),
-        hides_transfers=bool(seen.get("hides_transfers")) and any(dump["backend"] == "gloo" for dump in dumps),
-    )
 
 
 def _group(row: dict[str, Any]) -> Group:

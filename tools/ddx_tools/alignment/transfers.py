@@ -64,11 +64,18 @@ def make_batches(store: Store) -> None:
 
 
 def pending_transfers(
-    store: Store, members: Mapping[int, tuple[int, ...] | None]
+    store: Store, members: Mapping[int, tuple[int, ...] | None], *, only_active: bool = False
 ) -> dict[tuple[int, int, int], dict[int, list[Transfer]]]:
-    """{(group, source, target): {rank: its pending ends in order}}. `members`: by group id, in group order."""
+    """{(group, source, target): {rank: its pending ends in order}}. `members`: by group id, in group order.
+
+    `only_active`: finished entries are left out. If some batches are there with the entry that closes them, that entry
+    of the others was finished.
+    """
     found: dict[tuple[int, int, int], dict[int, list[Transfer]]] = {}
-    for row in store.query(_PENDING):
+    rows = store.query(_PENDING)
+    if only_active and any(row["batch"] is not None for row in rows):
+        rows = [row for row in rows if row["batch"] is not None]
+    for row in rows:
         ends = _ends(members[row["group_id"]], row["peer"])
         if ends is None or row["rank"] not in ends or ends[0] == ends[1]:
             continue

@@ -141,7 +141,8 @@ def _silent(records: Records, holds: Sequence[Hold]) -> tuple[list[int], bool]:
     if found and may_be_a_host(silent):
         return sorted(silent), False
     # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
-    return sorted(found), tie or found != silent
+    # Nor do several ranks die at once, unless a host does.
+    return sorted(found), tie or found != silent or len(found) > 1
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:

@@ -20,6 +20,7 @@ from ddx_tools.formats.fr_entries import INTEGERS, KINDS, EntryColumns, EntryRea
 _MAX_GROUPS = 100_000
 _MAX_MEMBER_CHARACTERS = 8 << 20
 """Lists of members of one dump, as text: a rank in ten groups of 100,000 has 7 MB of them."""
+_MOST_CHARACTERS_CACHED = 1 << 17
 _HELP = (
     "A flight record is what torch writes with TORCH_NCCL_DUMP_ON_TIMEOUT, through the debug pipe, or what "
     "`ddx run` collects: a pickle or JSON with `version` and `entries`."
@@ -150,7 +151,7 @@ def _config(raw: Any) -> Iterator[GroupConfig]:
 def _ranks(raw: Any) -> tuple[int, ...] | None:
     """`"[0, 1, 2]"` or a list; None if it lists nobody or something else."""
     if isinstance(raw, str):
-        return _listed_ranks(raw)
+        return _known_ranks(raw) if len(raw) <= _MOST_CHARACTERS_CACHED else _listed_ranks(raw)
     if not isinstance(raw, list):
         return None
     numbers = [integer(word) for word in raw]
@@ -158,11 +159,15 @@ def _ranks(raw: Any) -> tuple[int, ...] | None:
     return ranks if ranks and len(ranks) == len(numbers) else None
 
 
-@lru_cache(256)
 def _listed_ranks(text_of_list: str) -> tuple[int, ...] | None:
-    """Thousands of ranks list the same members, and each of those lists is long."""
     words = text_of_list.strip().strip("[]").split(",")
     return _ranks([word.strip() for word in words if word.strip()])
+
+
+@lru_cache(256)
+def _known_ranks(text_of_list: str) -> tuple[int, ...] | None:
+    """Thousands of ranks list the same members, and each of those lists is long."""
+    return _listed_ranks(text_of_list)
 
 
 def _status(raw: Any) -> Iterator[tuple[str, GroupStatus]]:

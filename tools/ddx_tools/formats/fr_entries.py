@@ -175,6 +175,7 @@ class EntryReader:
         self._known_paths: dict[tuple[int, ...], int] = {}
         self._room = _Room(_MAX_ITEMS)
         self._room_for_paths = _Room(_MAX_PATH_FRAMES)
+        self._room_for_objects = _Room(_MAX_PATH_FRAMES)
 
     def add(self, entries: list[dict[str, Any]]) -> None:
         """Entries as dictionaries, of any keys and any types: what cannot be read is unknown.
@@ -264,7 +265,10 @@ class EntryReader:
             path = tuple([self._frame(frame) for frame in frames[:_MAX_FRAMES] if isinstance(frame, dict)])
             if path not in self._sites and not self._room_for_paths.for_items(len(path)):
                 raise UnreadableInput(f"call paths of more than {_MAX_PATH_FRAMES} frames: no flight record has them")
-            number = self._known_paths[objects] = self._sites[path]
+            number = self._sites[path]
+            # Other picklers may write equal frames anew each time: then there is nothing to be gained.
+            if self._room_for_objects.for_items(len(objects)):
+                self._known_paths[objects] = number
         return number
 
     def _frame(self, raw: dict[Any, Any]) -> Frame:

@@ -1,0 +1,92 @@
+"""What is known of each rank's record as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.store import Store
+
+_SMALLEST_RING = 16
+"""Nobody sets a ring to fewer entries."""
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What is known of one rank's record as a whole."""
+
+    rank: int
+    host: str | None
+    source: str
+    taken_ns: int | None
+    latest_sign_ns: int | None
+    """The latest time that the dump itself mentions: it was taken at that time or after."""
+    wrapped: bool
+    """Older entries are gone."""
+    only_active: bool
+    with_frames: bool
+    oldest_done: int | None
+    """Record id of the oldest finished operation that it holds."""
+    hides_transfers: bool
+    """Its backend counts sends and receives without recording them (Gloo)."""
+
+
+@dataclass(frozen=True)
+class RankRecords:
+    """The records of all ranks, and what they share."""
+
+    ranks: dict[int, RankRecord]
+    starts_seen: bool
+    """They tell what has started on the devices: timing is on for all ranks of a job or for none."""
+    longest_s: float
+    """How long the longest operation took that did finish, from its call to its noticed end; 0 if none tells."""
+
+
+def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> RankRecords:
+    """The records behind the dumps that count, by rank."""
+    seen = {row["rank"]: row for row in store.query(_SEEN)}
+    active = _is_only_active(dumps, seen)
+    return RankRecords(
+        {rank: _rank_record(rank, mine, seen.get(rank, {}), active) for rank, mine in dumps.items()},
+        any(row["starts_seen"] for row in seen.values()),
+        max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9,
+    )
+
+
+_SEEN = """
+SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS NOT NULL) AS starts_seen,
+    max(completed_ns - created_ns) AS longest_ns,
+    coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers
+FROM recorded_numbers GROUP BY rank
+"""
+
+
+def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether the dumps leave out what is finished (TORCH_INCLUDE_ONLY_ACTIVE): nothing in them says so.
+
+    Then none holds anything finished, and what is left out leaves gaps in the numbers of some. A ring that has lost all
+    that is finished has no gaps, and as many entries as any other of the job.
+    """
+    if not seen or any(row["oldest_done"] is not None for row in seen.values()):
+        return False
+    full = [dump for mine in dumps.values() for dump in mine if dump["first_record"]]
+    gaps = any(dump["last_record"] - dump["first_record"] >= dump["entries"] for dump in full)
+    counts = {dump["entries"] for dump in full}
+    return gaps or len(counts) > 1 or max(counts, default=_SMALLEST_RING) < _SMALLEST_RING
+
+
+def _rank_record(rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool) -> RankRecord:
+    signs = [dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None]
+    return RankRecord(
+        rank=rank,
+        host=dumps[0]["host"],
+        source=dumps[0]["source"],
+        taken_ns=dumps[0]["taken_ns"],
+        latest_sign_ns=max(signs, default=None),
+        wrapped=any((dump["first_record"] or 0) > 0 for dump in dumps),
+        only_active=only_active or any(dump["only_active"] for dump in dumps),
+        with_frames=any(dump["with_frames"] for dump in dumps),
+        oldest_done=seen.get("oldest_done"),
+        hides_transfers=bool(seen.get("hides_transfers")) and any(dump["backend"] == "gloo" for dump in dumps),
+    )

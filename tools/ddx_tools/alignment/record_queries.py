@@ -1,0 +1,34 @@
+"""How far ranks came in their groups, and what they are stuck in: queries over the views of `selection`."""
+
+from __future__ import annotations
+
+# The entry that closes a batch of transfers carries the number of the collective before it.
+_COLLECTIVES = """
+SELECT * FROM recorded_numbers JOIN rules USING (call) ANTI JOIN batches USING (rank, group_id, record_id)
+WHERE NOT is_p2p AND seq IS NOT NULL
+"""
+
+POSITIONS = f"""
+SELECT group_id, rank, min(seq) AS first_seq, max(seq) AS last_seq, max(seq) FILTER (done) AS last_done,
+    max(seq) FILTER (done AND together) AS last_done_together
+FROM ({_COLLECTIVES}) GROUP BY group_id, rank
+"""
+
+# An operation may be marked late (Gloo's `retired`): what lies before a finished one of the group is finished.
+_PENDING = f"""
+SELECT r.group_id, r.rank, min(r.seq) AS seq
+FROM ({_COLLECTIVES}) r JOIN ({POSITIONS}) p ON p.group_id = r.group_id AND p.rank = r.rank
+WHERE NOT r.done AND r.seq > coalesce(p.last_done, -1) GROUP BY r.group_id, r.rank
+"""
+
+OLDEST_PENDING = f"""
+SELECT e.* FROM recorded e JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
+ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
+WHERE NOT e.is_p2p ORDER BY e.group_id, e.rank, e.op = 'coalesced' DESC, e.record_id
+"""
+
+SAME_NUMBERS = f"""
+SELECT e.* FROM recorded e SEMI JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.seq = p.seq
+ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
+WHERE NOT e.is_p2p ORDER BY e.group_id, e.seq, e.rank, e.record_id
+"""
