@@ -202,6 +202,7 @@ def test_who_stops_asking_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 PROGRAM = """
+import signal
 import sys
 from ddx_tools.flight_records import decode as decoding
 from ddx_tools.flight_records.decode import Material, decode_all
@@ -213,6 +214,8 @@ def main(files):
         print("one of two", flush=True)
 
 if __name__ == "__main__":
+    # Whoever runs these tests in the background may have left it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(sys.argv[1:])
     except KeyboardInterrupt:
@@ -234,7 +237,7 @@ def test_whatever_ends_ddx_ends_its_processes(tmp_path: Path, how: signal.Signal
         children = psutil.Process(running.pid).children(recursive=True)
         assert len(children) >= 2
         running.send_signal(how)
-        assert running.wait() == (130 if how == signal.SIGINT else -how)
+        assert running.wait(30) == (130 if how == signal.SIGINT else -how)
     _, left = psutil.wait_procs(children, timeout=10)
     for process in left:
         process.kill()
