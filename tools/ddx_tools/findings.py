@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-import yaml
+from ddx_tools.yaml_data import load_yaml
 
 
 @cache
 def finding_codes() -> dict[str, str]:
     """{code: what was seen, and the attributes such a finding has}."""
     text = resources.files("ddx_tools").joinpath("knowledge/findings.yaml").read_text(encoding="utf-8")
-    codes: dict[str, str] = yaml.safe_load(text)
+    codes: dict[str, str] = load_yaml(text)
     return codes
 
 

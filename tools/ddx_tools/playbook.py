@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.findings import is_registered
 from ddx_tools.resources import playbooks_dir
+from ddx_tools.yaml_data import YAMLError, load_yaml
 
 
 class PlaybookError(DdxError):
@@ -147,8 +147,8 @@ def parse_page(text: str, name: str) -> Symptom | Cause:
     if not parts:
         raise PlaybookError(f"{name}: no front matter between two lines of ---")
     try:
-        page = _PAGE.validate_python({**yaml.safe_load(parts[1]), "text": parts[2].strip()})
-    except (ValidationError, yaml.YAMLError, TypeError) as error:
+        page = _PAGE.validate_python({**load_yaml(parts[1]), "text": parts[2].strip()})
+    except (ValidationError, YAMLError, TypeError) as error:
         raise PlaybookError(f"{name}: {error}") from error
     for clause in _clauses(page):
         _check_clause(clause, name)

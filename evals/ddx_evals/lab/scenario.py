@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddx_tools.resources import lab_dir
+from ddx_tools.yaml_data import YAMLError, load_yaml
 
 Launcher = Literal["torchrun", "env"]
 Evidence = Literal["S", "F", "L"]
@@ -119,8 +119,8 @@ def load_scenarios(directory: Path | None = None) -> dict[str, Scenario]:
     scenarios: dict[str, Scenario] = {}
     for path in sorted(directory.glob("*.yaml")):
         try:
-            scenario = Scenario.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (ValidationError, yaml.YAMLError) as error:
+            scenario = Scenario.model_validate(load_yaml(path.read_text(encoding="utf-8")))
+        except (ValidationError, YAMLError) as error:
             raise ScenarioError(f"{path}: {error}") from error
         if path.stem != scenario.id:
             raise ScenarioError(f"{path}: holds the scenario {scenario.id!r}; name the file after it")

@@ -9,9 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from ddx_tools.formats.process_table import Process
+from ddx_tools.yaml_data import load_yaml
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def master_of(env: Mapping[str, str]) -> str | None:
 def launcher_knowledge() -> LauncherKnowledge:
     """The knowledge that ships with ddx."""
     text = resources.files("ddx_tools").joinpath("knowledge/launchers.yaml").read_text(encoding="utf-8")
-    return LauncherKnowledge(yaml.safe_load(text))
+    return LauncherKnowledge(load_yaml(text))
 
 
 def _number(env: Mapping[str, str], names: Sequence[str]) -> int | None:
