@@ -1,8 +1,11 @@
 """Large dumps of realistic shape for benchmarks, fast to write: no event simulation, but consistent.
 
-An NCCL job on a dp x tp x pp mesh with 20 frames an entry (60 call paths over some 300 frames). Each step ends in a
-tensor-parallel reduce_scatter, a data-parallel all_reduce and one of the world. One rank stalls before the last three;
-the CPUs of the others run ahead into them, so that three kinds of groups wait, one because of the other.
+An NCCL job on a dp x tp x pp mesh with 20 frames an entry (60 call paths over some 300 frames). FSDP gathers each layer
+for the forward and the backward pass and scatters its gradients; tensor parallelism, with sequence parallelism, gathers
+and scatters twice in each direction. Each step ends in a tensor-parallel reduce_scatter, a data-parallel all_reduce and
+one of the world. Pipeline stages exchange activations as torch.distributed.pipelining does, by `batch_isend_irecv`, so
+that a transfer and its closing entry `coalesced` share a number. One rank stalls before the last three; the CPUs of the
+others run ahead into them, so that three kinds of groups wait, one because of the other.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from .torch_pickle import Frame
 
 _START_NS = 1_795_239_921_939_717_451
 _OPERATIONS_A_STEP = 96
+_LAYERS = 7
+_SHARD = 1_638_400
 _FRAMES = 300
 _STACKS = 60
 _DEPTH = 20
@@ -36,10 +41,10 @@ class Shape:
     pp: int
 
     @classmethod
-    def of(cls, ranks: int) -> Shape:
-        """A mesh with tensor and pipeline groups of at most 8 and 4 ranks."""
+    def of(cls, ranks: int, stages: int) -> Shape:
+        """A mesh with tensor and pipeline groups of at most 8 and `stages` (1, 2 or 4) ranks."""
         tp = max(size for size in (1, 2, 4, 8) if ranks % size == 0)
-        pp = max(size for size in (1, 2, 4) if (ranks // tp) % size == 0)
+        pp = max(size for size in (1, 2, 4) if size <= stages and (ranks // tp) % size == 0)
         return cls(ranks // tp // pp, tp, pp)
 
     def coordinates(self, rank: int) -> tuple[int, int, int]:
@@ -83,15 +88,18 @@ class _Operation:
     stack: int
     sizes: tuple[Sizes, Sizes]
     is_p2p: bool = False
+    closes: bool = False
+    """The closing entry of a batch: it counts with the transfers before it."""
 
 
-def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 2) -> int:
+def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 2, stages: int = 4) -> int:
     """Write the dumps `nccl_trace_rank_<rank>` of `ranks` ranks, `entries` each; returns the rank that stalls.
 
-    The same arguments give the same bytes.
+    Pipelines have at most `stages` stages; with 1 the mesh is dp x tp, and there are no transfers. The same arguments
+    give the same bytes.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    write = partial(_write, directory, Shape.of(ranks), entries)
+    write = partial(_write, directory, Shape.of(ranks, stages), entries)
     if processes == 1:
         for rank in range(ranks):
             write(rank)
@@ -125,28 +133,36 @@ def _stacks() -> list[list[Frame]]:
 
 
 @cache
-def _step(stage: int, stages: int) -> list[_Operation]:
+def _step(stage: int, stages: int, dp: int) -> list[_Operation]:
     """One step of a rank of a pipeline stage: receives, layers, sends, gradients, loss."""
     whole: Sizes = [[4096, 5120]]
     part: Sizes = [[512, 5120]]
     grads: Sizes = [[52_428_800]]
     one: Sizes = [[1]]
-    gather = ("_all_gather_base", (part, whole))
-    scatter = ("_reduce_scatter_base", (whole, part))
-    layers = [
-        _Operation(_TP, *(gather if i % 2 == 0 else scatter)[:1], i % 40, (gather if i % 2 == 0 else scatter)[1])
-        for i in range(_OPERATIONS_A_STEP - 19)
-    ]
-    buckets = [_Operation(_DP, "all_reduce", 40 + i, (grads, grads)) for i in range(7)]
+    shard: Sizes = [[_SHARD]]
+    unsharded: Sizes = [[_SHARD * dp]]
+    gather, scatter = (_TP, "_all_gather_base", (part, whole)), (_TP, "_reduce_scatter_base", (whole, part))
+    unshard, reshard = (_DP, "_all_gather_base", (shard, unsharded)), (_DP, "_reduce_scatter_base", (unsharded, shard))
+    layer = [*[unshard, gather, scatter, gather, scatter] * 2, reshard]
+    outside = [*[unshard, unshard, reshard] * 2, reshard]
+    layers = [_Operation(group, name, i % 40, sizes) for i, (group, name, sizes) in enumerate(layer * _LAYERS)]
+    layers += [_Operation(group, name, 40 + i, sizes) for i, (group, name, sizes) in enumerate(outside)]
     moved = (whole, whole)
-    sends = [_Operation(_PP, f"send {stage}->{stage + 1}", 50, moved, True)] if stage + 1 < stages else []
-    receives = [_Operation(_PP, f"recv {stage}<-{stage - 1}", 51, moved, True)] if stage else []
+    sends = _batch(f"send {stage}->{stage + 1}", 50, moved) if stage + 1 < stages else []
+    receives = _batch(f"recv {stage}<-{stage - 1}", 51, moved) if stage else []
     end = [
         _Operation(_TP, "_reduce_scatter_base", 57, (whole, part)),
         _Operation(_DP, "all_reduce", 58, (grads, grads)),
         _Operation(_WORLD, "all_reduce", 59, (one, one)),
     ]
-    return [*receives, *layers, *sends, *buckets, *end]
+    return [*receives, *layers, *sends, *end]
+
+
+def _batch(transfer: str, stack: int, moved: tuple[Sizes, Sizes]) -> list[_Operation]:
+    return [
+        _Operation(_PP, transfer, stack, moved, is_p2p=True),
+        _Operation(_PP, "coalesced", stack, ([], []), closes=True),
+    ]
 
 
 @cache
@@ -157,7 +173,7 @@ def _clock(operations: int) -> list[int]:
 
 def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
     stage, *_ = shape.coordinates(rank)
-    step = _step(stage, shape.pp)
+    step = _step(stage, shape.pp, shape.dp)
     steps = entries // (_OPERATIONS_A_STEP - 10) + 2
     total = steps * len(step)
     stalled = _stalled(shape.dp * shape.tp * shape.pp)
@@ -175,17 +191,19 @@ def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
     for index in range(total):
         operation = step[index % len(step)]
         group = operation.group
-        counters = p2p if operation.is_p2p else collective
-        counters[group] += 1
-        entered[group] = counters[group]
-        if index < done:
-            completed[group] = counters[group]
+        if not operation.closes:
+            counters = p2p if operation.is_p2p else collective
+            counters[group] += 1
+            entered[group] = counters[group]
+            if index < done:
+                completed[group] = counters[group]
         if index < total - entries:
             continue
         # Steps begin at one time on every rank, whatever a pipeline stage leaves out in between.
         at = clock[index // len(step) * (_OPERATIONS_A_STEP + 4) + index % len(step)] + offset + jitter.getrandbits(20)
-        noticed = at + _POLL_NS if index < done else None
-        state = "completed" if index < done else "started" if index == done else "scheduled"
+        seen = index < done and not operation.is_p2p
+        noticed = at + _POLL_NS if seen else None
+        state = "completed" if seen else "started" if index == done else "scheduled"
         rows.append(
             {
                 "frames": _stacks()[operation.stack],
@@ -200,13 +218,13 @@ def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
                 "profiling_name": "nccl:" + operation.name,
                 "time_created_ns": at,
                 "input_sizes": operation.sizes[0],
-                "input_dtypes": dtypes,
+                "input_dtypes": [] if operation.closes else dtypes,
                 "output_sizes": operation.sizes[1],
-                "output_dtypes": dtypes,
+                "output_dtypes": [] if operation.closes else dtypes,
                 "state": state,
                 "time_discovered_started_ns": at + _HUNG_NS if state == "started" else noticed,
                 "time_discovered_completed_ns": noticed,
-                "retired": index < done,
+                "retired": seen,
                 "timeout_ms": 600_000,
                 "is_p2p": operation.is_p2p,
             }
