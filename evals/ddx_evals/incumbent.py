@@ -1,29 +1,47 @@
 """What `torchfrtrace`, the analyzer that ships with PyTorch, names in a directory of dumps.
 
 It loads pickles with full trust, so it is run on dumps of our own making only; and in a process of its own with a time
-limit, as it may take minutes. It reads pickled dumps named by a prefix and the rank.
+limit, as it may take minutes. That process is forked from one that has imported torch, which takes longer than most
+jobs. It reads pickled dumps named by a prefix and the rank.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ddx_tools.formats.fr_origin import facts_of_name
 
-_COMMAND = (
-    sys.executable,
-    "-m",
-    "torch.distributed.flight_recorder.fr_trace",
-    "--allow-incomplete-ranks",
-    "-p",
-    "dump_",
-)
+_SERVER = r"""
+import os, signal, sys, traceback
+from torch.distributed.flight_recorder.fr_trace import main
+
+for line in sys.stdin:
+    directory, output, limit_s = line.rstrip("\n").split("\t")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(limit_s))
+        file = os.open(output, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        code = 0
+        try:
+            main(["--allow-incomplete-ranks", "-p", "dump_", directory])
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 _SETS = re.compile(r"(?:missing|[Cc]ulprit)[ _]ranks?(?:\(s\))?:?[ =]*[\[{(]([\d, ]*)[\]})]")
 _SINGLE = re.compile(r"(?:[Cc]ulprit|Mismatched|error at) rank:? (\d+)")
 
@@ -48,13 +66,33 @@ def run_torchfrtrace(directory: Path, files: Iterable[str], *, limit_s: float) -
             if rank is None or name.endswith(".header.json"):
                 continue
             (Path(prepared) / f"dump_{rank}").symlink_to((directory / name).resolve())
-        try:
-            ran = subprocess.run([*_COMMAND, prepared], capture_output=True, text=True, timeout=limit_s, check=False)
-        except subprocess.TimeoutExpired:
-            return Named((), undecided=False, failed=True)
-    output = ran.stdout + ran.stderr
+        said = Path(prepared) / "said.txt"
+        code = _asked(f"{prepared}\t{said}\t{math.ceil(limit_s)}")
+        output = said.read_text(errors="replace") if said.exists() else ""
     ranks = named_in(output)
-    return Named(ranks, undecided="cannot decide" in output, failed=ran.returncode != 0 and not ranks)
+    return Named(ranks, undecided="cannot decide" in output, failed=code != 0 and not ranks)
+
+
+def _asked(question: str) -> int:
+    """The exit status of one run."""
+    server = _server()
+    assert server.stdin
+    assert server.stdout
+    server.stdin.write(f"{question}\n")
+    server.stdin.flush()
+    return int(server.stdout.readline())
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """The process that forks; it ends when its standard input does, with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def named_in(output: str) -> tuple[int, ...]:
