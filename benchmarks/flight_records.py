@@ -1,7 +1,9 @@
 """Flight records of large jobs: ddx against `torchfrtrace` and against bare unpickling.
 
 The dumps are generated (constructed, not recorded): a dp x tp x pp job of NCCL, 20 frames an entry, written as torch
-writes them, one rank stalled. Three programs read them, each from its start to its answer:
+writes them, one rank stalled. `torchfrtrace` takes the transfers between pipeline stages for mismatches and gives up
+after eleven, so the comparison is made on a dp x tp job of the same size, which it reads to its end. Three programs read
+the dumps, each from its start to its answer:
 
 - `ddx flight-recorder DIR --json`, in as many processes as there are CPUs;
 - `torchfrtrace DIR`, the analyzer that PyTorch ships (one process);
@@ -33,11 +35,14 @@ def measure() -> Iterator[Measurement]:
     """All measurements, the small job first."""
     processes = len(os.sched_getaffinity(0))
     with dumps(RANKS, ENTRIES) as directory:
-        ours = ddx(directory)
+        pipelined, gives_up = ddx(directory), torchfrtrace(directory)
+    with dumps(RANKS, ENTRIES, stages=1) as directory:
+        ours, incumbent = ddx(directory), torchfrtrace(directory)
         kept = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "keep"])
         dropped = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "drop"])
-        incumbent = cost_of([sys.executable, "-m", _FRTRACE, str(directory), "-p", "nccl_trace_rank_"], (0, 1))
     size = f"{RANKS} ranks x {ENTRIES:,} entries"
+    yield _row(f"{size}, pipelines: ddx flight-recorder", pipelined, 60.0)
+    yield _row(f"{size}, pipelines: torchfrtrace, which gives up", gives_up, math.inf)
     yield _row(f"{size}: ddx flight-recorder", ours, 60.0)
     yield _row(f"{size}: torchfrtrace", incumbent, math.inf)
     yield _row(f"{size}: unpickled and kept, {processes} processes", kept, math.inf)
@@ -71,6 +76,11 @@ def ddx(directory: Path) -> Cost:
     return cost_of([DDX, "flight-recorder", str(directory), "--json"], (1,))
 
 
+def torchfrtrace(directory: Path) -> Cost:
+    """The cost of the analyzer that PyTorch ships."""
+    return cost_of([sys.executable, "-m", _FRTRACE, str(directory), "-p", "nccl_trace_rank_"], (0, 1))
+
+
 def exponent() -> float:
     """The slope of log(time) over log(entries), fitted by least squares."""
     points = []
@@ -88,8 +98,8 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 @contextmanager
-def dumps(ranks: int, entries: int) -> Iterator[Path]:
-    """A directory of generated dumps, gone afterwards."""
+def dumps(ranks: int, entries: int, stages: int = 4) -> Iterator[Path]:
+    """A directory of generated dumps, gone afterwards; `stages`: of a pipeline, at most."""
     with TemporaryDirectory(prefix="ddx-bench-") as directory:
-        write_benchmark(Path(directory), ranks, entries, processes=len(os.sched_getaffinity(0)))
+        write_benchmark(Path(directory), ranks, entries, len(os.sched_getaffinity(0)), stages)
         yield Path(directory)
