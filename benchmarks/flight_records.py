@@ -2,8 +2,8 @@
 
 The dumps are generated (constructed, not recorded): a dp x tp x pp job of NCCL, 20 frames an entry, written as torch
 writes them, one rank stalled. `torchfrtrace` takes the transfers between pipeline stages for mismatches and gives up
-after eleven, so the comparison is made on a dp x tp job of the same size, which it reads to its end. Three programs read
-the dumps, each from its start to its answer:
+after eleven, so the comparison is made on a dp x tp job of the same size, which it reads to its end. Three programs
+read the dumps, each from its start to its answer:
 
 - `ddx flight-recorder DIR --json`, in as many processes as there are CPUs;
 - `torchfrtrace DIR`, the analyzer that PyTorch ships (one process);
