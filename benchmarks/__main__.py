@@ -7,21 +7,27 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cpu, flight_records, help_time, pause_time, stacks_time
+from benchmarks import agent_cpu, flight_records, help_time, job_logs, nccl_logs, pause_time, stacks_time
 from benchmarks.measurement import Measurement
 
 SINGLE = (help_time.measure, stacks_time.measure, pause_time.measure, agent_cpu.measure)
+SERIES = {
+    "flight_records": flight_records.measure,
+    "nccl_logs": nccl_logs.measure,
+    "job_logs": job_logs.measure,
+}
 
 
 def main() -> None:
-    """Run the benchmarks, one after the other: all, or only those of flight records (`flight_records`)."""
+    """Run the benchmarks, one after the other: all, or only the series that are named."""
     table = Table("what", "target", "measured", "", "how", title=f"{os.cpu_count()} CPUs")
-    if sys.argv[1:] != ["flight_records"]:
-        for measure in SINGLE:
-            _add(table, measure())
-    for one in flight_records.measure():
-        print(f"{one.what}: {one.value:.3g} {one.unit}", file=sys.stderr)
-        _add(table, one)
+    named = sys.argv[1:]
+    for single in SINGLE if not named else ():
+        _add(table, single())
+    for series in named or SERIES:
+        for one in SERIES[series]():
+            print(f"{one.what}: {one.value:.3g} {one.unit}", file=sys.stderr)
+            _add(table, one)
     Console(width=160).print(table)
 
 

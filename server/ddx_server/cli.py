@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from ddx_server.output import (
 from ddx_server.probe_commands import mount_probes
 from ddx_server.render.safe_text import safe
 from ddx_tools.errors import DdxError
+from ddx_tools.model import Finding
 
 
 class _OwnErrors(typer.core.TyperGroup):
@@ -62,6 +64,7 @@ app = typer.Typer(
 [bold]ddx why[/bold]                       the job on this host
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
+[bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
 [bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
 [bold]ddx doctor[/bold]                    what this machine lets ddx see
 
@@ -79,23 +82,42 @@ TARGET = Annotated[
 
 
 @app.command(rich_help_panel="Diagnose")
-def why(target: TARGET = None, save: SAVE_OPTION = None, as_json: JSON_OPTION = False) -> None:
+def why(
+    target: TARGET = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What you know or tried, in your words: 'works with NCCL_P2P_DISABLE=1, hangs only at epoch end'. "
+            "May be given several times; docs/notes.md says what is understood."
+        ),
+    ] = None,
+    save: SAVE_OPTION = None,
+    as_json: JSON_OPTION = False,
+) -> None:
     """Say who hangs (or broke) the job, where in the program, why, and what to do."""
     from ddx_server.render.diagnosis import render_diagnosis
     from ddx_server.standard_input import on_disk
     from ddx_tools.investigate import investigate
 
     with progress_line(quiet=as_json) as progress, on_disk(target or []) as readable:
-        found = investigate(readable, save, progress)
+        found = investigate(readable, save, progress, note or [])
         progress("judging")
         diagnosis = found.diagnose()
     if as_json:
         print_json(diagnosis.to_json())
     else:
         render_diagnosis(diagnosis, console(), found.origins)
+        if note:
+            console().print(safe(_understood(found.findings), "dim"))
         if save:
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
     exit_with(diagnosis)
+
+
+def _understood(findings: Sequence[Finding]) -> str:
+    """What became of the user's notes, so that nobody thinks that they counted where they did not."""
+    said = [finding.summary for finding in findings if finding.code == "user.reported"]
+    return "\n".join(said) or "Nothing in your notes was understood; docs/notes.md says what is."
 
 
 @app.command(rich_help_panel="Diagnose")

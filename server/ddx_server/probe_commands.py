@@ -38,13 +38,14 @@ def _examples(probe: Probe[Any]) -> str:
 def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
         from ddx_server.render.result import render_result
+        from ddx_server.standard_input import on_disk
         from ddx_tools.investigate import Step, run_probe
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
         exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
-        with progress_line(quiet=as_json) as progress:
-            result, _ = run_probe(Step(probe, given, exports), progress, save)
+        with progress_line(quiet=as_json) as progress, on_disk(given["target"]) as readable:
+            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, save)
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:

@@ -120,8 +120,9 @@ def test_reports_of_a_mismatch_are_laid_side_by_side(
 ) -> None:
     findings = recorded(f"torchrun_detail_{name}.log")
     (mismatch,) = of_code(findings, code)
-    assert mismatch.attributes[attribute] == {"0": usual, "1": usual, "2": odd, "3": usual}
-    assert (mismatch.attributes["minority"], mismatch.attributes["seq"]) == ([2], 3)
+    assert mismatch.attributes[attribute] == {usual: [0, 1, 3], odd: [2]}
+    assert mismatch.ranks == [2]
+    assert (mismatch.attributes["minority"], mismatch.attributes["tie"], mismatch.attributes["seq"]) == (True, False, 3)
     assert not independent(findings), "all ranks raise it, and none because of itself"
 
 
@@ -139,8 +140,8 @@ def test_unused_parameters_are_a_failure_of_the_rank_that_has_them() -> None:
     findings = recorded("torchrun_unused_parameters.log")
     (root,) = independent(findings)
     assert (root.ranks, root.attributes["signature"]) == ([2], "ddp_unused_parameters")
-    named = {f.attributes["signature"]: f.attributes for f in of_code(findings, "log.signature")}
-    assert named["ddp_unused_names"]["parameters"] == "2 3"
+    (unused,) = of_code(findings, "ddp.parameters_unused")
+    assert (unused.ranks, unused.attributes["indices"]) == ([2], [2, 3])
 
 
 def test_a_failure_of_all_ranks_is_one_finding() -> None:
@@ -167,8 +168,9 @@ def test_nobody_is_named_where_the_killed_rank_left_no_word() -> None:
     assert of_code(findings, "collective.connection_lost")[0].ranks == [0, 1, 3]
 
 
-def test_a_job_that_ended_well_has_no_findings_whatever_it_warned_of() -> None:
-    assert recorded("torchrun_ends_well.log") == []
+def test_a_job_that_ended_well_is_only_said_to_have_made_its_steps() -> None:
+    (progress,) = recorded("torchrun_ends_well.log")
+    assert (progress.code, progress.severity) == ("job.progress", Severity.INFO)
 
 
 def test_a_watchdog_reports_its_collective_and_ends_its_own_process() -> None:
@@ -199,9 +201,9 @@ def test_a_traceback_that_was_only_logged_is_no_end(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     trace = 'Traceback (most recent call last):\n  File "data.py", line 3, in read\n    go()\nOSError: bad sample\n\n'
     log.write_text(f"step 1 loss 2.0\n{trace}step 2 loss 1.9\n")
-    assert findings_of(log) == []
+    assert [finding.code for finding in findings_of(log)] == ["job.progress"]
     log.write_text(f"step 1 loss 2.0\n{trace}")
-    assert [finding.code for finding in findings_of(log)] == ["rank.raised"]
+    assert [finding.code for finding in findings_of(log)] == ["rank.raised", "job.progress"]
 
 
 def test_local_ranks_of_another_node_are_not_taken_for_ranks(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS, captured, findings_of, independent, rows_of
@@ -21,6 +24,7 @@ from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
+from ddx_tools.probes import job_log
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
 from ddx_tools.store import Store
 
@@ -49,17 +53,124 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
     assert (raw.status, "no such file" in raw.problems[0]) == (ProbeStatus.NO_DATA, True)
 
 
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "_PART_BYTES", 1 << 20)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_of_a_big_log_head_and_tail_are_read(tmp_path: Path) -> None:
     log = tmp_path / "rank1.log"
     with log.open("w") as stream:
         stream.write("ValueError: at the top\n")
-        stream.writelines(f"epoch is going on, line {number}\n" for number in range(700_000))
+        stream.writelines(f"epoch is going on, line {number}\n" for number in range(80_000))
         stream.write("KeyError: at the end\n")
     raw = captured(log)
     assert [item.facts["part"] for item in raw.items] == ["head", "tail"]
     assert sum(len(item.data) for item in raw.items) < log.stat().st_size
     assert "first and the last" in raw.problems[0]
-    assert {row["code"] for row in dict(PROBE.parse(raw))["log_events"]} == {"ValueError", "KeyError"}
+    codes = {row["code"] for row in dict(PROBE.parse(raw))["log_events"] if row["kind"] == "traceback"}
+    assert codes == {"ValueError", "KeyError"}
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_head_and_tail_share_is_read_once(tmp_path: Path) -> None:
+    log = tmp_path / "rank1.log"
+    lines = [f"nothing new, line {number}\n" for number in range(60_000)]
+    lines[30_000] = "KeyError: in the middle\n"
+    log.write_text("".join(lines))
+    assert (1 << 20) < log.stat().st_size < (2 << 20)
+    raw = captured(log)
+    assert (len(raw.items), raw.problems) == (2, [])
+    assert sum(len(item.data) for item in raw.items) == log.stat().st_size
+    (row,) = dict(PROBE.parse(raw))["log_events"]
+    assert row["text"].startswith("in the middle\n")
+
+
+def test_a_log_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
+    log = tmp_path / "huge.log"
+    with log.open("wb") as stream:
+        stream.write(b"ValueError: at the top\n")
+        stream.seek(5 << 30)
+        stream.write(b"\nhf_abcdefghijklmnopqrstuvwxyz0123\nKeyError: at the end\n")
+    raw = captured(log)
+    assert sum(len(item.data) for item in raw.items) <= 2 * job_log._PART_BYTES
+    assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError", "KeyError"]
+    assert not any(b"hf_abc" in item.data for item in raw.items)
+
+
+class GrowingHost(LocalHost):
+    """Files that the job goes on writing to while they are read."""
+
+    def answer(self, call: Call) -> Reply:
+        reply = super().answer(call)
+        if call.op == "read":
+            with Path(call.key).open("a") as stream:
+                stream.writelines(f"step {number}\n" for number in range(100_000))
+        return reply
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_log_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("KeyError: 1\n" + "nothing new\n" * 100_000 + "ValueError: 2\n")
+    raw = PROBE.capture(GrowingHost("unknown"), JobLogArgs(target=[str(log)]))
+    assert all(len(item.data) <= job_log._PART_BYTES for item in raw.items)
+    found = {(row["kind"], row["code"]) for row in dict(PROBE.parse(raw))["log_events"]}
+    assert ("traceback", "KeyError") in found and ("step", None) in found
+
+
+PACKERS = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix: str) -> None:
+    plain = (LOGS / "torchrun_raise.log").read_bytes() + b"password=hunter2hunter2 KeyError: 3\n"
+    (tmp_path / f"train.log{suffix}").write_bytes(PACKERS[suffix](plain))
+    (tmp_path / f"nccl_trace_rank_0{suffix}").write_bytes(PACKERS[suffix](pickle.dumps({"entries": []})))
+    raw = captured(tmp_path)
+    (item,) = raw.items
+    assert b"hunter2" not in item.data and raw.problems == []
+    (tmp_path / "twin").mkdir()
+    (tmp_path / "twin" / "train.log").write_bytes(plain)
+    kinds = [(row["kind"], row["code"], row["source_line"]) for row in dict(PROBE.parse(raw))["log_events"]]
+    assert kinds == [(row["kind"], row["code"], row["source_line"]) for row in rows_of(tmp_path / "twin")]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_of_a_long_compressed_log_head_and_tail_are_read_under_their_own_line_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(job_log, "_PACKED_PART_BYTES", 1 << 20)
+    lines = ["ValueError: top\n", *(f"nothing new {number}\n" for number in range(400_000)), "KeyError: end\n"]
+    path = tmp_path / f"train.log{suffix}"
+    path.write_bytes(PACKERS[suffix]("".join(lines).encode()))
+    raw = captured(path)
+    assert len(raw.items) == 2 and "first and the last" in raw.problems[0]
+    found = [(row["code"], row["source_line"]) for row in dict(PROBE.parse(raw))["log_events"]]
+    assert found == [("ValueError", 1), ("KeyError", 400_002)]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_compressed_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"train.log{suffix}"
+    noise = random.Random(1).randbytes(400_000).hex()
+    path.write_bytes(PACKERS[suffix](b"ValueError: top\n" + noise.encode())[:-1_000])
+    raw = captured(path)
+    assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError"]
+    assert "its end is not known" in raw.problems[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_and_gives_no_secret_away(tmp_path: Path, encoding: str) -> None:
+    text = (LOGS / "torchrun_raise.log").read_text() + "password=hunter2hunter2\n"
+    path = tmp_path / "train.log"
+    path.write_bytes(text.encode(encoding))
+    (item,) = captured(path).items
+    assert b"hunter2" not in item.data
+    twin = tmp_path / "twin.log"
+    twin.write_text(text)
+    assert [row["text"] for row in rows_of(path)] == [row["text"] for row in rows_of(twin)]
 
 
 def test_a_run_directory_is_read_with_the_ranks_last_words(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from log_reading import LOGS
 
 from ddx_tools.formats.log_lines import read_lines
-from ddx_tools.formats.python_traceback import Traceback, TracebackReader, parse_traceback, read_tracebacks
+from ddx_tools.formats.python_traceback import TracebackReader, parse_traceback, read_tracebacks
+from ddx_tools.formats.traceback_parts import Traceback
 
 
 def read(text: str) -> list[Traceback]:

@@ -10,8 +10,9 @@ from log_reading import LOGS, rows_of
 
 from ddx_tools.formats.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.formats.fatal_stack import FatalStack, FatalStackReader
+from ddx_tools.formats.launcher_words import LauncherEvent, launcher_event
 from ddx_tools.formats.log_lines import read_lines
-from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader, LauncherEvent, launcher_event
+from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
 
 
 def blocks(text: str) -> list[FailureBlock]:

@@ -22,6 +22,7 @@ from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
@@ -41,6 +42,8 @@ class Step:
     args: dict[str, Any]
     exports: Mapping[str, Path] = field(default_factory=dict)
     """Which of the probe's exports to write, and where."""
+    host: Host | None = None
+    """Who answers it, if not this machine."""
 
 
 @dataclass
@@ -61,26 +64,33 @@ class Investigation:
 def live_plan(target: Sequence[str]) -> list[Step]:
     """What to run against a live job: cheap and decisive first."""
     looks = {"stacks": {"looks": 2, "confirm_s": 5.0}}
-    ids = ("jobs", "stacks", "flight_recorder", "job_log")
+    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env")
     return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:
     """What to run over files and directories that somebody brought."""
-    return [Step(probe(id_), {"target": list(target)}) for id_ in ("stacks", "flight_recorder", "job_log")]
+    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "notes")
+    return [Step(probe(id_), {"target": list(target)}) for id_ in ids]
 
 
-def investigate(target: Sequence[str], save: Path | None = None, progress: Progress = lambda _: None) -> Investigation:
+def investigate(
+    target: Sequence[str],
+    save: Path | None = None,
+    progress: Progress = lambda _: None,
+    notes: Sequence[str] = (),
+) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
-    Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there.
+    `notes` is what somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot
+    be used. With `save`, the bundle is kept there.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     if bundle := _the_bundle(target):
-        return replay(bundle, progress)
+        return replay(bundle, progress, notes)
     if all(item.isdigit() for item in target):
-        return _capture(live_plan(target), target, save, progress)
+        return _capture([*live_plan(target), *_note_steps(notes)], target, save, progress)
     for item in target:
         if not Path(item).exists():
             raise UsageError(
@@ -88,7 +98,12 @@ def investigate(target: Sequence[str], save: Path | None = None, progress: Progr
                 "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
             )
     absolute = _absolute(target)
-    return _capture(file_plan(absolute), absolute, save, progress)
+    return _capture([*file_plan(absolute), *_note_steps(notes)], absolute, save, progress)
+
+
+def _note_steps(notes: Sequence[str]) -> list[Step]:
+    spoken = [note for note in notes if note.strip()]
+    return [Step(probe("notes"), {"target": [NOTE_PATH]}, host=WrittenNotes(IMPORT_HOST, spoken))] if spoken else []
 
 
 def _the_bundle(target: Sequence[str]) -> Path | None:
@@ -102,12 +117,21 @@ def _absolute(target: Sequence[str]) -> list[str]:
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 
-def replay(path: Path, progress: Progress = lambda _: None) -> Investigation:
-    """Take a bundle through exactly the code that a live job takes."""
-    return _replay(path, lambda manifest: [(r.host, Step(probe(r.probe), r.args)) for r in manifest.probes], progress)
+def replay(path: Path, progress: Progress = lambda _: None, notes: Sequence[str] = ()) -> Investigation:
+    """Take a bundle through exactly the code that a live job takes; `notes` come on top of those that it holds."""
+
+    def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
+        return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
+
+    return _replay(path, as_captured, progress, _note_steps(notes))
 
 
-def _replay(path: Path, choose: Callable[[Manifest], list[tuple[str, Step]]], progress: Progress) -> Investigation:
+def _replay(
+    path: Path,
+    choose: Callable[[Manifest], list[tuple[str, Step]]],
+    progress: Progress,
+    on_top: Sequence[Step] = (),
+) -> Investigation:
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, Store() as store:
         found = Investigation(origins=_origins(bundle.manifest.journal))
@@ -117,7 +141,10 @@ def _replay(path: Path, choose: Callable[[Manifest], list[tuple[str, Step]]], pr
             progress(f"{step.probe.id} on {name} (recorded)")
             if name in hosts:
                 _parse(store, found, step, _run(step, hosts[name]))
-        _analyse(store, found, [step for _, step in steps], progress)
+        for step in on_top:
+            if step.host:
+                _parse(store, found, step, _run(step, step.host))
+        _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         return found
 
 
@@ -144,7 +171,8 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
     """Files of which no probe can read any are unusable input, not an undecided case."""
     if all(raw.host == IMPORT_HOST and not raw.items for raw in raws):
         raise UsageError(
-            f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file or stack dump",
+            f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
+            "launch script or text of a machine",
             "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
         )
 
@@ -153,6 +181,8 @@ def recording_host(writer: BundleWriter, step: Step) -> Host:
     """The local machine, recorded; files that somebody brought belong to no host that we know."""
     from ddx_tools.hosts.local import LocalHost
 
+    if step.host:
+        return RecordingHost(step.host, writer, IMPORT_SECTION)
     brought = any(not item.isdigit() for item in step.args["target"])
     if brought:
         return RecordingHost(LocalHost(IMPORT_HOST), writer, IMPORT_SECTION)
@@ -237,11 +267,13 @@ def run_probe(
         refuse_unwritable(out)
     if bundle := _the_bundle(target):
 
-        def on_every_host(manifest: Manifest) -> list[tuple[str, Step]]:
-            recorded = replace(step, args={**step.args, "target": manifest.target})
-            return [(name, recorded) for name in manifest.hosts]
+        def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
+            """Of what it was asked about at capture; a probe that did not run then is asked of every host."""
+            runs = [(r.host, r.args.get("target")) for r in manifest.probes if r.probe == step.probe.id]
+            asked = runs or [(name, manifest.target) for name in manifest.hosts]
+            return [(name, replace(step, args={**step.args, "target": about})) for name, about in asked]
 
-        found = _replay(bundle, on_every_host, progress)
+        found = _replay(bundle, as_asked, progress)
     else:
         absolute = _absolute(target)
         found = _capture([replace(step, args={**step.args, "target": absolute})], absolute, save, progress)

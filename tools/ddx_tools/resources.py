@@ -28,6 +28,11 @@ def lab_dir() -> Path:
     return _data_dir("lab", "evals/lab")
 
 
+def incidents_dir() -> Path:
+    """Where recorded and transcribed incidents are, a directory a split."""
+    return _data_dir("incidents", "evals/incidents")
+
+
 def payloads_dir() -> Path:
     """Files that run in the user's interpreter."""
     return _PACKAGE / "payloads"

@@ -189,7 +189,7 @@ CREATE TABLE log_events (
     host            VARCHAR,  -- host name
     rank            INTEGER,  -- global rank, if the line, its prefix or the file name says it
     pid             INTEGER,  -- process id, if the text says it
-    kind            VARCHAR,  -- traceback | failure_summary | exit | watchdog | gloo | signature | step | fatal_stack | error_file
+    kind            VARCHAR,  -- traceback | failure_summary | exit | watchdog | gloo | signature | step | value | fatal_stack | error_file
     code            VARCHAR,  -- signature id, exception type or signal name
     text            VARCHAR,  -- the message, bounded
     attempt         INTEGER,  -- restart attempt, if the text says it
@@ -203,4 +203,260 @@ CREATE TABLE log_events (
     details         VARCHAR,  -- JSON object: named groups of the signature, chained causes, seq, op, …
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- first line in that file, 1-based
+);
+
+-- What the watchdogs of ranks reported of a collective or of how far they got: one row a line, as it stands there.
+CREATE VIEW watchdog_reports AS
+    SELECT host, rank, code,
+        nullif(regexp_extract(details->>'quote', 'PG (?:ID [0-9]+ PG GUID )?([^\s()\]]+)', 1), '') AS group_key,
+        TRY_CAST(details->>'seq' AS BIGINT) AS seq, details->>'operation' AS op,
+        TRY_CAST(details->>'numel_in' AS BIGINT) AS numel_in, TRY_CAST(details->>'numel_out' AS BIGINT) AS numel_out,
+        TRY_CAST(details->>'timeout_ms' AS BIGINT) AS timeout_ms,
+        TRY_CAST(details->>'elapsed_ms' AS BIGINT) AS elapsed_ms,
+        TRY_CAST(details->>'last_enqueued' AS BIGINT) AS last_enqueued,
+        TRY_CAST(details->>'last_completed' AS BIGINT) AS last_completed, attempt, source, source_line
+    FROM log_events WHERE kind IN ('watchdog', 'gloo')
+        AND coalesce(details->>'operation', details->>'timeout_ms', details->>'last_enqueued') IS NOT NULL;
+
+CREATE TABLE host_facts (
+    host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | package | job_state | pod_state | node_state
+    subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
+    facts           VARCHAR,  -- JSON object: the values, units in their names
+    text            VARCHAR,  -- the words that say it, bounded
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based; NULL in the tail of a long file
+);
+
+CREATE TABLE user_reports (
+    fact            VARCHAR,  -- what somebody reports: an id of knowledge/reports.yaml
+    negated         BOOLEAN,  -- they report the contrary
+    quote           VARCHAR,  -- the sentence, verbatim, bounded
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line on which the sentence begins, 1-based
+);
+
+CREATE TABLE nccl_processes (
+    host            VARCHAR,  -- host name as NCCL prints it; NULL for a banner that names no process
+    pid             INTEGER,  -- process id as NCCL prints it: in a container, in its own pid namespace
+    rank_label      INTEGER,  -- rank that a launcher's label or the file's name says
+    version         VARCHAR,  -- NCCL version
+    cuda            VARCHAR,  -- CUDA version that NCCL was built with
+    driver          INTEGER,  -- newest CUDA version that the driver knows, as 1000 * major + 10 * minor
+    ofi             VARCHAR,  -- version of the plugin aws-ofi-nccl
+    network         VARCHAR,  -- network that NCCL chose: IB, Socket, a plugin's name
+    interface       VARCHAR,  -- network interface of the bootstrap
+    address         VARCHAR,  -- its address
+    devices         VARCHAR,  -- network devices that NCCL found, as printed
+    error_code      INTEGER,  -- first error a function of NCCL returned: 1 CUDA, 2 system, 3 internal, 4 argument, 5 usage, 6 remote
+    error_at        VARCHAR,  -- file:line in NCCL's source of that return
+    cut             BOOLEAN,  -- its log ends within a line: what it wrote last is still in a buffer
+    source          VARCHAR   -- raw file of the bundle in which it appears first
+);
+
+CREATE TABLE nccl_facts (
+    host            VARCHAR,  -- host name; NULL for a banner that names no process
+    pid             INTEGER,  -- process id
+    fact            VARCHAR,  -- version | driver | ofi | network | interface: that column of nccl_processes; no_rdma: NCCL found no RDMA device
+    quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based; NULL where the file's beginning was not read
+);
+
+CREATE TABLE nccl_ranks (
+    communicator    VARCHAR,  -- identity across processes: commId; of a split without one, parent/number.color; #n: used again
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    pointer         VARCHAR,  -- the communicator's address in its process
+    rank            INTEGER,  -- rank in this communicator
+    nranks          INTEGER,  -- size of the communicator
+    cuda_device     INTEGER,  -- CUDA device in the process
+    nvml_device     INTEGER,  -- GPU as NVML counts it on the host
+    bus_id          VARCHAR,  -- PCI bus id of the GPU, hexadecimal
+    api             VARCHAR,  -- function that made it
+    parent          VARCHAR,  -- communicator that it was split from
+    color           INTEGER,  -- color of the split
+    key             INTEGER,  -- key of the split
+    started         BOOLEAN,  -- the start of its set-up is in the log
+    completed       BOOLEAN,  -- so is its end
+    ended           VARCHAR,  -- Destroy | Abort | Revoke, with START if only its start is in the log
+    stage           VARCHAR,  -- how far the set-up came: bootstrap | graphs | connecting | rings_connected | trees_connected | channels_ready | complete
+    total_s         DOUBLE,   -- duration of the set-up
+    timings         VARCHAR,  -- JSON object: seconds by phase of the set-up
+    pxn             BOOLEAN,  -- rings go through network devices of other GPUs
+    gdr             BOOLEAN,  -- rings use GPUDirect RDMA
+    coll_channels   INTEGER,  -- channels for collectives
+    nvls_channels   INTEGER,  -- channels for NVLink SHARP
+    p2p_channels    INTEGER,  -- channels for sends and receives
+    quote           VARCHAR,  -- last line of its set-up
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_edges (
+    communicator    VARCHAR,  -- the communicator
+    host            VARCHAR,  -- host of the process that printed it
+    pid             INTEGER,  -- that process
+    source_rank     INTEGER,  -- sender, rank in the communicator
+    target_rank     INTEGER,  -- receiver
+    direction       VARCHAR,  -- send | receive: which end printed it, of connections through the network
+    transport       VARCHAR,  -- p2p | p2p_indirect | shm | net | other
+    via             VARCHAR,  -- as printed: P2P/CUMEM, SHM/direct/direct, NET/IB/0/GDRDMA, …
+    network         VARCHAR,  -- IB, Socket, a plugin's name
+    device          INTEGER,  -- network device
+    gpudirect       BOOLEAN,  -- of the network: straight from and to the GPU's memory
+    proxy_rank      INTEGER,  -- rank whose network device is used, if it is not the rank's own (PXN)
+    channels        INTEGER,  -- so many channels of this kind between the two
+    quote           VARCHAR,  -- the first line of it
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_graphs (
+    communicator    VARCHAR,  -- the communicator
+    host            VARCHAR,  -- host of the process that printed it
+    pid             INTEGER,  -- that process
+    kind            VARCHAR,  -- ring | trees
+    channel         INTEGER,  -- channel of a ring
+    graph           VARCHAR,  -- ranks of a ring in order; trees as printed
+    quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_settings (
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    variable        VARCHAR,  -- variable that NCCL took from the environment or its configuration file
+    value           VARCHAR,  -- its value as NCCL understood it
+    quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_warnings (
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    device          INTEGER,  -- CUDA device in the process
+    code_file       VARCHAR,  -- file of NCCL's source that warned
+    code_line       INTEGER,  -- its line
+    function        VARCHAR,  -- its function (2.30 and later)
+    text            VARCHAR,  -- the message, bounded
+    times           INTEGER,  -- how many messages that differ in numbers only
+    time            VARCHAR,  -- time of the first, as printed (2.26 and later)
+    quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_streams (
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    communicator    VARCHAR,  -- the communicator; NULL where the log does not hold how it was made
+    pointer         VARCHAR,  -- its address in the process
+    rank            INTEGER,  -- rank in it
+    nranks          INTEGER,  -- size of it
+    operations      BIGINT,   -- lines of operations: enqueued, which says nothing of their end
+    p2p             BIGINT,   -- of them sends and receives
+    names           VARCHAR,  -- JSON object: how many of each operation
+    peers           VARCHAR,  -- JSON object: how many sends and receives, by "Send <peer>" and "Recv <peer>"
+    first_op        BIGINT,   -- first opCount that was read
+    last_op         BIGINT,   -- last opCount
+    gap             BOOLEAN,  -- the middle of the log was not read
+    cut             BOOLEAN,  -- the log ends within a line
+    ended           VARCHAR,  -- as in nccl_ranks
+    last_line       INTEGER,  -- line of the last operation, 1-based
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE nccl_op_sums (
+    communicator    VARCHAR,  -- the communicator
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    rank            INTEGER,  -- rank in the communicator
+    bucket          BIGINT,   -- opCount divided by 128
+    operations      BIGINT,   -- operations in it
+    first_op        BIGINT,   -- first opCount in it
+    last_op         BIGINT,   -- last opCount in it
+    checksum        BIGINT    -- over operation, count, data type, reduction, root and opCount of all of them
+);
+
+CREATE TABLE nccl_ops (
+    communicator    VARCHAR,  -- the communicator; NULL where the log does not hold how it was made
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    rank            INTEGER,  -- rank in the communicator
+    pointer         VARCHAR,  -- its address in the process
+    op_count        BIGINT,   -- launch: operations of a group share it
+    name            VARCHAR,  -- AllReduce, AllGather, …, as NCCL prints it
+    count           BIGINT,   -- elements, as the call had them
+    datatype        INTEGER,  -- ncclDataType_t
+    reduction       INTEGER,  -- ncclRedOp_t; 5: one of the program's own
+    root            INTEGER,  -- root; of Send and Recv the peer
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_ras (
+    communicator    VARCHAR,  -- the communicator's hash; NULL for what is about processes
+    group_number    VARCHAR,  -- "#0-0": how the text refers to it
+    nranks          INTEGER,  -- size of the communicator
+    status          VARCHAR,  -- MISMATCH | INCOMPLETE | ERROR | DEAD | TIMEOUT | OK
+    what            VARCHAR,  -- operations | status | async_error | missing | dead | summary
+    operation       VARCHAR,  -- operation that was counted (2.26 and later)
+    ranks           INTEGER[], -- ranks it is about, as far as RAS lists them
+    value           VARCHAR,  -- launches, status or error of these ranks
+    many            INTEGER,  -- how many ranks or processes it is about, listed or not
+    host            VARCHAR,  -- node of a process
+    pid             INTEGER,  -- process id
+    version         VARCHAR,  -- NCCL version
+    quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE env_values (
+    environment     VARCHAR,  -- identity of the environment: the raw file and its place in it, or host and process
+    kind            VARCHAR,  -- process | listing (printed by one) | manifest | script | text (a command in a log or notes)
+    label           VARCHAR,  -- whose it is, for a person: rank 3, node1, train.sbatch
+    whole           BOOLEAN,  -- all of the environment was seen: what is not in it is not set
+    host            VARCHAR,  -- host name, NULL if nothing says it
+    rank            INTEGER,  -- global rank
+    pid             INTEGER,  -- process id
+    job             VARCHAR,  -- "<launcher>:<pid>" of its root process, for processes
+    name            VARCHAR,  -- the variable; only those that bear on distributed training are kept
+    value           VARCHAR,  -- its value, secrets redacted; NULL if the text does not say it
+    shown           VARCHAR,  -- the value as the text has it
+    certain         BOOLEAN,  -- false: set under a condition
+    exported        BOOLEAN,  -- false: assigned in a script and not handed on
+    on_each_host    BOOLEAN,  -- set by a command that runs on every host: what it asks of its host differs there
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE launch_options (
+    environment     VARCHAR,  -- the script, text or process that it is of, as in env_values
+    kind            VARCHAR,  -- as in env_values
+    label           VARCHAR,  -- as in env_values
+    host            VARCHAR,  -- host name, NULL if nothing says it
+    job             VARCHAR,  -- as in env_values
+    command         INTEGER,  -- which command, from 1; 0: directives of the batch script
+    layer           INTEGER,  -- which program of the command, 0 is the outermost
+    tool            VARCHAR,  -- srun, torchrun, docker, …; program: what is started in the end; sbatch: directives
+    program         VARCHAR,  -- name of what is started in the end, or the container's image
+    name            VARCHAR,  -- option, without dashes; NULL for a program without options
+    value           VARCHAR,  -- its value, secrets redacted; NULL if it has none or the text does not say it
+    text            VARCHAR,  -- the option as it stands there
+    certain         BOOLEAN,  -- false: started under a condition
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE env_versions (
+    library         VARCHAR,  -- torch | nccl
+    version         VARCHAR,  -- as far as the text names it
+    host            VARCHAR,  -- host name, NULL if nothing says it
+    quote           VARCHAR,  -- the words it rests on
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
 );

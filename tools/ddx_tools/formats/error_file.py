@@ -16,7 +16,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.formats.python_traceback import Traceback, parse_traceback
+from ddx_tools.formats.python_traceback import parse_traceback
+from ddx_tools.formats.traceback_parts import Traceback
 
 _TEXT_LIMIT = 64_000
 

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass, field
 
 from ddx_tools.formats.log_lines import LogLine
-from ddx_tools.formats.python_traceback import Frame
+from ddx_tools.formats.traceback_parts import Frame
 from ddx_tools.formats.user_frames import is_user_file
 
 _START = re.compile(r"Fatal Python error: (.{0,300})")
@@ -33,6 +33,8 @@ _SIGNALS = {  # Modules/faulthandler.c; "Aborted" is also what Py_FatalError end
     "Floating-point exception": "SIGFPE",
     "Floating point exception": "SIGFPE",
 }
+WAKING = ("Fatal Python error: ",)
+"""RE2 expressions, of which one matches every line with which a block begins."""
 _THREAD_LIMIT = 128
 _FRAME_LIMIT = 200
 

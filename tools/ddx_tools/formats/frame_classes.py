@@ -9,9 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-import yaml
-
 from ddx_tools.formats.pyspy_json import Frame
+from ddx_tools.yaml_data import load_yaml
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class FrameRules:
 def frame_rules() -> FrameRules:
     """The rules that ship with ddx."""
     text = resources.files("ddx_tools").joinpath("knowledge/frames.yaml").read_text(encoding="utf-8")
-    return FrameRules(yaml.safe_load(text))
+    return FrameRules(load_yaml(text))
 
 
 _PLAIN_KEYS = {"activity", "context", "operation", "leaf", "running", "outermost"}

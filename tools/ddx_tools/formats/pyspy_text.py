@@ -8,7 +8,8 @@
         train_step (train.py:37)
 
 File names are shortened from their package root unless `--full-filenames` was given. The dump of several
-processes is one such block after the other.
+processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
+`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks do no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^Process (\d{1,10}): ?(.{0,2000})$")
 _THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
-_FRAME = re.compile(r"^ {4}(\S.{0,400}?) \((.{1,600}):(\d{1,9})\)$")
+_FRAME = re.compile(r"^ {4}(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(\d{1,9}))?\)$")
 _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
 
@@ -28,6 +29,12 @@ def looks_like_pyspy_text(text: str) -> bool:
     """Whether a text is such a dump: a process line followed by a thread line."""
     head = text[:100_000].splitlines()
     return any(map(_PROCESS.match, head)) and any(map(_THREAD.match, head))
+
+
+def commands_of(text: str) -> dict[int, str]:
+    """Command lines by pid, as the heads of the blocks have them."""
+    heads = [head for line in text.splitlines() if (head := _PROCESS.match(line))]
+    return {int(head[1]): head[2] for head in heads[:_PROCESSES_LIMIT]}
 
 
 def parse_pyspy_text(text: str) -> list[ThreadStack]:
@@ -44,9 +51,12 @@ def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
     for line in text.splitlines():
         if frame := _FRAME.match(line):
             if current and len(current[4]) < _FRAMES_LIMIT:
-                current[4].append(Frame(frame[2], int(frame[3]), frame[1]))
+                current[4].append(Frame(frame[2], int(frame[3] or 0), frame[1]))
             continue
         if process := _PROCESS.match(line):
+            if current:
+                yield current
+                current = None
             pid, processes, threads = int(process[1]), processes + 1, 0
         elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
             if current:

@@ -15,17 +15,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from ddx_tools.formats.braided_tracebacks import Braid
 from ddx_tools.formats.log_lines import LogLine
-from ddx_tools.formats.user_frames import is_user_file
+from ddx_tools.formats.traceback_parts import Frame, Traceback
 
 HEADER = "Traceback (most recent call last):"
+ASIDE = re.compile(r"Exception in thread |Exception ignored (?:in|on)\b|Exception ignored in:")
+"""What stands above a traceback that ends no process."""
+WAKING = (
+    r"Traceback \(most recent call last\):",
+    r'  File "',
+    "Error: ",
+    "Exception: ",
+    "Exception in thread ",
+    "Exception ignored ",
+)
+"""RE2 expressions, of which one matches every line with which a traceback may begin."""
 _FRAME_LIMIT = 1_100
 _FRAMES_KEPT = 200
 _MESSAGE_LINES = 40
 _MESSAGE_CHARS = 4_000
 _CHAIN_LIMIT = 20
+_CODE_CHARS = 500
 _JUNK_LIMIT = 3
 
 _FRAME = re.compile(r'( {0,200})File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}))?$')
@@ -41,49 +53,6 @@ _RELATIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One frame, as a traceback prints it."""
-
-    file: str
-    line: int
-    function: str
-    code: str = ""
-
-
-@dataclass
-class Traceback:
-    """One exception with the frames it came through, outermost first."""
-
-    line: int
-    """First line in the log, 1-based."""
-    last_line: int = 0
-    raw: str = ""
-    """The line that names the exception, verbatim."""
-    raw_line: int = 0
-    exception: str | None = None
-    """Qualified as printed; None if the log ends before it."""
-    message: str = ""
-    frames: list[Frame] = field(default_factory=list)
-    is_cut: bool = False
-    """The header, and with it perhaps outer frames, is missing."""
-    relation: str | None = None
-    """How it follows from the one before: `cause` (raise … from) or `context` (while handling it)."""
-    before: list[Traceback] = field(default_factory=list)
-    """The exceptions it follows from, oldest first."""
-
-    @property
-    def user_frame(self) -> Frame | None:
-        """The innermost frame of the user's program; the innermost of all if none is."""
-        mine = [frame for frame in self.frames if is_user_file(frame.file)] or self.frames
-        return mine[-1] if mine else None
-
-    @property
-    def origin(self) -> Traceback:
-        """The oldest exception of the chain."""
-        return self.before[0] if self.before else self
-
-
 class TracebackReader:
     """Collects the tracebacks of one stream, line by line."""
 
@@ -95,11 +64,17 @@ class TracebackReader:
         self._relation: str | None = None
         self._done: Traceback | None = None
         self._finished: list[Traceback] = []
+        self._braid: Braid | None = None
 
     @property
     def is_open(self) -> bool:
         """A traceback has begun, so that the next line may belong to it."""
-        return self._current is not None
+        return self._current is not None or self._braid is not None
+
+    @property
+    def in_frames(self) -> bool:
+        """The next line may be one of source code."""
+        return self._state in (self._in_frames, self._in_braid)
 
     def feed(self, line: LogLine) -> list[Traceback]:
         """Take one line; the tracebacks that are now known to be complete."""
@@ -134,10 +109,9 @@ class TracebackReader:
     def _in_frames(self, line: LogLine) -> None:
         current = self._current
         assert current is not None
-        text = line.text[self._indent :] if not line.text[: self._indent].strip() else line.text
+        text = self._dedented(line)
         if HEADER in text:
-            self._finish()
-            self._outside(line)
+            self._another(line)
         elif frame := _FRAME.match(text):
             if len(current.frames) < _FRAME_LIMIT:
                 current.frames.append(Frame(frame[2], int(frame[3]), frame[4] or ""))
@@ -151,10 +125,29 @@ class TracebackReader:
                 self._finish()
         current.last_line = line.number
 
+    def _in_braid(self, line: LogLine) -> None:
+        braid = self._braid
+        assert braid is not None
+        text = self._dedented(line)
+        if braid.is_silent(line.number):
+            self._finish()
+            self._outside(line)
+            return
+        if HEADER in text:
+            braid.begins(Traceback(line.number, line.number, line.raw, line.number))
+        elif frame := _FRAME.match(text):
+            braid.frame(line.number, Frame(frame[2], int(frame[3]), frame[4] or ""))
+        elif text.startswith("   ") and not _MARKERS.issuperset(text):
+            braid.code(line.number, text.strip()[:_CODE_CHARS])
+        elif (found := _EXCEPTION.match(text)) and not line.is_record:
+            braid.exception(line.number, line.raw, found[1][:300], (found[2] or "")[:_MESSAGE_CHARS])
+        if braid.is_over:
+            self._finish()
+
     def _in_message(self, line: LogLine) -> None:
         current = self._current
         assert current is not None
-        text = line.text[self._indent :] if not line.text[: self._indent].strip() else line.text
+        text = self._dedented(line)
         if text in _RELATIONS:
             self._chain(_RELATIONS[text])
         elif not text.strip():
@@ -193,11 +186,25 @@ class TracebackReader:
             self._done = None
         self._state = self._in_frames
 
+    def _another(self, line: LogLine) -> None:
+        """A header before the end of a traceback. Of a labelled stream that was cut off; else two are mixed."""
+        current = self._current
+        if current is None or line.stream or current.before or line.number - current.last_line > 1:
+            self._finish()
+            self._outside(line)
+            return
+        self._current, self._braid, self._state = None, Braid(current), self._in_braid
+        self._in_braid(line)
+
+    def _dedented(self, line: LogLine) -> str:
+        text = line.text
+        return text[self._indent :] if not text[: self._indent].strip() else text
+
     def _code(self, text: str) -> None:
         frames = self._current.frames if self._current else []
         if frames and not frames[-1].code and not _MARKERS.issuperset(text) and not text.startswith("  ["):
             last = frames[-1]
-            frames[-1] = Frame(last.file, last.line, last.function, text.strip()[:500])
+            frames[-1] = Frame(last.file, last.line, last.function, text.strip()[:_CODE_CHARS])
 
     def _name(self, line: LogLine, exception: str, message: str) -> None:
         current = self._current
@@ -221,14 +228,16 @@ class TracebackReader:
         self._state = self._before_next_in_chain
 
     def _finish(self) -> None:
-        finished = self._current or self._done
-        self._current = self._done = None
+        alone = self._current or self._done
+        ended = [alone] if alone else self._braid.finished() if self._braid else []
+        self._current = self._done = self._braid = None
         self._state = self._outside
-        if finished and (finished.exception or finished.frames):
-            half = _FRAMES_KEPT // 2
+        half = _FRAMES_KEPT // 2
+        for finished in ended:
             if len(finished.frames) > _FRAMES_KEPT:
                 finished.frames = finished.frames[:half] + finished.frames[-half:]
-            self._finished.append(finished)
+            if finished.exception or finished.frames:
+                self._finished.append(finished)
 
 
 def _bare_exception(text: str) -> re.Match[str] | None:

@@ -1,7 +1,7 @@
-"""Known messages: `knowledge/signatures.yaml`, and matching a line against it.
+"""Known messages: `knowledge/signatures/*.yaml`, and matching a text against them.
 
-Every signature has a `needle`, words that stand in each of its messages, so that nearly all lines cost a
-search for plain words and no regular expression.
+Every signature has a `needle`, words that stand in each of its messages. One word of every needle, its *hook*, is
+looked up among the words of a text, so that nearly all lines cost a look-up and no regular expression.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.findings import is_registered
+from ddx_tools.yaml_data import load_yaml
 
 _GROUP_LIMIT = 400
+_WORD = re.compile(r"\w+")
 
 
 class Signature(BaseModel):
-    """One known message."""
+    """One known message. `knowledge/signatures/README.md` says what the fields mean."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,12 +36,31 @@ class Signature(BaseModel):
     role: Literal["root", "secondary", "context"]
     meaning: str
     findings: list[str] = Field(default_factory=lambda: ["log.signature"])
+    attributes: dict[str, str | int | bool] = Field(
+        default_factory=dict, description="What its findings say beside the groups."
+    )
+    values: dict[str, dict[str, str | int | bool]] = Field(
+        default_factory=dict, description="What texts of a group stand for."
+    )
+    lists: list[str] = Field(default_factory=list, description="Groups that hold several values.")
+    texts: list[str] = Field(default_factory=list, description="Groups that stay text, though they look like numbers.")
+    reader: Literal["cuda_oom", "xid"] | None = Field(
+        default=None, description="What reads the message where an expression cannot."
+    )
+    replaces: list[str] = Field(
+        default_factory=list, description="More general messages that do not count where this one matches."
+    )
     source: str
 
     @property
     def pattern(self) -> re.Pattern[str]:
         """The compiled expression."""
         return _compiled(self.regex)
+
+    @property
+    def group_names(self) -> frozenset[str]:
+        """Names of what a match holds."""
+        return frozenset(name.rstrip("_") for name in self.pattern.groupindex)
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,7 @@ class SignatureMatch:
 
     signature: Signature
     groups: dict[str, str]
+    """Without underscores at the end of names: alternatives of one expression bind `port` and `port_`."""
     text: str
 
 
@@ -59,13 +80,31 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 @cache
 def signatures() -> tuple[Signature, ...]:
-    """All known messages, in the order of the file. Raises ValueError if the file is wrong."""
-    text = resources.files("ddx_tools").joinpath("knowledge/signatures.yaml").read_text(encoding="utf-8")
-    known = tuple(Signature.model_validate(item) for item in yaml.safe_load(text)["signatures"])
+    """All known messages, in the order of the files and in them. Raises ValueError if a file is wrong."""
+    folder = resources.files("ddx_tools").joinpath("knowledge/signatures")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    known = tuple(
+        Signature.model_validate(item)
+        for file in files
+        for item in load_yaml(file.read_text(encoding="utf-8"))["signatures"]
+    )
     for signature in known:
-        if unregistered := [code for code in signature.findings if not is_registered(code)]:
-            raise ValueError(f"signature {signature.id}: unknown findings {unregistered}")
+        if wrong := _what_is_wrong(signature):
+            raise ValueError(f"signature {signature.id}: {wrong}")
+    ids = {signature.id for signature in known}
+    if unknown := {name for signature in known for name in signature.replaces} - ids:
+        raise ValueError(f"signatures that replace unknown ones: {sorted(unknown)}")
     return known
+
+
+def _what_is_wrong(known: Signature) -> str | None:
+    try:
+        unnamed = {*known.lists, *known.texts, *known.values} - known.group_names
+    except re.error as error:
+        return str(error)
+    if unregistered := [code for code in known.findings if not is_registered(code)]:
+        return f"unknown findings {unregistered}"
+    return f"no groups {sorted(unnamed)}" if unnamed else None
 
 
 def signature(signature_id: str) -> Signature:
@@ -79,28 +118,49 @@ def _by_id() -> dict[str, Signature]:
 
 
 @cache
-def _by_needle() -> dict[str, list[Signature]]:
-    by_needle: dict[str, list[Signature]] = {}
-    for known in signatures():
-        for needle in known.needle:
-            by_needle.setdefault(needle, []).append(known)
-    return by_needle
+def needles() -> tuple[str, ...]:
+    """Words of which at least one stands in every known message: for a first look at large texts."""
+    return tuple(dict.fromkeys(needle for known in signatures() for needle in known.needle))
 
 
 @cache
-def _needles() -> tuple[str, ...]:
-    return tuple(_by_needle())
+def _by_hook() -> dict[str, list[tuple[str, int]]]:
+    """{word: (needle that holds it, place of its signature)}."""
+    by_hook: dict[str, list[tuple[str, int]]] = {}
+    for place, known in enumerate(signatures()):
+        for needle in known.needle:
+            by_hook.setdefault(_hook(needle), []).append((needle, place))
+    return by_hook
+
+
+@cache
+def _hooks() -> frozenset[str]:
+    return frozenset(_by_hook())
+
+
+def _hook(needle: str) -> str:
+    """The longest word of a needle that it shows whole; of a needle of one word, that word."""
+    words = [
+        (match.start() > 0 and match.end() < len(needle), len(match[0]), match[0]) for match in _WORD.finditer(needle)
+    ]
+    return max(words)[2]
 
 
 def match_signatures(text: str) -> list[SignatureMatch]:
-    """Every signature that stands in a text, in the order of the file."""
-    hits = [needle for needle in _needles() if needle in text]
-    if not hits:
+    """Every signature that stands in a text, in the order of the files."""
+    hooks = _hooks().intersection(_WORD.findall(text))
+    if not hooks:
         return []
-    candidates = {known.id for needle in hits for known in _by_needle()[needle]}
+    by_hook = _by_hook()
+    places = {place for hook in hooks for needle, place in by_hook[hook] if needle in text}
     found = []
-    for known in signatures():
-        if known.id in candidates and (match := known.pattern.search(text)):
-            groups = {name: value[:_GROUP_LIMIT] for name, value in match.groupdict().items() if value is not None}
-            found.append(SignatureMatch(known, groups, match[0][:_GROUP_LIMIT]))
-    return found
+    for place in sorted(places):
+        known = signatures()[place]
+        if match := known.pattern.search(text):
+            found.append(SignatureMatch(known, _groups(match), match[0][:_GROUP_LIMIT]))
+    replaced = {name for match in found for name in match.signature.replaces}
+    return [match for match in found if match.signature.id not in replaced]
+
+
+def _groups(match: re.Match[str]) -> dict[str, str]:
+    return {name.rstrip("_"): value[:_GROUP_LIMIT] for name, value in match.groupdict().items() if value is not None}

@@ -1,6 +1,4 @@
-"""What launchers say about the ranks they started.
-
-torchrun's summary (torch/distributed/elastic/multiprocessing/errors/__init__.py, torch 1.10 to 2.15):
+"""torchrun's summary of failed ranks (torch/distributed/elastic/multiprocessing/errors/__init__.py, torch 1.9 to 2.15).
 
     ============================================================
     train.py FAILED
@@ -20,15 +18,14 @@ torchrun's summary (torch/distributed/elastic/multiprocessing/errors/__init__.py
     ============================================================
 
 "First observed" is the smallest time stamp among the ranks of one host, with a resolution of a second: it is
-often a rank that only lost its connection. Lines of the agent (multiprocessing/api.py) and of
-torch.multiprocessing.spawn (multiprocessing/spawn.py) are read one by one.
+often a rank that only lost its connection. torch 1.9 calls the sections "Root Cause:" and "Other Failures:", and a
+field "msg". A summary that was cut off at its top is known by its fields.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-import signal
 from dataclasses import dataclass, field
 
 from ddx_tools.formats.log_lines import LogLine
@@ -36,30 +33,25 @@ from ddx_tools.formats.log_lines import LogLine
 _RULE = re.compile(r"([=\-*])\1{4,200}$")
 _TITLE = re.compile(r"(.{1,300}) FAILED$")
 _ENTRY = re.compile(r"\[(\d{1,6})\]:$")
-_FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback) *: ?(.*)$")
+_FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback|msg) *: ?(.*)$")
+# A field whose value only a summary holds: what came above it was cut off.
+_CUT = re.compile(r"  (?:time +: \d{4}-\d\d-\d\d_\d\d:|rank +: \d{1,6} \(local_rank: |exitcode +: -?\d{1,6} \(pid: )")
 _RANK = re.compile(r"(\d{1,6}) \(local_rank: (\d{1,6})\)")
 _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,9})\)")
-_ROOT = "Root Cause (first observed failure):"
-_OPENINGS = ("=", "-", "*", "R")
+_SECTIONS = {
+    "Failures:": False,
+    "Root Cause (first observed failure):": True,
+    "Root Cause:": True,
+    "Other Failures:": False,
+}
+"""Heading to whether its failures are those that the agent saw first."""
+_OPENINGS = ("=", "-", "*", "R", "O", " ")
 _ENTRY_LIMIT = 10_000
 _TEXT_LINES = 400
 _FOREIGN_LIMIT = 20
 
-_EVENTS = {
-    "failed": re.compile(
-        r"failed \(exitcode: (?P<code>-?\d{1,6})\) "
-        r"local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
-    ),
-    "stopped": re.compile(
-        r"(?:Sending|Terminating) process (?P<pid>\d{1,9}) (?:closing|via) signal (?P<signal>\w{1,20})"
-    ),
-    "launcher_stopped": re.compile(r"SignalException: Process (?P<pid>\d{1,9}) got signal: (?P<number>\d{1,3})"),
-    "spawn_raised": re.compile(r"-- Process (?P<index>\d{1,6}) terminated with the following error:"),
-    "spawn_exited": re.compile(
-        r"ProcessExitedException: process (?P<index>\d{1,6}) terminated with "
-        r"(?:signal (?P<signal>\w{1,20})|exit code (?P<code>\d{1,6}))"
-    ),
-}
+WAKING = (r"(?:={5}|-{5}|\*{5})\s*$", "Root Cause", "Other Failures:", r"  (?:time|rank|exitcode) +: ")
+"""RE2 expressions, of which one matches every line with which a summary may begin."""
 
 
 @dataclass
@@ -90,60 +82,6 @@ class FailureBlock:
     raw: str
     title: str | None
     failures: list[Failure] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class LauncherEvent:
-    """A line of a launcher about one process."""
-
-    kind: str
-    """`failed`, `stopped`, `launcher_stopped`, `spawn_raised` or `spawn_exited`."""
-    pid: int | None = None
-    local_rank: int | None = None
-    index: int | None = None
-    """Process index of mp.spawn, usually the rank."""
-    exit_code: int | None = None
-    signal: str | None = None
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; `signal 99` for one that this system does not know."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def signal_number(name: str) -> int | None:
-    """9 for `SIGKILL`."""
-    return signal.Signals[name].value if name in signal.Signals.__members__ else None
-
-
-def launcher_event(text: str) -> LauncherEvent | None:
-    """The event of a line, if it is one."""
-    if "local_rank" not in text and "signal" not in text and "terminated with" not in text:
-        return None
-    for kind, pattern in _EVENTS.items():
-        if found := pattern.search(text):
-            return _event(kind, found.groupdict())
-    return None
-
-
-def _event(kind: str, found: dict[str, str | None]) -> LauncherEvent:
-    name = found.get("signal") or (signal_name(int(found["number"] or 0)) if "number" in found else None)
-    number = signal_number(name) if name and kind == "spawn_exited" else None
-    return LauncherEvent(
-        kind,
-        pid=_integer(found.get("pid")),
-        local_rank=_integer(found.get("local_rank")),
-        index=_integer(found.get("index")),
-        exit_code=-number if number else _integer(found.get("code")),
-        signal=name,
-    )
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text else None
 
 
 class FailureBlockReader:
@@ -183,16 +121,20 @@ class FailureBlockReader:
         text = line.text.rstrip()
         after_rule, self._rule_before = self._rule_before, bool(_RULE.match(text))
         title = _TITLE.match(text) if after_rule else None
-        if not title and text != _ROOT:
+        is_cut = bool(_CUT.match(text))
+        if not title and not is_cut and (text not in _SECTIONS or text == "Failures:"):
             return False
         self._block = FailureBlock(line.number, line.raw, title[1].strip() if title else None)
-        self._first_observed = text == _ROOT
+        self._first_observed = _SECTIONS.get(text, False)
         self._foreign = 0
+        if is_cut:
+            self._block.failures.append(Failure(line.number, line.raw, is_first_observed=False))
+            self._take(self._block, line, text)
         return True
 
     def _take(self, block: FailureBlock, line: LogLine, text: str) -> bool:
-        if text in ("Failures:", _ROOT):
-            self._first_observed = text == _ROOT
+        if text in _SECTIONS:
+            self._first_observed = _SECTIONS[text]
         elif _ENTRY.match(text):
             if len(block.failures) < _ENTRY_LIMIT:
                 block.failures.append(Failure(line.number, line.raw, self._first_observed))
@@ -218,7 +160,7 @@ def _set(failure: Failure, line: LogLine, name: str, value: str) -> None:
         failure.line, failure.raw = line.number, line.raw
     elif name == "error_file":
         failure.error_file = None if value == "<N/A>" else value[:1000]
-    elif name == "traceback":
+    elif name in ("traceback", "msg"):
         failure.text.append(value)
 
 

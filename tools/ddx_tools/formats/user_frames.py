@@ -12,7 +12,7 @@ _LIBRARY = re.compile(
 )
 # py-spy --native names the binary or, with debug symbols, the source that a C, C++, CUDA or Rust frame comes from.
 _NATIVE = re.compile(
-    r"\.so(\.[\d.]+)?$|\.dylib$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|S)$|(^|/)bin/python[\d.]*$|^\[?vdso\]?$"
+    r"\.so(\.[\d.]+)?$|\.dylib$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|S)$|(^|/)python[\d.]*$|^\[?vdso\]?$"
 )
 _PACKAGE_ROOT = re.compile(
     r"^.*?/(?:site-packages|dist-packages)/|^.*?/lib(?:64)?/python\d+\.\d+/(?!site-packages|dist-packages)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.torchrun import signal_name
+from ddx_tools.formats.launcher_words import signal_name
 from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Finding, Severity

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddx_tools.formats.error_file import ErrorFile, ExitNote
 from ddx_tools.formats.log_lines import FileIdentity
-from ddx_tools.logs.scan import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
+from ddx_tools.logs.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
 
 
 def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIdentity, host: str | None) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ddx_tools.store import Store
 
 _QUOTE_LIMIT = 300
+_FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
 _C10D = "torch/distributed/distributed_c10d.py"
 
@@ -94,10 +96,38 @@ class Event:
                 return _location(cause), _operation(cause["frames"])
         return self.location, self.operation
 
+    @property
+    def said(self) -> list[Said]:
+        """The exceptions of the chain, the oldest first."""
+        causes = [
+            Said(cause["exception"], cause["message"], cause["frames"]) for cause in self.details.get("causes") or ()
+        ]
+        return [*causes, Said(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
+
     def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
         """Signatures in the exception's words; with `origin`, in those of the oldest of its chain."""
-        exception, message = self.origin if origin else (self.exception, self.message)
-        return match_signatures(f"{exception}: {message}")
+        return match_signatures(self.said[0 if origin else -1].text)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One exception of a chain."""
+
+    exception: str | None
+    message: str
+    frames: list[str]
+    """As in `log_events.frames`, outermost first."""
+
+    @property
+    def text(self) -> str:
+        """Its words in one line; and in a second one, behind `@`, where it was raised, the innermost frame first."""
+        places = []
+        for frame in reversed(self.frames[-_FRAMES_LIMIT:]):
+            place, _, function = frame.partition(" ")
+            file, _, number = place.rpartition(":")
+            places.append(f"{module_path(file)}:{number} {function}".rstrip())
+        words = re.sub(r"[ \t]*\n\s*", " ", f"{self.exception}: {self.message}").strip()
+        return f"{words}\n@ {' '.join(places)}"
 
 
 def short_name(exception: str | None) -> str:

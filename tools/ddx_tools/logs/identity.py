@@ -1,7 +1,8 @@
 """Whose words are these? Joins rows that do not state a rank with those that do.
 
-In order: the process id; the local rank, through a launcher that names both; the process index of mp.spawn;
-and last, what is left over: one unlabelled failure, and one rank that ended that way and said nothing itself.
+In order: the process id; the local rank, through a launcher that names both; the process index of mp.spawn; the task of
+Slurm, where each is one rank; and last, what is left over: one unlabelled failure, and one rank that ended that way and
+said nothing itself.
 Every join says how it was made. What cannot be joined stays without a rank.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.torchrun import signal_name
+from ddx_tools.formats.launcher_words import signal_name
 from ddx_tools.logs.event import Event, short_name
 
 
@@ -19,6 +20,7 @@ def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:
     _by_pid(events, processes)
     _by_local_rank(events, processes)
     _by_process_index(events)
+    _by_task(events)
     _within_tracebacks(events)
     _what_is_left(events)
     _within_tracebacks(events)
@@ -43,12 +45,12 @@ def _by_pid(events: list[Event], processes: list[dict[str, Any]]) -> None:
 
 def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None:
     """Global = local + offset, where a launcher's summary, a label or a live process gives both."""
-    by_source: dict[str, set[int]] = defaultdict(set)
+    by_source: dict[tuple[str, str | None], set[int]] = defaultdict(set)
     by_host: dict[str | None, set[int]] = defaultdict(set)
     for event in events:
         local_rank = event.details.get("local_rank")
         if local_rank is not None and event.row["rank"] is not None:
-            by_source[event.row["source"]].add(event.row["rank"] - local_rank)
+            by_source[event.row["source"], event.row["host"]].add(event.row["rank"] - local_rank)
             by_host[event.row["host"]].add(event.row["rank"] - local_rank)
     for row in processes:
         if row["rank"] is not None and row["local_rank"] is not None:
@@ -59,7 +61,9 @@ def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None
         local_rank = event.details.get("local_rank")
         if event.ranks or local_rank is None:
             continue
-        offsets = by_source.get(event.row["source"]) or by_host.get(event.row["host"]) or everywhere
+        offsets = (
+            by_source.get((event.row["source"], event.row["host"])) or by_host.get(event.row["host"]) or everywhere
+        )
         if len(offsets) == 1:
             _join(event, [local_rank + next(iter(offsets))], "local rank")
         elif not offsets and one_host:
@@ -71,6 +75,16 @@ def _by_process_index(events: list[Event]) -> None:
         index = event.details.get("process_index")
         if not event.ranks and index is not None:
             _join(event, [index], "process index of mp.spawn")
+
+
+def _by_task(events: list[Event]) -> None:
+    """A task in which a launcher starts ranks of its own is none; then local ranks are spoken of."""
+    if any(event.details.get("local_rank") is not None for event in events):
+        return
+    for event in events:
+        task = event.details.get("task")
+        if not event.ranks and task is not None:
+            _join(event, [task], "task of Slurm")
 
 
 def _within_tracebacks(events: list[Event]) -> None:
@@ -136,10 +150,13 @@ class Enclosing:
                 self._by_source[event.row["source"]].append(event)
 
     def of(self, event: Event) -> Event | None:
-        """The traceback of the same stream around an event."""
+        """The traceback of the same stream around an event; of several that are mixed, the one that it names."""
         line, stream = event.row["source_line"], event.details.get("stream")
-        for traceback in self._by_source.get(event.row["source"], ()):
-            first, last = traceback.details["first_line"], traceback.details["last_line"]
-            if first <= line <= last and traceback.details.get("stream") == stream:
-                return traceback
-        return None
+        around = [
+            traceback
+            for traceback in self._by_source.get(event.row["source"], ())
+            if traceback.details["first_line"] <= line <= traceback.details["last_line"]
+            and traceback.details.get("stream") == stream
+        ]
+        naming = [traceback for traceback in around if traceback.row["source_line"] == line]
+        return around[0] if len(around) == 1 else naming[0] if naming else None

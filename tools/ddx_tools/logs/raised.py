@@ -65,12 +65,23 @@ def _judge(event: Event) -> tuple[bool | None, str | None]:
     return True, None
 
 
+def is_consequence(event: Event) -> bool:
+    """Whether an exception only follows from a peer's end, a timeout or an aborted communicator."""
+    return _judge(event)[0] is False
+
+
 def _tells_of_peers(event: Event, *, origin: bool = False) -> str | None:
     for match in event.known_messages(origin=origin):
         known = match.signature
         if known.role == "secondary" or any(code.startswith("collective.") for code in known.findings):
             return known.id
     return None
+
+
+def _tells(event: Event) -> list[str] | None:
+    """The findings that its own words raise: an exception that says what it ran into is no fault of the program."""
+    known = [*event.known_messages(origin=True), *event.known_messages()]
+    return sorted({code for match in known for code in match.signature.findings if code != "log.signature"}) or None
 
 
 def _kind(reason: str | None) -> Any:
@@ -91,11 +102,33 @@ def _was_handled(event: Event, events: list[Event], last_steps: dict[tuple[str, 
     if event.kind != "traceback":
         return False
     stream = event.details.get("stream")
+    # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
+    # progress as there were before it are none.
+    goes_on = _goes_on(event, events)
     step_line = last_steps.get((event.row["source"], stream))
-    if step_line is None or step_line < event.details["last_line"]:
+    if not goes_on and (step_line is None or step_line < event.details["last_line"]):
         return False
     one_process = bool(stream) or event.details.get("local_rank") is not None or event.row["rank"] is not None
     return one_process or not any(e.kind in ("failure_summary", "exit") for e in events)
+
+
+def _goes_on(event: Event, events: list[Event]) -> bool:
+    """Whether one kind of line of the same stream tells of a step before a traceback and of a later one behind it."""
+    before: dict[str, int] = {}
+    for step in events:
+        same = step.kind == "step" and (step.row["source"], step.details.get("stream")) == (
+            event.row["source"],
+            event.details.get("stream"),
+        )
+        number = step.details.get("step")
+        if not same or number is None or step.details.get("own_work"):
+            continue
+        shape = step.details["shape"]
+        if step.row["source_line"] < event.details["first_line"]:
+            before[shape] = max(before.get(shape, number), number)
+        elif step.row["source_line"] > event.row["source_line"] and number > before.get(shape, number):
+            return True
+    return False
 
 
 def _pattern(message: str) -> str:
@@ -128,6 +161,7 @@ def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
             exception=exception,
             message=message,
             signature=known[0].signature.id if known else None,
+            tells=_tells(event),
             exit_codes=case.codes(codes),
             caused_by=f"{before[0]}: {before[1]}"[:400] if before else None,
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ddx_tools.errors import UsageError
 from ddx_tools.probe import Probe
-from ddx_tools.probes import flight_recorder, job_log, jobs, native_stacks, stacks
+from ddx_tools.probes import env, flight_recorder, host, job_log, jobs, native_stacks, nccl_log, notes, stacks
 
 PROBES: tuple[Probe[Any], ...] = (
     jobs.PROBE,
@@ -14,6 +14,10 @@ PROBES: tuple[Probe[Any], ...] = (
     native_stacks.PROBE,
     flight_recorder.PROBE,
     job_log.PROBE,
+    nccl_log.PROBE,
+    host.PROBE,
+    env.PROBE,
+    notes.PROBE,
 )
 
 

@@ -12,19 +12,27 @@ from ddx_tools.errors import HostError, NotFound
 from ddx_tools.formats.error_file import parse_error_file
 from ddx_tools.formats.launchers import Job
 from ddx_tools.formats.log_lines import file_identity, is_text_log
+from ddx_tools.formats.log_text import as_utf8
 from ddx_tools.formats.process_table import Process
 from ddx_tools.hosts.base import Host
 from ddx_tools.logs.error_rows import error_file_row
 from ddx_tools.logs.findings import log_findings
+from ddx_tools.logs.packed import head_and_tail, is_packed_log
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows, merge_rows
 from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.redact import redact
 
-_PART_BYTES = 8 << 20
-_ALL_BYTES = 64 << 20
-"""Reading goes at about 10 MB/s: of many big logs, shorter heads and tails are read."""
+_PART_BYTES = 32 << 20
+_ALL_BYTES = 96 << 20
+"""Reading, without secrets, goes at about 40 MB/s: of many big logs, shorter heads and tails are read."""
 _LEAST_BYTES = 128 << 10
+_PACKED_BYTES = 64 << 20
+_PACKED_PART_BYTES = 16 << 20
+_ERROR_FILE_BYTES = 1 << 20
+_OVERLAP_BYTES = 4 << 10
+_TEXT_SAMPLE_BYTES = 8 << 10
 _FILES_LIMIT = 2_000
 _UNKNOWN_HOST = "unknown"
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
@@ -34,6 +42,9 @@ _NOT_A_LOG = re.compile(
     r"|safetensors|so|sock|svg|tar|toml|whl|xz|ya?ml|zip|zst)$",
     re.I,
 )
+
+
+_PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40})?\.(?:gz|zst|zstd)$", re.I)
 
 
 class JobLogArgs(ProbeArgs):
@@ -60,16 +71,16 @@ def capture(host: Host, args: JobLogArgs) -> Raw:
 
 
 def _logs_below(host: Host, path: str) -> list[str]:
-    return [file for file in host.files_below(path) if file == path or not _NOT_A_LOG.search(file)]
+    found = host.files_below(path)
+    return [file for file in found if file == path or _PACKED_LOG.search(file) or not _NOT_A_LOG.search(file)]
 
 
 def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> None:
     try:
-        head = host.read(path, max_bytes=part_bytes)
-        parts = [("", head)]
-        if head.truncated and is_text_log(head.data):
-            parts.append(("tail", host.read(path, max_bytes=part_bytes, tail=True)))
-            raw.problems.append(f"{path}: only the first and the last {part_bytes >> 10} KiB of it were read.")
+        if path.endswith((".gz", ".zst", ".zstd")):
+            items = _packed(host, raw, path)
+        else:
+            items = _plain(host, raw, path, part_bytes)
     except NotFound:
         if named:
             raw.problems.append(f"{path}: no such file. Name log files, or a directory that holds them.")
@@ -77,17 +88,66 @@ def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> N
     except HostError as error:
         raw.failed(path, error, "What this log says of the ranks is not known.")
         return
-    for part, reply in parts:
-        kind = _kind(reply.data)
-        if kind:
-            facts = {"path": path, "part": part or ("head" if reply.truncated else "whole")}
-            raw.items.append(RawItem(kind, reply.data, reply.source or path, facts))
-        elif named and reply.data:
-            raw.problems.append(f"{path}: not a text log (left to the probes that read dumps).")
+    raw.items += items
+    if named and not items:
+        raw.problems.append(f"{path}: not a text log (left to the probes that read dumps).")
+
+
+def _plain(host: Host, raw: Raw, path: str, part_bytes: int) -> list[RawItem]:
+    head = host.read(path, max_bytes=part_bytes)
+    kind = _kind(head.data.lstrip(b"\0"))
+    if kind is None:
+        return []
+    facts = {"path": path, "part": "head" if head.truncated else "whole"}
+    items = [RawItem(kind, _text(head.data), head.source or path, facts)]
+    if head.truncated:
+        tail = host.read(path, max_bytes=part_bytes, tail=True)
+        overlap = _overlap(head.data, tail.data)
+        if not overlap:
+            raw.problems.append(f"{path}: only the first and the last {part_bytes >> 10} KiB of it were read.")
+        first_line = 1 + tail.data.count(b"\n", 0, overlap)
+        rest = {"path": path, "part": "tail", "first_line": first_line}
+        items.append(RawItem(kind, _text(tail.data[overlap:]), tail.source or path, rest))
+    return items
+
+
+def _overlap(head: bytes, tail: bytes) -> int:
+    """How many bytes at the end of the head are those at the beginning of the tail."""
+    at = head.find(tail[:_OVERLAP_BYTES]) if tail[:_OVERLAP_BYTES].strip(b"\0") else -1
+    while at >= 0:
+        if tail.startswith(head[at:]):
+            return len(head) - at
+        at = head.find(tail[:_OVERLAP_BYTES], at + 1)
+    return 0
+
+
+def _packed(host: Host, raw: Raw, path: str) -> list[RawItem]:
+    reply = host.read(path, max_bytes=_PACKED_BYTES, suffix="bin")
+    if not is_packed_log(reply.data):
+        return []
+    parts, problem = head_and_tail(reply.data, _PACKED_PART_BYTES)
+    if reply.truncated or problem:
+        reason = problem or f"only the first {_PACKED_BYTES >> 20} MiB of it were read"
+        raw.problems.append(f"{path}: its end is not known ({reason}). Unpack it, and name what comes out.")
+    if len(parts) > 1:
+        raw.problems.append(f"{path}: only the first and the last {_PACKED_PART_BYTES >> 20} MiB of it were read.")
+    return [
+        RawItem("log", _without_secrets(part.data), reply.source or path, {"path": path, "first_line": part.first_line})
+        for part in parts
+    ]
+
+
+def _text(data: bytes) -> bytes:
+    """What a host gave. It frees of secrets what has no NUL near its beginning: other bytes are not text to it."""
+    return _without_secrets(as_utf8(data)) if b"\0" in data[:_TEXT_SAMPLE_BYTES] else data
+
+
+def _without_secrets(data: bytes) -> bytes:
+    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _kind(data: bytes) -> str | None:
-    if parse_error_file(data):
+    if len(data) <= _ERROR_FILE_BYTES and parse_error_file(data):
         return "error_file"
     return "log" if is_text_log(data) else None
 
@@ -143,7 +203,8 @@ def _rows(item: RawItem, host: str | None) -> Rows:
     if item.kind == "error_file":
         content = parse_error_file(item.data)
         return {"log_events": [error_file_row(content, item.source, identity, host)] if content else []}
-    return {"log_events": scan_log(io.BytesIO(item.data), item.source, identity, host)}
+    first_line = item.facts.get("first_line", 1)
+    return {"log_events": scan_log(io.BytesIO(item.data), item.source, identity, host, first_line=first_line)}
 
 
 PROBE = Probe(
@@ -165,11 +226,30 @@ PROBE = Probe(
         "collective.timeout_reported",
         "collective.connection_lost",
         "collective.missing_ranks",
+        "collective.all_entered",
+        "p2p.circular_wait",
+        "collective.positions_differ",
+        "rank.waited_for",
         "collective.operation_mismatch",
         "collective.shape_mismatch",
         "collective.dtype_mismatch",
+        "job.progress",
+        "job.slowing",
+        "job.input_wait",
+        "rank.steps_behind",
+        "rank.progress_continues",
+        "numerics.non_finite",
+        "numerics.ratio_between_runs",
+        "numerics.compared_by_rank",
+        "memory.grows",
         "log.signature",
     ),
+    examples={
+        "train.log": "one log in which all ranks are mixed, however it was pasted, cut, wrapped, coloured or packed",
+        "logs/": "torchrun's --log-dir, Slurm's output directory, a file for each rank, or any mixture",
+        "pod-0.log pod-1.log.gz --json": "several files; what was found, for a program",
+        "4242": "a live job: the files that its ranks write their output to",
+    },
     capture=capture,
     parse=parse,
     table=(

@@ -16,7 +16,7 @@ from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
-from ddx_tools.stacks.brought import STACK
+from ddx_tools.stacks.items import STACK
 from ddx_tools.stacks.rows import stack_rows
 
 if TYPE_CHECKING:

@@ -17,15 +17,10 @@ from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.probes.jobs import find_jobs, select_job
-from ddx_tools.stacks.brought import STACK, read_dump, read_paths
+from ddx_tools.stacks.brought import read_dump, read_paths
 from ddx_tools.stacks.findings import stack_findings
+from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 from ddx_tools.stacks.rows import (
-    AFTER,
-    BEFORE,
-    OUTPUT,
-    SOURCE,
-    THREADS,
-    UNREAD,
     KernelReading,
     Readings,
     kernel_readings,
@@ -247,6 +242,7 @@ PROBE = Probe(
         "rank.uninterruptible",
         "rank.outside_collective",
         "rank.lock_wait",
+        "rank.held",
         "rank.worker_stuck",
         "collective.peers_wait",
         "collective.operation_mismatch",

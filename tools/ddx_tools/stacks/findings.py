@@ -32,9 +32,36 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += _outside(store, outside, waiting, texts)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
+    elif outside and all(view.brought for view in outside):
+        findings += _held(outside)
+        findings += lock_waits(store, outside)
+        findings += stuck_workers(store, outside)
     if not outside and not stopped:
         findings += _disagreements(store, waiting, texts)
     return findings
+
+
+_HELD = (
+    "data_wait", "lock_wait", "pipe_write", "pipe_read", "file_io", "checkpoint_io", "socket_wait", "subprocess_wait",
+    "child_wait", "sleep", "shutdown", "breakpoint", "input",
+)  # fmt: skip
+
+
+def _held(outside: Sequence[RankView]) -> list[Finding]:
+    """Of brought stacks, those of ranks that wait for something else than peers, where no peer's stack shows a wait."""
+    return [
+        make_finding(
+            "rank.held",
+            Severity.WARNING,
+            [view],
+            f"{rank_list([view.rank])} is {frame_rules().words(view.activity)}{at(view)}",
+            activity=view.activity,
+            contexts=list(view.contexts),
+            state=view.state,
+        )
+        for view in outside
+        if view.activity in _HELD
+    ]
 
 
 def _unread(store: Store) -> list[Finding]:

@@ -15,10 +15,9 @@ from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
 from ddx_tools.formats.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
-from ddx_tools.stacks.brought import STACK, read_dump
+from ddx_tools.stacks.brought import read_dump
+from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 
-THREADS, SOURCE, UNREAD, OUTPUT = "threads", "source", "unread", "output"
-BEFORE, AFTER = "before", "after"
 _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
 

@@ -56,7 +56,11 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
 
 
 def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
-    """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work."""
+    """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work.
+
+    One look cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
+    hardly anybody who would give it back.
+    """
     findings = []
     for view in outside:
         rows = store.query(
@@ -64,15 +68,21 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
             "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
             [view.host, view.rank],
         )
-        stuck = [row for row in rows if row["activity"] != "worker_idle" and row["moved"] is False]
+        stuck = [
+            row
+            for row in rows
+            if row["activity"] != "worker_idle"
+            and (row["moved"] is False or (view.brought and row["activity"] == "lock_wait"))
+        ]
         for row in stuck:
             place = place_of_row(row)
             words = frame_rules().words(row["activity"])
+            still = "does not move: " if row["moved"] is False else "is "
             finding = make_finding(
                 "rank.worker_stuck",
                 Severity.FAILURE,
                 [view],
-                f"worker process {row['pid']} of {rank_list([view.rank])} does not move: {words} at {place.short()}",
+                f"worker process {row['pid']} of {rank_list([view.rank])} {still}{words} at {place.short()}",
                 role=row["role"],
                 activity=row["activity"],
                 pid=row["pid"],

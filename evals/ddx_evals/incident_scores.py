@@ -1,0 +1,155 @@
+"""Scores `ddx why` on incidents whose cause is known: `python -m ddx_evals.incident_scores [DIRECTORY …]`.
+
+An incident is a directory with `artifacts/`, what somebody had at hand, and `truth.yaml`. The first cause named
+is right if it is the truth's `cause` or one that it accepts. A diagnosis is *confidently wrong* if its verdict is
+`diagnosed` and its first cause is not right: the worst answer there is. An undecided one is *well asked* if its next
+check is what settled the incident, told by the words that the truth names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ddx_tools.investigate import investigate
+from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.resources import incidents_dir
+from ddx_tools.yaml_data import YAMLError, load_yaml
+
+
+class IncidentError(Exception):
+    """A directory that is no incident, or a truth that does not say what it must."""
+
+
+class Truth(BaseModel):
+    """What is known of an incident; a truth says more than is scored here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    cause: str
+    """Id of a cause; or `healthy`, or `undecided` where nothing can be told."""
+    accept: list[str] = []
+    deciding_fact: str
+    deciding_words: str
+    """A regular expression that the next check of a good undecided answer matches."""
+
+
+@dataclass(frozen=True)
+class IncidentScore:
+    """How one incident was judged."""
+
+    incident: str
+    cause: str
+    verdict: str
+    named: list[str] = field(default_factory=list)
+    """Causes, best first, with their probabilities."""
+    next_check: str = ""
+    first: bool = False
+    """The right cause stands first."""
+    within_two: bool = False
+    confidently_wrong: bool = False
+    well_asked: bool | None = None
+    """Of an undecided one; None for the others."""
+
+
+def incidents_below(directories: Sequence[Path]) -> list[Path]:
+    """The incidents in some directories, each of which may be one itself."""
+    found = [truth.parent for directory in directories for truth in sorted(directory.rglob("truth.yaml"))]
+    if not found:
+        raise IncidentError(f"no truth.yaml below {', '.join(map(str, directories))}")
+    return found
+
+
+def truth_of(incident: Path) -> Truth:
+    """The truth of an incident. Raises IncidentError if it lacks something."""
+    try:
+        return Truth.model_validate(load_yaml((incident / "truth.yaml").read_text(encoding="utf-8")))
+    except (OSError, YAMLError, ValidationError) as error:
+        raise IncidentError(f"{incident}: {error}") from error
+
+
+def score(incident: Path) -> IncidentScore:
+    """What `ddx why` says of the artifacts, held against the truth."""
+    truth = truth_of(incident)
+    return judged(incident.name, truth, investigate([str(incident / "artifacts")]).diagnose())
+
+
+def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
+    """A diagnosis held against the truth."""
+    right = {truth.cause, *truth.accept}
+    causes = [candidate.id for candidate in said.causes]
+    check = said.next_check
+    asked = f"{check.probe} {check.question} {json.dumps(check.args)}" if check else ""
+    if truth.cause in (Verdict.HEALTHY, Verdict.UNDECIDED):
+        first = said.verdict == truth.cause
+    else:
+        first = bool(causes) and causes[0] in right
+    return IncidentScore(
+        incident=incident,
+        cause=truth.cause,
+        verdict=str(said.verdict),
+        named=[f"{candidate.id} {candidate.probability:.2f}" for candidate in said.causes[:4]],
+        next_check=asked,
+        first=first,
+        within_two=first or any(cause in right for cause in causes[:2]),
+        confidently_wrong=said.verdict == Verdict.DIAGNOSED and not first,
+        well_asked=bool(re.search(truth.deciding_words, asked, re.I)) if said.verdict == Verdict.UNDECIDED else None,
+    )
+
+
+def summary(scores: Sequence[IncidentScore]) -> dict[str, int]:
+    """How many of the incidents were judged how."""
+    return {
+        "incidents": len(scores),
+        "first": sum(each.first for each in scores),
+        "within_two": sum(each.within_two for each in scores),
+        "confidently_wrong": sum(each.confidently_wrong for each in scores),
+        "undecided": sum(each.verdict == Verdict.UNDECIDED for each in scores),
+        "well_asked": sum(each.well_asked is True for each in scores),
+    }
+
+
+def _lines(scores: Sequence[IncidentScore], *, verbose: bool) -> Iterator[str]:
+    for each in scores:
+        mark = "WRONG" if each.confidently_wrong else "first" if each.first else "second" if each.within_two else "-"
+        asked = "" if each.well_asked is None else " well asked" if each.well_asked else " ASKED ELSE"
+        yield f"{each.incident:44} {each.cause:28} {each.verdict:10} {mark:7}{asked:11} {', '.join(each.named)}"
+        if verbose:
+            yield f"    next: {each.next_check}"
+    yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in summary(scores).items())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score incidents and print a line each. 0 if none was confidently wrong."""
+    asked = _asked(arguments)
+    try:
+        scores = [score(incident) for incident in incidents_below(asked.directories)]
+    except IncidentError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if asked.json:
+        print(json.dumps({"summary": summary(scores), "incidents": [asdict(each) for each in scores]}, indent=1))
+    else:
+        print("\n".join(_lines(scores, verbose=asked.verbose)))
+    return int(any(each.confidently_wrong for each in scores))
+
+
+def _asked(arguments: Sequence[str] | None) -> Namespace:
+    parser = ArgumentParser(prog="python -m ddx_evals.incident_scores", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("directories", type=Path, nargs="*", help="incidents, or directories of them")
+    parser.add_argument("--verbose", action="store_true", help="print the next check of each as well")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    asked.directories = asked.directories or [incidents_dir() / "public"]
+    return asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""`ddx why` on incidents whose causes are known, and the scorer itself."""
+
+from pathlib import Path
+
+import pytest
+
+from ddx_evals.incident_scores import IncidentError, Truth, incidents_below, judged, main, score, summary, truth_of
+from ddx_tools.model import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
+from ddx_tools.playbook import load_playbooks
+from ddx_tools.resources import incidents_dir
+
+EVERY = incidents_below([incidents_dir()])
+
+
+@pytest.mark.parametrize("incident", EVERY, ids=[path.name for path in EVERY])
+def test_the_truth_names_causes_that_have_a_page(incident: Path) -> None:
+    truth = truth_of(incident)
+    assert {truth.cause, *truth.accept} - {"healthy", "undecided"} <= set(load_playbooks().causes)
+    assert any((incident / "artifacts").iterdir())
+
+
+def test_most_public_incidents_are_judged_right_and_none_wrong() -> None:
+    counts = summary([score(incident) for incident in incidents_below([incidents_dir() / "public"])])
+    assert counts["incidents"] == 14
+    assert counts["first"] >= 13
+    assert counts["confidently_wrong"] == 0
+
+
+@pytest.mark.long
+def test_the_written_incidents_are_still_judged_right() -> None:
+    counts = summary([score(incident) for incident in incidents_below([incidents_dir() / "written"])])
+    assert counts["incidents"] == 52
+    assert counts["first"] >= 48
+    assert counts["confidently_wrong"] == 0
+
+
+# --- the scorer
+
+TRUTH = Truth(cause="port-in-use", accept=["rank-crashed"], deciding_fact="who listens", deciding_words="ss -l|listens")
+
+
+def said(verdict: Verdict, *causes: str, question: str = "") -> Diagnosis:
+    candidates = [
+        CandidateCause(
+            id=cause,
+            title="",
+            category="startup",
+            probability=0.5,
+            level=Level.SUPPORTED,
+            culprits=Party(),
+            supports=[],
+            against=[],
+        )
+        for cause in causes
+    ]
+    check = NextCheck(probe="ask", question=question) if question else None
+    return Diagnosis(verdict=verdict, headline="", causes=candidates, next_check=check)
+
+
+def test_an_accepted_cause_is_right() -> None:
+    assert judged("x", TRUTH, said(Verdict.DIAGNOSED, "rank-crashed")).first
+    assert not judged("x", TRUTH, said(Verdict.DIAGNOSED, "rank-crashed")).confidently_wrong
+
+
+def test_only_a_diagnosis_is_confidently_wrong() -> None:
+    assert judged("x", TRUTH, said(Verdict.DIAGNOSED, "uneven-data", "port-in-use")).confidently_wrong
+    undecided = judged("x", TRUTH, said(Verdict.UNDECIDED, "uneven-data", "port-in-use"))
+    assert (undecided.confidently_wrong, undecided.first, undecided.within_two) == (False, False, True)
+
+
+def test_an_undecided_answer_is_held_to_its_question() -> None:
+    assert judged("x", TRUTH, said(Verdict.UNDECIDED, question="Who listens there?")).well_asked
+    assert judged("x", TRUTH, said(Verdict.UNDECIDED, question="Which rank?")).well_asked is False
+    assert judged("x", TRUTH, said(Verdict.DIAGNOSED, "port-in-use", question="Which rank?")).well_asked is None
+
+
+def test_where_nothing_can_be_told_undecided_is_right_and_a_diagnosis_wrong() -> None:
+    nothing = Truth(cause="undecided", deciding_fact="", deciding_words="stack")
+    assert judged("x", nothing, said(Verdict.UNDECIDED)).first
+    assert judged("x", nothing, said(Verdict.DIAGNOSED, "port-in-use")).confidently_wrong
+
+
+def test_a_directory_without_incidents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "no truth.yaml below" in capsys.readouterr().err
+
+
+def test_a_truth_that_lacks_something_is_named(tmp_path: Path) -> None:
+    (tmp_path / "truth.yaml").write_text("cause: port-in-use\n")
+    with pytest.raises(IncidentError, match="deciding_fact"):
+        truth_of(tmp_path)

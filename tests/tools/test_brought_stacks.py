@@ -1,0 +1,166 @@
+"""Stacks and kernel states that somebody pasted: whose they are, and what they show without their peers' stacks.
+
+All texts are constructed after what py-spy 0.3 and 0.4, procps and /proc print.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddx_tools.formats.process_text import parse_process_text
+from ddx_tools.formats.pyspy_text import commands_of, parse_pyspy_text
+from ddx_tools.investigate import Investigation, investigate
+from ddx_tools.model import Finding, Verdict
+
+HANGS = "It hangs after a few hours, always in the same epoch.\n"
+LOADER = """\
+Process {pid}: python train.py{options}
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    wait (threading.py:324)
+    get (queue.py:180)
+    _try_get_data (torch/utils/data/dataloader.py:1133)
+    _next_data (torch/utils/data/dataloader.py:1329)
+    fit (train.py:77)
+"""
+IDLE_WORKER = """\
+Process {pid}: python train.py
+Thread {pid} (idle): "MainThread"
+    poll (libc.so.6)
+    get (multiprocessing/queues.py:113)
+    _worker_loop (torch/utils/data/_utils/worker.py:275)
+"""
+LOCKED_WORKER = """\
+Process {pid}: python train.py
+Thread {pid} (idle): "MainThread"
+    __lll_lock_wait (libc.so.6)
+    pthread_mutex_lock (libc.so.6)
+    resample (libsox.so.3)
+    augment (audio.py:40)
+    fetch (torch/utils/data/_utils/fetch.py:51)
+    _worker_loop (torch/utils/data/_utils/worker.py:308)
+"""
+READING_WORKER = LOCKED_WORKER.replace(
+    "    __lll_lock_wait (libc.so.6)\n    pthread_mutex_lock (libc.so.6)\n    resample (libsox.so.3)\n", ""
+)
+PRINTS = """\
+Process {pid}: python serve.py --rank {rank}
+Thread {pid} (idle): "MainThread"
+    flush (logging/__init__.py:1103)
+    warning (logging/__init__.py:1501)
+    step (loop.py:12)
+"""
+
+
+def investigated(tmp_path: Path, **files: str) -> Investigation:
+    for name, text in {"notes.txt": HANGS, **{f"{name}.txt": text for name, text in files.items()}}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return investigate([str(tmp_path)])
+
+
+def the(found: Investigation, code: str) -> Finding:
+    (finding,) = (finding for finding in found.findings if finding.code == code)
+    return finding
+
+
+@pytest.mark.parametrize(("rank", "pids"), [(2, (70, 81, 82)), (5, (4100, 4200, 4300)), (0, (9, 11, 10))])
+def test_a_worker_that_waits_for_a_lock_holds_the_rank_that_waits_for_it(
+    tmp_path: Path, rank: int, pids: tuple[int, int, int]
+) -> None:
+    main, idle, locked = pids
+    prompt = f"$ for p in $(pgrep -P {main}); do py-spy dump --native -p $p; done\n"
+    text = LOADER.format(pid=main, options="") + "\n" + prompt
+    text += IDLE_WORKER.format(pid=idle) + "\n(and one:)\n" + LOCKED_WORKER.format(pid=locked)
+    found = investigated(tmp_path, **{f"stack_rank{rank}": text})
+    stuck = the(found, "rank.worker_stuck")
+    assert (stuck.ranks, stuck.attributes["pid"]) == ([rank], locked)
+    assert the(found, "rank.held").attributes["activity"] == "data_wait"
+    said = found.diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "dataloader-stuck", [rank])
+
+
+@pytest.mark.parametrize("worker", [IDLE_WORKER, READING_WORKER], ids=["idle", "at work"])
+def test_one_look_at_a_loader_decides_nothing(tmp_path: Path, worker: str) -> None:
+    text = LOADER.format(pid=70, options="") + "\n" + worker.format(pid=71)
+    found = investigated(tmp_path, rank1=text)
+    assert not [finding for finding in found.findings if finding.code == "rank.worker_stuck"]
+    said = found.diagnose()
+    assert (said.verdict, said.causes[0].id) == (Verdict.UNDECIDED, "dataloader-stuck")
+
+
+def test_the_command_line_says_the_rank_where_the_name_does_not(tmp_path: Path) -> None:
+    found = investigated(tmp_path, odd_one=LOADER.format(pid=70, options=" --rank=6 --lr 0.1"))
+    assert the(found, "rank.held").ranks == [6]
+
+
+@pytest.mark.parametrize("options", ["", " --local-rank=3", " --ranks=4", " --rank=x"])
+def test_no_rank_is_guessed(tmp_path: Path, options: str) -> None:
+    found = investigated(tmp_path, odd_one=LOADER.format(pid=70, options=options))
+    assert not [finding for finding in found.findings if finding.code.startswith("rank.")]
+
+
+@pytest.mark.parametrize("wchan", ["pipe_write", "anon_pipe_write", "pipe_wait_writable"])
+def test_a_full_pipe_shows_in_what_the_kernel_says(tmp_path: Path, wchan: str) -> None:
+    found = investigated(
+        tmp_path, rank3=PRINTS.format(pid=901, rank=3), kernel=f"$ cat /proc/901/wchan; echo\n{wchan}\n"
+    )
+    assert the(found, "rank.held").attributes["activity"] == "pipe_write"
+    assert found.diagnose().causes[0].id == "python-deadlock"
+
+
+@pytest.mark.parametrize("kernel", ["$ cat /proc/902/wchan\npipe_write\n", "$ cat /proc/901/wchan\n0\n", "pipe_write"])
+def test_without_the_kernels_word_of_this_process_nothing_is_held(tmp_path: Path, kernel: str) -> None:
+    found = investigated(tmp_path, rank3=PRINTS.format(pid=901, rank=3), kernel=kernel)
+    assert not [finding for finding in found.findings if finding.code == "rank.held"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "$ ps -eo pid,ppid,stat,wchan:28,args | grep train\n  70  1 Dl  folio_wait_bit_common  python train.py\n",
+        "  PID S WCHAN  COMMAND\n   70 D rpc_wait_bit_killable python train.py\n",
+        "ps -o stat=,pid= -p 70\nD<   70\n",
+        "$ grep State /proc/70/status\nState:\tD (disk sleep)\n",
+    ],
+)
+def test_a_process_in_state_d_is_held_by_the_kernel(tmp_path: Path, table: str) -> None:
+    found = investigated(tmp_path, rank4=LOADER.format(pid=70, options=""), ps=table)
+    assert the(found, "rank.uninterruptible").ranks == [4]
+    assert found.diagnose().causes[0].id == "filesystem-stalled"
+
+
+@pytest.mark.parametrize("table", ["  PID S WCHAN  COMMAND\n   70 S futex_wait python\n", "70 D not a table\n"])
+def test_another_state_is_not(tmp_path: Path, table: str) -> None:
+    found = investigated(tmp_path, rank4=LOADER.format(pid=70, options=""), ps=table)
+    assert not [finding for finding in found.findings if finding.code == "rank.uninterruptible"]
+
+
+def test_several_texts_about_a_process_add_up() -> None:
+    text = "$ ps -eo pid,stat\n 70 Dl\n$ sudo cat /proc/70/stack\n[<0>] filemap_fault+0x5c6/0xb10\n[<0>] do_read+0x1\n"
+    facts = parse_process_text(text)[70]
+    assert (facts.state, facts.wchan) == ("D", "filemap_fault")
+
+
+def test_native_frames_have_no_line_and_are_nobodys_program() -> None:
+    text = LOCKED_WORKER.format(pid=7).replace("resample (libsox.so.3)", "take_gil (python3.12)")
+    (thread,) = parse_pyspy_text(text)
+    assert [frame.function for frame in thread.frames if frame.is_user] == ["augment"]
+    assert commands_of(text) == {7: "python train.py"}
+
+
+@given(st.text(alphabet="Process Thread():/\n\t 0123456789pidstatwchan<>[]+$D", max_size=400) | st.text(max_size=200))
+def test_any_text_is_read_without_a_complaint(text: str) -> None:
+    parse_process_text(text)
+    parse_pyspy_text(text)
+    commands_of(text)
+
+
+def test_hostile_lines_take_no_time() -> None:
+    for line in ("ps " + "-o " * 20_000, "/proc/" * 20_000, "[<0" * 20_000, "    a (" * 20_000, "PID STAT" * 9_000):
+        assert parse_process_text(f"{line}\n" * 3) == {}
+        assert parse_pyspy_text(f"Process 1: x\nThread 1 (idle)\n{line}\n")[0].frames == ()

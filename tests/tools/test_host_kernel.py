@@ -1,0 +1,174 @@
+"""The kernel's log: Xids, kills for memory, links, the IOMMU."""
+
+from __future__ import annotations
+
+import pytest
+from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
+
+from ddx_tools.formats.xid_codes import xid_code, xid_codes
+from ddx_tools.model import Severity
+
+
+@pytest.mark.parametrize(
+    ("version", "pid", "cgroup", "lines"), [("v1", 375, "/job", (77, 78)), ("v2", 274, "/t", (56, 57))]
+)
+def test_a_kill_for_memory_is_one_finding_with_its_cgroup(
+    version: str, pid: int, cgroup: str, lines: tuple[int, int]
+) -> None:
+    found = one(findings_of(RECORDED / f"dmesg_oom_cgroup_{version}.txt"), "host.oom_kill")
+    assert found.severity is Severity.FAILURE
+    assert (found.attributes["pid"], found.attributes["cgroup"]) == (pid, cgroup)
+    assert (found.attributes["process"], found.attributes["limit"]) == ("python3", "cgroup")
+    assert tuple(place.line for place in found.evidence) == lines
+
+
+def test_a_kill_for_the_memory_of_the_whole_host_is_told_apart() -> None:
+    line = (
+        "Nov 21 04:01:39 gpu-12 kernel: [88.1] Out of memory: Killed process 4242 (python) total-vm:1kB, anon-rss:8kB"
+    )
+    found = one(findings_in(line), "host.oom_kill")
+    assert (found.hosts, found.attributes["limit"], found.attributes["pid"]) == (["gpu-12"], "host", 4242)
+
+
+def test_old_kernels_write_two_lines_about_one_kill() -> None:
+    text = (
+        "[1.000001] Out of memory: Kill process 4242 (python) score 917 or sacrifice child\n"
+        "[1.000002] Killed process 4242 (python) total-vm:90000kB, anon-rss:80000kB, file-rss:0kB\n"
+    )
+    assert one(findings_in(text), "host.oom_kill").attributes["pid"] == 4242
+
+
+def test_two_killed_processes_are_two_findings() -> None:
+    text = "".join(f"[{pid}.000001] Out of memory: Killed process {pid} (python) total-vm:1kB\n" for pid in (10, 11))
+    assert len([found for found in findings_in(text) if found.code == "host.oom_kill"]) == 2
+
+
+def test_a_counter_of_kills_says_how_many_and_no_pid() -> None:
+    found = one(findings_of(RECORDED / "memory_events_oom.txt"), "host.oom_kill")
+    assert (found.attributes["kills"], "pid" in found.attributes) == (1, False)
+    assert findings_in((RECORDED / "memory_events_oom.txt").read_text().replace("oom_kill 1", "oom_kill 0")) == []
+
+
+def test_xid_79_is_a_gpu_gone_from_the_bus() -> None:
+    found = findings_of(CONSTRUCTED / "dmesg_xid_79.txt")
+    gone = one(found, "gpu.off_bus")
+    assert gone.attributes["devices"] == ["0000:3b:00.0"]
+    xids = {f.attributes["xid"]: f for f in found if f.code == "gpu.xid"}
+    assert (xids[79].attributes["class"], xids[79].severity) == ("bus", Severity.FAILURE)
+    assert (xids[154].attributes["class"], xids[154].severity) == ("consequence", Severity.INFO)
+    assert xids[79].evidence[0].line == 4
+
+
+def test_xids_of_memory_name_gpu_host_and_pid() -> None:
+    found = findings_of(CONSTRUCTED / "journal_gpu-12_ecc.txt")
+    errors = {f.attributes["kind"]: f for f in found if f.code == "gpu.memory_error"}
+    assert errors["uncorrectable"].severity is Severity.FAILURE
+    assert errors["uncorrectable"].hosts == ["gpu-12"]
+    assert errors["remap_pending"].severity is Severity.WARNING
+    assert {f.attributes["pids"][0] for f in found if f.code == "gpu.xid"} == {41873}
+    assert "gpu.off_bus" not in codes(found)
+
+
+def test_a_page_fault_of_a_kernel_is_the_programs_and_no_fault_of_memory() -> None:
+    found = findings_of(CONSTRUCTED / "dmesg_xid_31.txt")
+    assert one(found, "gpu.xid").attributes["class"] == "application"
+    assert codes(found, Severity.INFO) == {"gpu.xid"}
+
+
+def test_nvlink_and_switch_errors_are_not_taken_for_each_other() -> None:
+    found = [f for f in findings_of(CONSTRUCTED / "dmesg_nvlink.txt") if f.code == "gpu.nvlink_error"]
+    assert {(f.attributes["what"], f.attributes["devices"][0]) for f in found} == {
+        ("xid", "0000:3b:00.0"),
+        ("sxid", "0000:c1:00.0"),
+    }
+    assert len([f for f in findings_of(CONSTRUCTED / "dmesg_nvlink.txt") if f.code == "gpu.xid"]) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, Graphics Exception",
+        "[   12.345678] NVRM: Xid (0000:3b:00): 13, Ch 00000001",
+        "[Sat Nov 21 04:01:39 2026] NVRM: Xid (PCI:0000:3b:00.0): 13, x",
+        "2026-11-21T04:01:39,123456+00:00 NVRM: Xid (PCI:0000:3b:00): 13, x",
+        "kern  :warn  : [   12.345678] NVRM: Xid (PCI:0000:3b:00): 13, x",
+        "<4>[   12.345678][ T1234] NVRM: Xid (PCI:0000:3b:00): 13, x",
+        "2026-11-21T04:01:39+0000 host1 kernel: NVRM: Xid (PCI:0000:3b:00): 13, x",
+    ],
+)
+def test_an_xid_is_read_whatever_stands_before_it(line: str) -> None:
+    found = one(findings_in(line), "gpu.xid")
+    assert (found.attributes["xid"], found.attributes["devices"]) == (13, ["0000:3b:00.0"])
+
+
+def test_an_unknown_xid_claims_nothing() -> None:
+    found = one(findings_in("NVRM: Xid (PCI:0000:3b:00): 999, whatever"), "gpu.xid")
+    assert (found.attributes["class"], found.severity) == ("unknown", Severity.WARNING)
+
+
+def test_every_known_xid_is_complete() -> None:
+    classes = {"application", "memory", "nvlink", "bus", "driver", "thermal", "consequence", "unknown"}
+    actions = {"none", "restart_job", "reset_gpu", "drain_host", "look_earlier"}
+    blamed = {"program", "gpu", "link", "driver", "power", "several"}
+    assert xid_codes()
+    for code in xid_codes().values():
+        assert (code.class_ in classes, code.action in actions, code.blame in blamed) == (True, True, True)
+        assert code.meaning
+    assert [xid_code(number).class_ for number in (13, 31, 43)] == ["application"] * 3
+    assert [xid_code(number).class_ for number in (48, 63, 64, 94, 95)] == ["memory"] * 5
+    assert (xid_code(74).class_, xid_code(79).class_, xid_code(119).class_) == ("nvlink", "bus", "driver")
+
+
+def test_other_messages_are_told_by_what_they_are() -> None:
+    found = findings_of(CONSTRUCTED / "dmesg_mixed_trouble.txt")
+    messages = {f.attributes["what"]: f for f in found if f.code == "host.kernel_message"}
+    assert messages.keys() == {
+        "nic", "hung_task", "soft_lockup", "segfault", "pcie_error", "io_page_fault", "file_system", "machine_check"
+    }  # fmt: skip
+    assert messages["segfault"].attributes["pids"] == [5152]
+    assert (messages["pcie_error"].attributes["pcie_severity"], messages["pcie_error"].severity) == (
+        "corrected",
+        Severity.INFO,
+    )
+    assert messages["io_page_fault"].severity is Severity.WARNING
+
+
+def test_a_link_that_came_back_weighs_less_than_one_that_stayed_down() -> None:
+    flapped = one(findings_of(CONSTRUCTED / "dmesg_mixed_trouble.txt"), "network.link_down")
+    assert (flapped.attributes["flapped"], flapped.severity) == (True, Severity.NOTICE)
+    down = one(findings_in("[  9.100000] mlx5_core 0000:5e:00.0 ens1np0: Link down"), "network.link_down")
+    assert (down.attributes["device"], down.severity) == ("ens1np0", Severity.WARNING)
+
+
+def test_a_healthy_boot_raises_nothing() -> None:
+    assert findings_of(CONSTRUCTED / "dmesg_healthy.txt") == []
+
+
+def test_an_iommu_that_translates_is_seen_and_the_default_alone_is_not_enough() -> None:
+    found = one(findings_of(CONSTRUCTED / "dmesg_iommu_translated.txt"), "host.iommu_on")
+    assert (found.attributes["mode"], found.attributes["how"]) == ("translated", "default_domain")
+    # Printed by every kernel with the subsystem, also in guests without an IOMMU (recorded on Linux 6.18).
+    assert findings_in("[    0.382717] iommu: Default domain type: Translated\n") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "raised"),
+    [("intel_iommu=on", True), ("amd_iommu=on iommu=pt", False), ("intel_iommu=off", False), ("quiet", False)],
+)
+def test_boot_options_say_how_the_iommu_is_used(options: str, raised: bool) -> None:
+    text = f"$ cat /proc/cmdline\nBOOT_IMAGE=/vmlinuz root=/dev/sda2 ro {options}\n"
+    assert ("host.iommu_on" in codes(findings_in(text))) is raised
+
+
+def test_a_driver_that_does_not_fit_its_libraries_is_a_difference_of_versions() -> None:
+    text = (
+        "NVRM: API mismatch: the client has the version 550.54.15, but\n"
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54\n"
+    )
+    found = one(findings_in(text), "startup.versions_differ")
+    assert (found.attributes["what"], found.attributes["versions"]["library"]) == ("driver", "550.54")
+
+
+def test_prose_about_errors_is_no_kernel_log() -> None:
+    text = "We saw Xid 79 in dmesg and the process was killed, maybe out of memory. segfault? AER? I do not know.\n"
+    assert facts_in(text, "kernel") == []

@@ -1,0 +1,148 @@
+"""The variables of one environment, each by itself: is it real, is it read, is its value understood, is it wise?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddx_tools.environment.contradictions import contradictions
+from ddx_tools.environment.knowledge import (
+    Setting,
+    Variable,
+    is_real,
+    names,
+    nccl_names,
+    nearest,
+    nonexistent,
+    variables,
+)
+from ddx_tools.environment.model import Environment, Judged, Value
+from ddx_tools.environment.values import complaint
+from ddx_tools.environment.versions import Version
+from ddx_tools.model import Severity
+
+_SEVERITY = {
+    "out_of_range": Severity.WARNING,
+    "bad_format": Severity.WARNING,
+    "dangerous": Severity.WARNING,
+    "contradiction": Severity.WARNING,
+}
+_OLDEST_SUPPORTED_NCCL = Version.of("2.14")
+"""Of torch 2.0: what left NCCL before has an effect in no job of today."""
+_OLDER_THAN_MOST = Version.of("2.4")
+"""What was deprecated before this version of torch is so for nearly every job."""
+_ON = frozenset({"1", "y", "yes", "t", "true"})
+
+
+def judge(environment: Environment) -> list[Judged]:
+    """Everything that deserves a word, in the order of the environment's variables; healthy ones give nothing."""
+    found = [judged for value in environment.values for judged in _one(value, environment)]
+    found += contradictions(environment)
+    return list({(one.name, one.shown, one.problem, one.with_): one for one in reversed(found)}.values())[::-1]
+
+
+def _one(value: Value, environment: Environment) -> Iterator[Judged]:
+    known = variables().get(value.name)
+    if not value.exported:
+        if is_real(value.name) and known and known.owner in ("nccl", "torch", "gloo"):
+            why = "it is assigned and not exported: the programs that the script starts do not see it"
+            yield _judged(value, "no_effect", why, f"export {value.name}", Severity.NOTICE)
+        return
+    if known is None:
+        yield from _name(value, environment)
+        return
+    yield from _version(value, known, environment)
+    if value.value is None:
+        return
+    if wrong := complaint(known, value.value):
+        yield _judged(value, wrong.problem, wrong.why, wrong.advice, Severity.WARNING)
+        return
+    yield from _settings(value, known, environment)
+
+
+def _judged(
+    value: Value, problem: str, why: str, advice: str, severity: Severity | None = None, near: str | None = None
+) -> Judged:
+    severity = severity or _SEVERITY.get(problem, Severity.NOTICE)
+    return Judged(value.name, value.shown, problem, why, advice, severity, value.evidence, near)
+
+
+def _name(value: Value, environment: Environment) -> Iterator[Judged]:
+    """A name that is not described: unknown, misspelt, or real and of no further interest."""
+    name = value.name
+    if gone := nonexistent().get(name):
+        why = f"nothing reads it: {gone.why}"
+        yield _judged(value, "unknown", why, gone.advice, Severity.WARNING, gone.nearest)
+        return
+    if name in nccl_names().names:
+        yield from _nccl_version(value, environment)
+        return
+    if is_real(name):
+        return
+    if near := nearest(name):
+        yield _judged(value, "unknown", "nothing reads this name", f"{near} is meant?", Severity.WARNING, near)
+    elif name.startswith(tuple(names().complete)):
+        first, last = nccl_names().first, nccl_names().last
+        yield _judged(value, "unknown", f"no NCCL from {first} to {last} reads it; a plugin may", "unset it")
+
+
+def _version(value: Value, known: Variable, environment: Environment) -> Iterator[Judged]:
+    if known.owner == "nccl" and (without_effect := list(_nccl_version(value, environment))):
+        yield from without_effect
+        return
+    library = known.library
+    version = environment.versions.of(library)
+    what = f"{library} {version}"
+    instead = f"use {known.replaced_by}" if known.replaced_by else "unset it"
+    if version and known.since and version < known.since:
+        old = next((alias for alias in known.aliases), None)
+        if old is None or environment.is_unset(old):
+            advice = f"use {old}" if old else f"it is read since {library} {known.since}"
+            yield _judged(value, "no_effect", f"{what} does not read it", advice)
+    elif version and known.removed and version >= known.removed:
+        yield _judged(value, "no_effect", f"{what} does not read it any more", instead)
+    elif known.deprecated and (version is None or version >= known.deprecated):
+        severity = Severity.NOTICE if version or known.deprecated < _OLDER_THAN_MOST else Severity.INFO
+        why = f"deprecated since {library} {known.deprecated}" + ("" if version else ", if that is what runs")
+        # Both names side by side are right for a script that has to serve old and new versions.
+        if known.replaced_by is None or environment.is_unset(known.replaced_by):
+            yield _judged(value, "deprecated", why, instead, severity, known.replaced_by)
+
+
+def _nccl_version(value: Value, environment: Environment) -> Iterator[Judged]:
+    span = nccl_names().names.get(value.name)
+    known = variables().get(value.name)
+    if known and (span is None or known.owner != "nccl"):
+        if span is None and known.owner == "nccl":
+            yield _judged(value, "no_effect", "no NCCL of the last years reads it", "unset it")
+        return
+    if span is None:
+        return
+    first, last = span
+    version = environment.versions.nccl
+    instead = f"use {known.replaced_by}" if known and known.replaced_by else "unset it"
+    if last < _OLDEST_SUPPORTED_NCCL or (version and version > last and last < nccl_names().last):
+        yield _judged(value, "no_effect", f"NCCL reads it up to {last} only", instead)
+    elif version and version < first and nccl_names().first < first:
+        yield _judged(value, "no_effect", f"NCCL {version} does not read it", f"it is read since NCCL {first}")
+
+
+def _settings(value: Value, known: Variable, environment: Environment) -> Iterator[Judged]:
+    for setting in known.settings:
+        if _matches(setting, value.value or "", known):
+            version = environment.versions.of(known.library)
+            if setting.since and version is not None and version < setting.since:
+                continue
+            severity = Severity(setting.severity) if setting.severity else None
+            if setting.since and version is None:
+                severity = Severity.INFO
+            yield _judged(value, setting.problem, setting.why, setting.advice, severity)
+
+
+def _matches(setting: Setting, text: str, known: Variable) -> bool:
+    if not setting.values:
+        return text.strip() != ""
+    given = text.strip().lower()
+    if known.type == "bool" and given in _ON:
+        given = "1"
+    items = [given, *(item.strip() for item in given.split(","))]
+    return any(value.lower() in items for value in setting.values)

@@ -1,0 +1,103 @@
+"""Versions of torch and NCCL: compared, and found in text.
+
+The torch that runs decides which variables are read; the NCCL it brings is known from its packages
+(`knowledge/env_vars/names.yaml`, `nccl_of_torch`) as long as nothing says that another one was put in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, Literal
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+Library = Literal["torch", "nccl"]
+_NUMBERS = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Version:
+    """`2.21` or `2.21.5`; what is left out counts as 0."""
+
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Version:
+        """The version that a text begins with. Raises ValueError if it begins with none."""
+        found = _NUMBERS.match(text)
+        if not found:
+            raise ValueError(f"{text!r} is no version")
+        return cls(tuple(int(number) for number in found.groups() if number is not None))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.numbers))
+
+    def __lt__(self, other: Version) -> bool:
+        return self._padded < other._padded
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self._padded == other._padded
+
+    def __hash__(self) -> int:
+        return hash(self._padded)
+
+    @property
+    def _padded(self) -> tuple[int, int, int]:
+        first, second, third = (*self.numbers, 0, 0, 0)[:3]
+        return first, second, third
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.of(str(value)), core_schema.is_instance_schema(cls)
+        )
+
+
+@dataclass(frozen=True)
+class VersionSeen:
+    """A version that a text names."""
+
+    library: Library
+    version: Version
+    line: int
+    quote: str
+
+
+# Each names the library's version for certain: a package, an image's tag, a variable of an image, a banner.
+_SAID: list[tuple[Library, str]] = [
+    ("torch", r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
+    ("torch", r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
+    ("torch", r"(?<![\w-])torch(?: {1,40}|-)(2\.\d{1,2}\.\d{1,2})(?=[+\s.\"'-]|$)"),  # pip list, dist-info
+    ("torch", r"\b(?:torch\.__version__|torch_version|PYTORCH_VERSION)\W{1,6}(2\.\d{1,2}\.\d{1,2})"),
+    ("torch", r"\bpytorch/pytorch:(2\.\d{1,2}\.\d{1,2})-"),
+    ("nccl", r"\bNCCL version[ :]{1,3}(2\.\d{1,2}\.\d{1,2})"),
+    ("nccl", r"(?<![\w-])nvidia[-_]nccl[-_]cu1\d(?:==| {1,40}|-)(2\.\d{1,2}\.\d{1,2})"),
+]
+
+
+def versions_in(text: str) -> Iterator[VersionSeen]:
+    """Versions that a text names, the first of each library."""
+    libraries: tuple[Library, ...] = ("torch", "nccl")
+    for library in libraries:
+        found = [m for of, pattern in _SAID if of == library and (m := re.search(pattern, text))]
+        if found:
+            first = min(found, key=lambda match: match.start())
+            line = text.count("\n", 0, first.start()) + 1
+            yield VersionSeen(library, Version.of(first[1]), line, first[0][:200])
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What is known of the versions that run; None is not known."""
+
+    torch: Version | None = None
+    nccl: Version | None = None
+
+    def of(self, library: Library | None) -> Version | None:
+        """The version of a library."""
+        return self.torch if library == "torch" else self.nccl if library == "nccl" else None

@@ -1,0 +1,222 @@
+"""What stands before the words of a log line, and what it says of whoever wrote them.
+
+Prefixes come from whoever put them there, and several can stand on one line:
+
+    [rank3]:             torch's excepthook and C++ log (distributed_c10d.py, c10/util/Logging.cpp), Lightning's
+    [default3]:          torchrun --tee: role and *local* rank (elastic/multiprocessing/tail_log.py)
+    [Rank 3] [PG ID 0 PG GUID 0(default_pg) Rank 3]   ProcessGroupNCCL.cpp
+    [1,3]<stderr>:       mpirun --tag-output (Open MPI; PRRTE puts a name before the number of the job): job, rank
+    3:   [3]             srun --label, mpiexec -prepend-rank: task, which is a rank only if each task is one
+    node-1:   node-1 |   pdsh, DeepSpeed, clush, docker compose: host, if it stands before nearly all lines
+    (RayTrainWorker pid=123, ip=10.0.0.1)             Ray
+    [pod/train-0/pytorch]                             kubectl logs --prefix
+    Nov 21 10:00:00 node-1 python[4242]:              journalctl, syslog
+    E1121 10:00:00.123456 4242 path.py:12]            Python's and C++'s glog form: no year, no zone
+    [INFO|trainer.py:12] 2026-11-21 10:00:00,123 >>   transformers
+    2026-11-21T10:00:00.123Z stderr F                 Kubernetes (CRI), and loggers
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b"
+_RANK = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?", re.I)
+_RANK_WORD = re.compile(r"(?:Rank|rank|RANK)[ =_]?(\d{1,6})(?::| ?\|) ?")
+_ROLE = re.compile(r"\[(?:default|trainer)(\d{1,4})\]:")
+_GROUP_RANK = re.compile(r"\[PG (?:ID )?(\d{1,6})[^\]]{0,160}? ?Rank (\d{1,6})\] {0,2}")
+_MPIRUN = re.compile(r"\[(?:[\w.-]{1,80}@)?\d{1,10},(\d{1,6})\]<std(?:out|err|diag)>: ?")
+_POD = re.compile(r"\[(pod/[\w./-]{1,200})\] ?")
+_RAY = re.compile(r"\((?:\w{1,60} )?pid=(\d{1,8})(?:, ip=[\w.:]{1,60})?\) ?")
+_STAMP = re.compile(
+    r"\[?(\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ](\d\d:\d\d:\d\d)(?:([.,])(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
+    r"(?: std(?:out|err) [FP])?(?: |$)"
+)
+_SYSLOG_STAMP = re.compile(r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d ")
+_DAEMON = re.compile(r"([\w.-]{1,64}) [\w./@-]{1,64}\[(\d{1,8})\]: ?")
+_GLOG = re.compile(r"\[?[IWEF](?:\d{4} \d\d:\d\d:\d\d\.\d{1,9})?(?: +(\d{1,8}))? [\w./-]{1,200}:\d{1,6}\] ?")
+_LEVEL_AND_PLACE = re.compile(rf"\[{_LEVEL}\|[\w./-]{{1,100}}:\d{{1,6}}\] ?")
+_LOGGER_NAME = re.compile(r"\[[A-Za-z][\w.-]{0,30}\] (?=\d{4}-\d\d-\d\d )")
+_RECORD = re.compile(rf"(?:[-|\[ ]{{0,3}}|- [\w.:/-]{{1,80}} - ){_LEVEL}")
+"""What follows on a stamp that a logger wrote."""
+_TASK_BEFORE = re.compile(r"(\d{1,5}): ?(?=\[(?:default|rank)\d)")
+_TASK = re.compile(r" {0,5}(\d{1,5}): ?")
+_BRACKETED_TASK = re.compile(r"\[(\d{1,5})\] ?")
+_HOST = re.compile(r"([A-Za-z][\w.-]{0,62})(?: +\||:) ")
+
+_ONE_TASK_MANY_RANKS = re.compile(rb"\[default\d|torch/distributed/elastic|local_rank: \d")
+_LABEL_SHARE = 0.9
+"""Of the lines of a log's head."""
+_LAUNCHERS = (b"srun: ", b"slurmstepd: ", b"mpirun", b"mpiexec", b"prterun", b"pdsh@")
+"""Their own words bear no label."""
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What the prefixes of one line say."""
+
+    stream: str = ""
+    """Its labels: lines of one process carry the same."""
+    rank: int | None = None
+    local_rank: int | None = None
+    group: str | None = None
+    pid: int | None = None
+    host: str | None = None
+    time_s: float | None = None
+    is_record: bool = False
+    writer: int | None = None
+    end: int = 0
+    """Where the words begin."""
+
+
+class Labels:
+    """Which label, that by itself could be anything, stands before the lines of a log.
+
+    A number before a colon says nothing ("12: loss 0.3"); a label stands before nearly all lines and recurs.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        lines = [
+            line.decode("utf-8", "replace")
+            for line in head.splitlines()
+            if line.strip() and not line.startswith(_LAUNCHERS)
+        ]
+        self.pattern: re.Pattern[str] | None = None
+        for pattern in (_TASK, _BRACKETED_TASK, _HOST):
+            found = [match[1] for line in lines if (match := pattern.match(line))]
+            recurs = len(found) >= 4 and len(found) >= _LABEL_SHARE * len(lines) and len(found) > 2 * len(set(found))
+            # Hosts are numbered, in contrast to levels and the names of numbers.
+            if recurs and (pattern is not _HOST or all(re.search(r"\d", label) for label in found)):
+                self.pattern = pattern
+                break
+        self.is_rank = self.pattern in (_TASK, _BRACKETED_TASK) and not _ONE_TASK_MANY_RANKS.search(head)
+
+    def take(self, prefix: Prefix, raw: str) -> None:
+        """Read the label at the start of a line."""
+        if self.pattern is None or not (found := self.pattern.match(raw, prefix.end)):
+            return
+        prefix.end = found.end()
+        if self.pattern is _HOST:
+            prefix.host, prefix.stream = found[1], f"host {found[1]} "
+        else:
+            prefix.stream = f"task{found[1]} "
+            prefix.rank = int(found[1]) if self.is_rank else None
+
+
+def read_prefix(raw: str, labels: Labels, start: int = 0) -> Prefix:
+    """All prefixes of a line, from left to right, of which the first may stand at `start`."""
+    prefix = Prefix(end=start)
+    labels.take(prefix, raw)
+    while prefix.end < len(raw) and _one(prefix, raw):
+        pass
+    return prefix
+
+
+def _one(prefix: Prefix, raw: str) -> bool:
+    """Read the next prefix, if one follows."""
+    for pattern, use in _BY_FIRST.get(raw[prefix.end], ()):
+        if found := pattern.match(raw, prefix.end):
+            prefix.end = found.end()
+            use(prefix, found)
+            return True
+    return False
+
+
+def _rank(prefix: Prefix, found: re.Match[str]) -> None:
+    # Behind its header the C++ logger counts within the process group; the stream is what stands before it.
+    if prefix.rank is None or not prefix.is_record:
+        prefix.rank = int(found[1])
+    prefix.stream += "" if prefix.is_record else f"rank{found[1]} "
+
+
+def _task(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.stream += f"task{found[1]} "
+
+
+def _local_rank(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.local_rank = int(found[1])
+    prefix.stream += f"local{found[1]} "
+
+
+def _group(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.group, prefix.is_record = found[1], True
+    # It counts the members of the group, and group 0 holds all ranks.
+    if prefix.rank is None and found[1] == "0":
+        prefix.rank = int(found[2])
+
+
+def _pod(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.stream += f"{found[1]} "
+
+
+def _pid(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.pid = int(found[1])
+    prefix.stream += f"pid{found[1]} "
+
+
+def _header(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.is_record = True
+    prefix.writer = int(found[1]) if found.re is _GLOG and found[1] else prefix.writer
+
+
+def _name(_: Prefix, __: re.Match[str]) -> None:
+    """The name of a logger says nothing; its stamp follows."""
+
+
+def _syslog(prefix: Prefix, found: re.Match[str]) -> None:
+    _daemon(prefix, found.string)
+
+
+def _stamp(prefix: Prefix, found: re.Match[str]) -> None:
+    prefix.time_s = _seconds(found[1], found[2], found[4] or "", found[5] or "Z")
+    # Python's logging writes a comma before the milliseconds; stamps of a container stand on every line.
+    prefix.is_record |= found[3] == "," or bool(_RECORD.match(found.string, found.end()))
+    _daemon(prefix, found.string)
+
+
+def _daemon(prefix: Prefix, raw: str) -> None:
+    """`host program[pid]: `, as journald writes it behind a stamp."""
+    if found := _DAEMON.match(raw, prefix.end):
+        prefix.end = found.end()
+        prefix.host, prefix.pid = found[1], int(found[2])
+        prefix.stream += f"host {found[1]} pid{found[2]} "
+
+
+def _seconds(date: str, time: str, fraction: str, zone: str) -> float | None:
+    date = date.replace("/", "-")
+    if date[2] == "-":  # month first, as in the United States
+        date = f"{date[6:]}-{date[:5]}"
+    try:
+        moment = dt.datetime.fromisoformat(f"{date}T{time}{zone}")
+    except ValueError:
+        return None
+    return moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+_Use = Callable[[Prefix, re.Match[str]], None]
+_BRACKETED: tuple[tuple[re.Pattern[str], _Use], ...] = (
+    (_RANK, _rank),
+    (_MPIRUN, _rank),
+    (_ROLE, _local_rank),
+    (_GROUP_RANK, _group),
+    (_POD, _pod),
+    (_GLOG, _header),
+    (_LEVEL_AND_PLACE, _header),
+    (_STAMP, _stamp),
+    (_LOGGER_NAME, _name),
+)
+_BY_FIRST: dict[str, tuple[tuple[re.Pattern[str], _Use], ...]] = {
+    "[": _BRACKETED,
+    "(": ((_RAY, _pid),),
+    **dict.fromkeys("0123456789", ((_STAMP, _stamp), (_TASK_BEFORE, _task))),
+    **dict.fromkeys("IWE", ((_GLOG, _header),)),
+    **dict.fromkeys("JMASOND", ((_SYSLOG_STAMP, _syslog),)),
+    "F": ((_GLOG, _header), (_SYSLOG_STAMP, _syslog)),
+    **dict.fromkeys("Rr", ((_RANK_WORD, _rank),)),
+}
+"""By the first character of a prefix."""
+FIRST_OF_PREFIX = frozenset(_BY_FIRST)
+"""A line that begins with another character bears no prefix, unless a label stands before all lines."""

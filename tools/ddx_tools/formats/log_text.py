@@ -1,0 +1,134 @@
+"""Text of a log out of bytes, block by block: any encoding, any line ends, without what only steers a terminal.
+
+A block is whole lines. What a terminal would show one over the other (progress bars end in a carriage return) are
+pieces of one line; they keep its number.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+BLOCK_BYTES = 4 << 20
+HEAD_BYTES = 256 << 10
+"""So much of the beginning tells what stands before the lines, and where they were wrapped."""
+LINE_BYTES = 64 << 10
+"""What is longer than this is cut: no message is."""
+
+_ANSI = re.compile(
+    rb"\x1b(?:\[[0-9;?:]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])"
+)
+_CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+# C1 controls, what has no width, and what turns the direction of writing; as UTF-8 begins them.
+_INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
+_INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_ENDLESS = re.compile(rb"[^\r\n]{%d,}" % LINE_BYTES)
+DOCKER = b'{"log":"'
+_BOMS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines: UTF-8 as far as the log is, line ends `\\n`, pieces of a line parted by `\\r`."""
+
+    number: int
+    """Of the first line, 1-based."""
+    data: bytes
+
+
+def read_blocks(stream: BinaryIO, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[Block]:
+    """The text of a log that begins with line `number`. Any bytes will do; memory is bounded by a few blocks."""
+    skipping = False
+    rest = b""
+    for data in _utf8(stream, block_bytes):
+        if skipping:  # of a line that goes on through whole blocks only the beginning is kept
+            end = data.find(b"\n")
+            if end < 0:
+                continue
+            data, skipping = data[end:], False
+        data = rest + data
+        end = data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, -1) + 1
+        if not end and len(data) >= block_bytes:
+            data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
+        whole, rest = data[:end], data[end:]
+        if whole:
+            yield Block(number, _clean(whole))
+            number += whole.count(b"\n")
+    if rest:
+        yield Block(number, _clean(rest))
+
+
+def encoding_of(head: bytes) -> str | None:
+    """`utf-16-le` or `utf-16-be`, as PowerShell redirects output; None for what ASCII is a part of."""
+    for bom, name in _BOMS:
+        if head.startswith(bom):
+            return name
+    sample = head[:4096]
+    zeros = [sample[at::2].count(0) for at in (0, 1)]
+    if len(sample) >= 64 and max(zeros) > 0.4 * len(sample) and min(zeros) < 0.02 * len(sample):
+        return "utf-16-le" if zeros[1] > zeros[0] else "utf-16-be"
+    return None
+
+
+def as_utf8(data: bytes) -> bytes:
+    """The same text, if its bytes are of an encoding that can be told."""
+    encoding = encoding_of(data)
+    return data.decode(encoding, "replace").encode("utf-8", "replace") if encoding else data
+
+
+def _utf8(stream: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    head = stream.read(block_bytes)
+    encoding = encoding_of(head)
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+    docker = head.startswith(DOCKER)
+    data, rest = head, b""
+    while data:
+        if decoder:
+            data = decoder.decode(data).encode("utf-8", "replace")
+        if docker:
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            data, rest = _undocker(data[:end]), data[end:]
+        yield data
+        data = stream.read(block_bytes)
+    if rest:
+        yield _undocker(rest)
+
+
+def _undocker(data: bytes) -> bytes:
+    """Lines out of Docker's JSON files (moby, daemon/logger/jsonfilelog): `{"log":"…\\n","stream":…,"time":…}`."""
+    return b"".join(_docker_line(line) for line in data.splitlines(keepends=True))
+
+
+def _docker_line(line: bytes) -> bytes:
+    try:
+        entry = json.loads(line)
+        text = str(entry["log"]).replace("\n", "") + "\n"
+        return f"{entry.get('time', '')} {text}".encode("utf-8", "replace")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return line
+
+
+def _clean(data: bytes) -> bytes:
+    """Without colours and control characters; the number of lines stays."""
+    if b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    if b"\x1b" in data:
+        data = _ANSI.sub(b"", data)
+    data = data.translate(None, _CONTROL)
+    if not data.isascii() and _INVISIBLE_LEAD.search(data):
+        data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data) if _has_endless(data) else data
+
+
+def _has_endless(data: bytes) -> bool:
+    """Cheap: a line is only too long if no end stands in one of the stretches that it must cover."""
+    step = LINE_BYTES // 2
+    return any(
+        data.find(b"\n", at, at + step) < 0 and data.find(b"\r", at, at + step) < 0
+        for at in range(0, len(data) - step, step)
+    )

@@ -1,0 +1,164 @@
+"""Sentences that a person wrote, told from the logs, commands and code that stand around them.
+
+Notes, issue texts and Markdown pages. What counts is the content: sentences of words, no prefixes of loggers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TEXT_LIMIT = 64_000
+"""Characters that are looked at: a description is at the top, and nobody writes more by hand."""
+_SENTENCE_LIMIT = 800
+_LINE_LIMIT = 2_000
+_SHORT_LINE = 60
+
+_FENCE = re.compile(r" {0,3}(?:```|~~~)")
+_HEADING = re.compile(r" {0,3}#{1,6} +(\S.*)")
+_BULLET = re.compile(r"\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\] )?")
+_QUOTED = re.compile(r"(?: {0,3}> ?){1,5}")
+_MACHINE = re.compile(
+    r"""\s*(?:
+        \[?\d{4}-\d\d-\d\d[T ]                                  # a logger's time
+      | \d\d:\d\d:\d\d\b | [IWEF]\d{4}\ \d\d:                 # time of day, glog
+      | \[[^\]]{0,80}[\d:][^\]]{0,80}\](?!\() | \[[^\]]{1,80}\]: | \[(?:INFO|DEBUG|WARN\w{0,3}|ERROR)\]
+      | (?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\b[\s:|-]
+      | terminate\ called | what\(\): | Fatal\ Python | Segmentation\ fault | Aborted
+      | Traceback\b | File\ " | >>>\ | \$\s | \#!/
+      | (?:[\w.]{1,80})?(?:Error|Exception|Warning):\s
+      | \S{1,80}:\d{1,9}(?::\d{1,9})?:?\s\S                     # host:pid:tid, file.py:12:
+      | \S{1,40}:\d+:\d+\ \[\d+\]\ NCCL\b
+      | import\ [\w.]{1,80}$ | from\ [\w.]{1,80}\ import\b | (?:def|class)\ \w{1,80}[(:]
+      | (?:[A-Z][A-Z0-9_]{2,60}=\S{1,200}\ ){0,20}(?:export|torchrun|python3?
+          |srun|sbatch|salloc|docker|accelerate|deepspeed|mpirun|mpiexec|kubectl|pip|conda|sudo
+          |cd|ls|cat|echo|nvidia-smi|lspci|dmesg)\ .{0,400}(?:\ --?\w|=|/|\|)
+    )""",
+    re.VERBOSE,
+)
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{4,16}\b|\d{1,3}%\||\bNCCL (?:INFO|WARN)\b|^\|.*\|$|^[-=+*_|\s]{4,}$|\w::\w")
+_WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][A-Za-z'’-]*(?![\w/=])")
+_NUMBER = re.compile(r"(?<!\S)[\d.,:%]+(?!\S)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<!etc\.)(?<!approx\.)(?<!resp\.)\s+")
+_FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|we|we're|we've|my|our|us|me)\b", re.I)
+_EXPECTED = re.compile(r"\bexpected (?:behaviou?r|result|outcome|output)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence, its lines joined, and the line (1-based) on which it begins."""
+
+    text: str
+    line: int
+
+
+def is_note(text: str, *, named_so: bool) -> bool:
+    """Whether a person wrote this for people. `named_so`: its name says it already (notes.txt, issue.md).
+
+    Otherwise it has to begin with prose, and to speak in the first person or be set in Markdown: logs hold sentences,
+    too, and what they warn of is no report.
+    """
+    lines = [line for line in _plain_lines(text) if line.text.strip()]
+    spoken = [line for line in lines if line.is_prose]
+    if not spoken:
+        return False
+    if named_so:
+        return 4 * len(spoken) >= len(lines)
+    first = [line.text for line in lines if line.block == lines[0].block and not line.heading]
+    begins = all(_is_prose(line) for line in first)
+    markdown = bool(re.search(r"^ {0,3}(?:```|#{1,6} )", text[:TEXT_LIMIT], re.M))
+    return begins and (markdown or bool(_FIRST_PERSON.search(" ".join(first))))
+
+
+def sentences(text: str) -> Iterator[Sentence]:
+    """The sentences of a person's text, in order; without fenced blocks, logs, commands and what was expected."""
+    run: list[_Line] = []
+    expected = False
+    for line in _plain_lines(text):
+        if line.heading:
+            expected = bool(_EXPECTED.search(line.text))
+        breaks = line.heading or line.bullet or not line.is_prose or (run and _ends(run[-1], line))
+        if breaks:
+            yield from _split(run)
+            run = []
+        if line.is_prose and not expected:
+            run.append(line)
+            if line.heading:
+                yield from _split(run)
+                run = []
+    yield from _split(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    number: int
+    block: int
+    heading: bool
+    bullet: bool
+    is_prose: bool
+
+
+def _plain_lines(text: str) -> Iterator[_Line]:
+    """Lines outside of fences, without Markdown's marks; blank ones end a block."""
+    fenced, block = False, 0
+    for number, raw in enumerate(_without_comments(text[:TEXT_LIMIT]).splitlines(), 1):
+        if _FENCE.match(raw):
+            fenced = not fenced
+            block += 1
+            continue
+        if fenced:
+            continue
+        line = raw[:_LINE_LIMIT]
+        if quoted := _QUOTED.match(line):
+            line = line[quoted.end() :]
+        heading = _HEADING.match(line)
+        bullet = None if heading else _BULLET.match(line)
+        body = heading[1] if heading else line[bullet.end() :] if bullet else line
+        if not body.strip():
+            block += 1
+        yield _Line(body.strip(), number, block, bool(heading), bool(bullet), _is_prose(body, item=bool(bullet)))
+
+
+def _without_comments(text: str) -> str:
+    """The text without HTML comments (issue forms are full of them), its lines where they were."""
+    kept, position = [], 0
+    while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start)) >= 0:
+        kept += [text[position:start], "\n" * text.count("\n", start, end)]
+        position = end + len("-->")
+    return "".join([*kept, text[position:]])
+
+
+def _is_prose(line: str, *, item: bool = False) -> bool:
+    stripped = line.strip()
+    if not stripped or _MACHINE.match(line) or _ADDRESS.search(stripped):
+        return False
+    words = len(_WORD.findall(stripped))
+    if words <= len(_NUMBER.findall(stripped)):
+        return False
+    if words < 2 and not (item or stripped[-1] in ".!?" or stripped.isalpha()):
+        return False
+    return 3 * sum(map(str.isalpha, stripped)) >= 2 * len(stripped.replace(" ", ""))
+
+
+def _ends(line: _Line, following: _Line) -> bool:
+    """Whether a sentence ends with its line though no mark says so: people write notes line by line."""
+    short = len(line.text) < _SHORT_LINE
+    return line.text[-1:] not in ",;:(-" and short and following.text[:1].isupper()
+
+
+def _split(run: list[_Line]) -> Iterator[Sentence]:
+    """Sentences of lines that belong together."""
+    text, starts = "", []
+    for line in run:
+        text += " " if text else ""
+        starts.append((len(text), line.number))
+        text += line.text
+    position = 0
+    for piece in _SENTENCE_END.split(text):
+        at = text.find(piece, position)
+        position = at + len(piece)
+        number = max((n for start, n in starts if start <= at), default=0)
+        if piece.strip():
+            yield Sentence(piece.strip()[:_SENTENCE_LIMIT], number)

@@ -1,0 +1,236 @@
+"""What programs print of their progress: steps, epochs, losses, and the bars of work beside training.
+
+{'loss': 1.84, 'grad_norm': 2.1, 'epoch': 0.4}                                    transformers, trainer_callback.py
+Running map:  9%|9   | 280/2969 [29:55<4:48:08, 155.6 examples/s]                 tqdm, std.py (format_meter)
+Epoch 3:  40%|4   | 40/100 [00:20<00:30, 2.0it/s, v_num=0, train_loss=0.5]        Lightning's bar, which is tqdm
+ iteration       10/     500 | elapsed time per iteration (ms): 812.3 | lm loss: 8.1E+00 |   Megatron, training.py
+step: 10  loss: 8.1213  grad_norm: 1.2  memory: 3.1GiB                            torchtitan, metrics.py
+[Rank 0] step=10, skipped=0, lr=[1e-05], mom=[(0.9, 0.999)]                       DeepSpeed, engine.py
+rank 0 epoch 3 batch 17/200 loss 3.4                                              anybody's print
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ddx_tools.formats.message_values import size_bytes
+
+_TEXT_LIMIT = 2_000
+_SHAPE_LIMIT = 80
+_WORDS = ("step", "iter", "epoch", "batch", "loss", "%|")
+
+_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?)(?![\w.]*\w)"
+_NAME = r"['\"]?(?: {0,3}[:=]| is)? {0,12}"
+_COUNT = r"[#(\[]?(\d{1,12})(?! ?,\d{3})(?: {0,8}(?:/|of) {0,8}(\d{1,12}))?(?!\.?\w|\.\d)"
+_STEP = re.compile(
+    r"(?<![\w.])(?:global[_ ]?|train(?:ing)?[_ /]?)?(?:step|iter(?:ation)?|update)s?" + _NAME + _COUNT, re.I
+)
+_BATCH = re.compile(
+    r"(?<![\w.])(?:train(?:ing)?[_ ])?batch(?:es)?(?:[_ ](?:idx|index|number|no\.?|id))?" + _NAME + _COUNT, re.I
+)
+_EPOCH = re.compile(r"(?<![\w.])epochs?" + _NAME + r"[#(\[]?(\d{1,9}(?:\.\d{1,30})?)(?![\w,]*\d{3}\b)", re.I)
+# "Epoch: [3][ 17/200]" of torchvision's and the ImageNet example's meters, "Epoch(train) [3][ 17/200]" of mmengine's.
+_IN_EPOCH = re.compile(
+    r"(?<![\w.])(?:epoch(?:\(\w{1,8}\))?:? {0,2}\[\d{1,9}\]|iter\(\w{1,8}\)) {0,2}"
+    r"\[ {0,8}(\d{1,12})/ {0,8}(\d{1,12})\]",
+    re.I,
+)
+_LOSS = re.compile(r"(?<![a-z])loss['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I)
+_NORM = re.compile(
+    r"(?<![a-z])grad(?:ient)?[_ ]?norm['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I
+)
+_STATED_RANK = re.compile(r"(?<![\w.])(?:local_|local )?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
+# The settings of a job name steps and batches as well ("Total optimization steps = 500").
+_SETTING = re.compile(
+    r"(?:total|num(?:ber)?(?: of)?|max(?:imum)?|min|warm-?up|every|per|each|optimi[sz]ation|accumulation|at most"
+    r"|after|of|nan|skipped)[ _:-]{0,3}$",
+    re.I,
+)
+
+_BAR = re.compile(
+    r"(\d{1,3})%\|[^|]{0,200}\| *([\d.]{1,15})([kKMGTP]?)i?B?/([\d.]{1,15})([kKMGTP]?)i?B? "
+    r"\[(?:(\d{1,4}):)?(\d{1,3}):(\d\d)<[^,\]]{1,40}, *([\d.]{1,15}|\?)? *([^,\]]{0,40})"
+)
+# What is allocated now, not its peak ("max_alloc", "peak memory"), which may only rise.
+_ALLOCATED = re.compile(
+    r"(?<![a-z])(?:(?:cuda|gpu|mem(?:ory)?)[_ /.])*(?:alloc(?:ated)?)(?:[_ ]mem(?:ory)?)?[_ ]?\(?(bytes|[kmgt]i?b)?\)?"
+    r"['\"]?(?: {0,3}[:=]| is)? {0,8}(\d{1,15}(?:\.\d{0,9})?) ?(bytes|[KMGT]i?B)?(?![\w.]*\w)",
+    re.I,
+)
+_PEAK = re.compile(r"(?:max|peak|highest)(?:imum)?[\W_]{1,3}(?:\w{1,10}[\W_]{1,3}){0,3}$", re.I)
+_TIME = re.compile(
+    r"(?<![\w.])(?:(?:iter(?:ation)?|batch|step|total)[_ ]?)?time['\"]?(?: {0,3}[:=])? {0,8}"
+    r"(\d{1,9}\.\d{1,12}) ?(ms|s)?(?![\w.]*\w)",
+    re.I,
+)
+_DATA_TIME = re.compile(
+    r"(?<![\w.])(?:data(?:[_ ]?load(?:er|ing)?)?(?:[_ ]?(?:wait|time))?|load(?:er|ing)[_ ]?(?:wait|time))"
+    r"['\"]?(?: {0,3}[:=])? {0,8}"
+    r"(\d{1,9}\.\d{1,12}) ?(ms|s)?(?![\w.]*\w)",
+    re.I,
+)
+_SECONDS = re.compile(
+    r"(?:elapsed time per (?:iteration|step)|(?:step|iter(?:ation)?|batch)[_ ]time"
+    r"|time[_ /]?per[_ /]?(?:step|iteration))[ _]{0,2}(\(?m?s\)?)?['\"]?(?: {0,3}[:=])? {0,12}"
+    r"(\d{1,12}(?:\.\d{0,12})?) ?(ms|s)?(?![\w.]*\d)",
+    re.I,
+)
+# Work that a rank does for itself, before or beside the steps that all ranks make together.
+_OWN_WORK = re.compile(
+    r"token|mapp?(?:ing)?\b|filter|process|pars(?:e|ing)|pack|load|read|download|upload|fetch|cach|sav|writ|shard"
+    r"|convert|extract|index|build|prepar|merg|copy|hash|compress|scan|resiz|encod|concat|group(?:ing)? texts"
+    r"|generating \w+ split",
+    re.I,
+)
+_OWN_UNITS = ("examples/s", "B/s", "files/s", "rows/s", "docs/s")
+_DIGITS = re.compile(r"[-+]?\d[\d.,:]*(?:e[-+]?\d{1,3})?|\b(?:nan|inf(?:inity)?)\b", re.I)
+_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What one line says of progress."""
+
+    shape: str
+    """The line without its numbers: lines of one print statement share it, whatever rank they are of."""
+    step: int | None = None
+    """Step, iteration or update; of a bar, how many are done."""
+    batch: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    """Finite, infinite or NaN."""
+    grad_norm: float | None = None
+    step_s: float | None = None
+    """Seconds that a step takes, where the line says it."""
+    data_share: float | None = None
+    """Of the time that the line says an iteration took, the part that went into waiting for data; 0 to 1."""
+    allocated_bytes: int | None = None
+    """Memory of the GPU that is allocated, not the most that ever was."""
+    rank: int | None = None
+    """The rank that the words themselves name."""
+    bar: str | None = None
+    """Of a progress bar, what it says that it counts; "" if it does not say."""
+    own_work: bool = False
+    """A bar of work that a rank does for itself: tokenizing, loading, saving."""
+    elapsed_s: float | None = None
+    """Of a bar: since when it runs."""
+
+
+def step_facts(text: str) -> StepFacts | None:
+    """What a line says of progress; None if it says nothing of it."""
+    text = text[:_TEXT_LIMIT]
+    lower = text.lower()
+    if not any(word in lower for word in _WORDS):
+        return None
+    return _bar_facts(text) or _line_facts(text)
+
+
+def _line_facts(text: str) -> StepFacts | None:
+    step, batch = _counted(_STEP, text), _counted(_BATCH, text) or _IN_EPOCH.search(text)
+    epoch, loss, norm = _counted(_EPOCH, text), _LOSS.search(text), _NORM.search(text)
+    is_progress = step or batch or (epoch and (loss or norm)) or (loss and not math.isfinite(float(loss[1])))
+    if not is_progress:
+        return None
+    counted = step or batch
+    rank = _STATED_RANK.search(text)
+    return StepFacts(
+        shape=_shape(text),
+        step=int(step[1]) if step else None,
+        batch=int(batch[1]) if batch else None,
+        total=int(counted[2]) if counted and counted[2] else None,
+        epoch=float(epoch[1]) if epoch else None,
+        loss=float(loss[1]) if loss else None,
+        grad_norm=float(norm[1]) if norm else None,
+        step_s=_seconds(text),
+        data_share=_data_share(text),
+        allocated_bytes=_allocated(text),
+        rank=int(rank[1]) if rank and not rank[0].lower().startswith("local") else None,
+    )
+
+
+def _counted(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next((found for found in pattern.finditer(text) if not _is_setting(text, found)), None)
+
+
+def _is_setting(text: str, found: re.Match[str]) -> bool:
+    return bool(_SETTING.search(text, max(0, found.start() - 30), found.start()))
+
+
+def _bar_facts(text: str) -> StepFacts | None:
+    found = _BAR.search(text) if "%|" in text else None
+    if not found:
+        return None
+    label = text[: found.start()].strip(" :\t")[-_SHAPE_LIMIT:]
+    done, total = _amount(found[2], found[3]), _amount(found[4], found[5])
+    if done is None or total is None:
+        return None
+    unit = (found[10] or "").strip()
+    loss, norm, epoch = _LOSS.search(text), _NORM.search(text), _EPOCH.search(label)
+    return StepFacts(
+        shape=f"{_DIGITS.sub('#', label)} %|",
+        step=done,
+        total=total,
+        epoch=float(epoch[1]) if epoch else None,
+        loss=float(loss[1]) if loss else None,
+        grad_norm=float(norm[1]) if norm else None,
+        step_s=_rate(found[9], unit),
+        rank=int(rank[1]) if (rank := _STATED_RANK.search(label)) else None,
+        bar=label,
+        own_work=bool(_OWN_WORK.search(label)) or unit.endswith(_OWN_UNITS),
+        elapsed_s=int(found[6] or 0) * 3600 + int(found[7]) * 60 + int(found[8]),
+    )
+
+
+def _amount(digits: str, prefix: str) -> int | None:
+    try:
+        return int(float(digits) * _UNITS[prefix])
+    except ValueError:
+        return None
+
+
+def _rate(number: str | None, unit: str) -> float | None:
+    """Seconds for one: of `2.1it/s` and of `1.3s/it`."""
+    try:
+        value = float(number or "")
+    except ValueError:
+        return None
+    if value <= 0:
+        return None
+    if unit == "s/it":
+        return value
+    return 1 / value if unit == "it/s" else None
+
+
+def _seconds(text: str) -> float | None:
+    found = _SECONDS.search(text)
+    if not found:
+        return None
+    in_ms = "ms" in ((found[1] or "") + (found[3] or "")).lower()
+    return float(found[2]) / (1000 if in_ms else 1)
+
+
+def _data_share(text: str) -> float | None:
+    """Meters print both times (mmengine, torchvision, timm, the ImageNet example); units are the same if not named."""
+    data, whole = _DATA_TIME.search(text), _TIME.search(text)
+    if not data or not whole:
+        return None
+    waited = float(data[1]) / (1000 if (data[2] or "").lower() == "ms" else 1)
+    taken = float(whole[1]) / (1000 if (whole[2] or "").lower() == "ms" else 1)
+    return waited / taken if taken > 0 and waited <= taken else None
+
+
+def _allocated(text: str) -> int | None:
+    found = _ALLOCATED.search(text)
+    if found and _PEAK.search(text, max(0, found.start() - 40), found.start()):
+        return None
+    unit = (found[3] or found[1]) if found else None
+    if not found or not unit:
+        return None
+    return size_bytes(f"{found[2]} {'bytes' if unit.lower() == 'bytes' else unit[0].upper() + 'iB'}")
+
+
+def _shape(text: str) -> str:
+    return " ".join(_DIGITS.sub("#", text).split())[:_SHAPE_LIMIT]

@@ -1,0 +1,44 @@
+"""Several attempts of a job in one log: restarts by its launcher, and runs whose output was appended.
+
+Nothing announces a restart. It is known by an end that comes twice: an agent sees its ranks fail again, or a summary
+lists a rank that another one has listed. Summaries of several hosts list different ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an attempt, as a launcher reports it."""
+
+    line: int
+    agent: Any = None
+    """Who saw ranks fail, as far as the line says; of a summary, None."""
+    ranks: frozenset[int] | None = None
+    """The ranks that a summary lists."""
+
+
+def attempt_bounds(ends: Iterable[End]) -> list[int]:
+    """The lines behind which another attempt begins."""
+    bounds: set[int] = set()
+    agents: set[Any] = set()
+    ranks: set[int] = set()
+    last = last_summary = 0
+    for end in sorted(ends, key=lambda end: end.line):
+        if end.ranks is None:
+            if end.agent in agents:
+                bounds.add(last)
+                agents.clear()
+            agents.add(end.agent)
+        else:
+            if end.ranks & ranks:
+                bounds.add(last_summary)
+                ranks.clear()
+            ranks |= end.ranks
+            last_summary = end.line
+        last = end.line
+    return sorted(bounds)

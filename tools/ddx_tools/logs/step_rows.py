@@ -1,0 +1,135 @@
+"""Of the thousands of lines in which a process tells its progress, the few that say it all.
+
+Kept of each kind of line: the first, the last, the first that was not finite, and points in between that show how long
+steps take. So the rows of a log stay few however long it trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.formats.log_lines import LogLine
+from ddx_tools.formats.step_lines import StepFacts
+
+_SHAPES_LIMIT = 32
+_BARS_LIMIT = 8
+_POINTS = 64
+
+
+@dataclass
+class _Kind:
+    """Lines of one shape, in order."""
+
+    first: tuple[LogLine, StepFacts]
+    last: tuple[LogLine, StepFacts]
+    count: int = 0
+    odd: dict[str, tuple[LogLine, StepFacts]] = field(default_factory=dict)
+    """The first line whose loss or norm is not finite."""
+    finite: dict[str, int] = field(default_factory=dict)
+    """The last line whose loss or norm is finite."""
+    points: list[list[float]] = field(default_factory=list)
+    """(step, seconds that it took)."""
+    stride: int = 1
+    held: list[list[float]] = field(default_factory=list)
+    """(step, bytes allocated)."""
+    held_stride: int = 1
+    shares: list[float] = field(default_factory=list)
+    """Of the iterations' time, what went into waiting for data: the last of them."""
+
+    def take(self, line: LogLine, facts: StepFacts) -> None:
+        self.last = (line, facts)
+        self.count += 1
+        for name, value in (("loss", facts.loss), ("grad_norm", facts.grad_norm)):
+            if value is None:
+                continue
+            if math.isfinite(value):
+                self.finite[name] = line.number
+            else:
+                self.odd.setdefault(name, (line, facts))
+        if facts.data_share is not None:
+            self.shares = [*self.shares[-_POINTS:], facts.data_share]
+        if facts.allocated_bytes is not None and facts.step is not None and self.count % self.held_stride == 0:
+            self.held.append([facts.step, facts.allocated_bytes])
+            if len(self.held) >= _POINTS:
+                del self.held[::2]
+                self.held_stride *= 2
+        if facts.step_s is not None and facts.step is not None and self.count % self.stride == 0:
+            self.points.append([facts.step, facts.step_s])
+            if len(self.points) >= _POINTS:
+                del self.points[::2]
+                self.stride *= 2
+
+
+class StepRows:
+    """The progress of one stream of lines."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[int | None, str], list[_Kind]] = {}
+
+    def take(self, line: LogLine, facts: StepFacts) -> None:
+        """Another line; memory is bounded by the kinds of lines."""
+        key = facts.rank, facts.shape
+        known = self._kinds.get(key)
+        if known is None:
+            if len(self._kinds) >= _SHAPES_LIMIT:
+                return
+            known = self._kinds[key] = []
+        kind = _continued(known, facts)
+        if kind is None:
+            kind = _Kind((line, facts), (line, facts))
+            known.append(kind)
+        kind.take(line, facts)
+
+    def rows(self) -> list[tuple[LogLine, dict[str, Any]]]:
+        """The lines that are kept, each with its `details`."""
+        found: dict[int, tuple[LogLine, dict[str, Any]]] = {}
+        for kinds in self._kinds.values():
+            for kind in kinds:
+                for what, (line, facts) in (("first", kind.first), *_odd(kind), ("last", kind.last)):
+                    found[id(facts)] = (line, _details(facts, what, kind))
+        return sorted(found.values(), key=lambda row: row[0].number)
+
+
+def _continued(kinds: list[_Kind], facts: StepFacts) -> _Kind | None:
+    """The lines that one continues. Bars of several ranks or runs stand mixed in one stream: a bar never goes back."""
+    if facts.bar is None or not kinds:
+        return kinds[0] if kinds else None
+    same = [kind for kind in kinds if kind.last[1].total == facts.total]
+    behind = [kind for kind in same if (kind.last[1].step or 0) <= (facts.step or 0)]
+    if behind:
+        return max(behind, key=lambda kind: kind.last[1].step or 0)
+    return kinds[-1] if len(kinds) >= _BARS_LIMIT else None
+
+
+def _odd(kind: _Kind) -> list[tuple[str, tuple[LogLine, StepFacts]]]:
+    return [(f"non_finite_{name}", at) for name, at in kind.odd.items()]
+
+
+def _details(facts: StepFacts, what: str, kind: _Kind) -> dict[str, Any]:
+    odd = {
+        name: str(value)
+        for name, value in (("loss", facts.loss), ("grad_norm", facts.grad_norm))
+        if value is not None and not math.isfinite(value)
+    }
+    return {
+        "step": facts.step,
+        "batch": facts.batch,
+        "total": facts.total,
+        "epoch": facts.epoch,
+        "loss": facts.loss if "loss" not in odd else None,
+        "grad_norm": facts.grad_norm if "grad_norm" not in odd else None,
+        "non_finite": odd or None,
+        "shape": facts.shape,
+        "stated_rank": facts.rank,
+        "bar": facts.bar,
+        "own_work": facts.own_work or None,
+        "elapsed_s": facts.elapsed_s,
+        "what": what,
+        "lines": kind.count,
+        "finite_again": [name for name, (at, _) in kind.odd.items() if kind.finite.get(name, 0) > at.number] or None,
+        "held": kind.held if what == "last" and len(kind.held) > 1 else None,
+        "shares": kind.shares if what == "last" and kind.shares else None,
+        "points": kind.points if what == "last" and len(kind.points) > 1 else None,
+    }

@@ -1,0 +1,197 @@
+"""What the printed steps of a job say: how far it came, who is behind, whether it slows, and where numbers went bad.
+
+Most programs print on rank 0 only. So ranks are compared only where all of them print the same kind of line.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+
+from ddx_tools.logs.crowd import Crowd, read_crowd
+from ddx_tools.logs.event import Event
+from ddx_tools.logs.rank_comparison import compared_by_rank
+from ddx_tools.logs.reported import by_ranks
+from ddx_tools.logs.run_comparison import ratio_between_runs
+from ddx_tools.logs.step_events import step_finding, step_number, step_position, step_unit
+from ddx_tools.logs.step_numbers import non_finite_numbers, slowing_steps
+from ddx_tools.logs.step_resources import growing_memory, waiting_for_input
+from ddx_tools.model import Finding, Severity, rank_list
+
+_TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
+_EVALUATION = re.compile(r"(?<![a-z])(?:val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
+
+
+def step_findings(events: list[Event]) -> list[Finding]:
+    """Findings about printed progress."""
+    steps = [event for event in events if event.kind == "step"]
+    compared = compared_by_rank(events)
+    if not steps:
+        return compared
+    crowd = read_crowd(events)
+    training = [event for event in steps if not event.details.get("own_work")]
+    return [
+        *non_finite_numbers(training),
+        *_behind(training, crowd),
+        *_own_work(steps, events, crowd),
+        *slowing_steps(training),
+        *growing_memory(training),
+        *waiting_for_input(training),
+        *ratio_between_runs(training),
+        *compared,
+        *_progress(training, events),
+    ]
+
+
+# --- how far
+
+
+def _progress(steps: list[Event], events: list[Event]) -> list[Finding]:
+    """One finding of the lines that tell most: those with a loss, else those with a step, else progress bars."""
+    best = min((_worth(event) for event in steps), default=9)
+    told = [event for event in steps if _worth(event) == best and step_number(event) is not None]
+    lasts = [event for event in told if event.details["what"] == "last"]
+    if not lasts:
+        return []
+    last_step: dict[int | None, int] = {}
+    for event in lasts:
+        rank = event.ranks[0] if len(event.ranks) == 1 else None
+        last_step[rank] = max(last_step.get(rank, 0), step_number(event) or 0)
+    seconds = [point[1] for event in lasts for point in event.details.get("points") or []]
+    final = max(lasts, key=step_position)
+    facts = {
+        "last_step": by_ranks(last_step),
+        "first_step": min(step_number(event) or 0 for event in told),
+        "total": final.details.get("total"),
+        "epoch": final.details.get("epoch"),
+        "loss": final.details.get("loss"),
+        "step_s": round(statistics.median(seconds), 4) if seconds else None,
+        "resumed": True if any(event.row["code"] == "training_resumed" for event in events) else None,
+    }
+    total = f" of {facts['total']}" if facts["total"] else ""
+    epoch = f" of epoch {facts['epoch']:g}" if facts["epoch"] is not None else ""
+    return [
+        step_finding(
+            "job.progress",
+            Severity.INFO,
+            lasts,
+            f"The last {step_unit(final)} printed is {step_number(final)}{total}{epoch}.",
+            facts,
+        )
+    ]
+
+
+def _worth(event: Event) -> int:
+    if event.details.get("loss") is not None or event.details.get("non_finite"):
+        return 0 if step_number(event) is not None else 3
+    return 2 if event.details.get("bar") is not None else 1
+
+
+# --- who is behind
+
+
+def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
+    by_shape: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    for event in steps:
+        if event.details["what"] == "last" and len(event.ranks) == 1 and step_number(event) is not None:
+            by_shape[event.attempt, event.details["shape"]].append(event)
+    worst: tuple[float, Finding] | None = None
+    for (_, shape), lasts in by_shape.items():
+        furthest: dict[int, Event] = {}
+        for event in lasts:
+            known = furthest.setdefault(event.ranks[0], event)
+            furthest[event.ranks[0]] = max(known, event, key=step_position)
+        if len(furthest) < 2 or furthest.keys() != crowd.everybody:
+            continue
+        top = max(step_position(event) for event in furthest.values())
+        behind = {rank: event for rank, event in furthest.items() if step_position(event) < top}
+        if behind and (worst is None or len(behind) < worst[0]):
+            worst = len(behind), _steps_behind(shape, furthest, behind, _last_phases(steps))
+    return [worst[1]] if worst else []
+
+
+def _steps_behind(shape: str, furthest: dict[int, Event], behind: dict[int, Event], phases: dict[int, str]) -> Finding:
+    last = {rank: step_number(event) for rank, event in furthest.items()}
+    epochs = {rank: event.details["epoch"] for rank, event in furthest.items() if "epoch" in event.details}
+    ahead = sorted(furthest.keys() - behind.keys())
+    numbers = [number for number in last.values() if number is not None]
+    low = ", ".join(dict.fromkeys(str(step_number(event)) for _, event in sorted(behind.items())))
+    high = step_number(furthest[ahead[0]])
+    minority = len(behind) < len(ahead)
+    return step_finding(
+        "rank.steps_behind",
+        Severity.NOTICE,
+        [*behind.values(), furthest[ahead[0]]],
+        f"{rank_list(set(behind)).capitalize()} printed {low} last in `{shape}`, {rank_list(ahead)} {high}.",
+        {
+            "last_step": by_ranks(last),
+            "epoch": by_ranks(epochs) if len(set(epochs.values())) > 1 else next(iter(epochs.values()), None),
+            "difference": max(numbers) - min(numbers),
+            "phase": by_ranks(phases) if len(set(phases.values())) > 1 else None,
+            "minority": minority,
+            "tie": len(behind) == len(ahead),
+        },
+        ranks=sorted(behind),
+    )
+
+
+def _last_phases(steps: list[Event]) -> dict[int, str]:
+    """Of each rank, whether its last line is one of training or of evaluation."""
+    last: dict[int, Event] = {}
+    for event in steps:
+        if len(event.ranks) == 1:
+            known = last.setdefault(event.ranks[0], event)
+            last[event.ranks[0]] = max(known, event, key=lambda each: each.row["source_line"])
+    return {
+        rank: "evaluation" if _EVALUATION.search(event.details["shape"]) else "training"
+        for rank, event in sorted(last.items())
+    }
+
+
+# --- work of one rank while others wait
+
+
+def _own_work(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
+    timeouts = [event for event in events if event.row["code"] in _TIMEOUTS]
+    reporters = {rank for event in timeouts for rank in event.ranks}
+    limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
+    found: dict[str, Event] = {}
+    for event in steps:
+        if event.details.get("own_work") and event.details["what"] in ("last", "first"):
+            is_running = timeouts and _runs_on(event, timeouts, min(limits, default=None))
+            if is_running and not set(event.ranks) & reporters:
+                known = found.setdefault(event.details["bar"], event)
+                found[event.details["bar"]] = max(known, event, key=lambda each: each.details["elapsed_s"])
+    return [_continues(bar, event, crowd) for bar, event in found.items()]
+
+
+def _runs_on(bar: Event, timeouts: list[Event], limit_s: float | None) -> bool:
+    """Whether a bar that has not come to its end moved until peers gave up."""
+    done, total = bar.details.get("step") or 0, bar.details.get("total") or 0
+    if not 0 < done < total:
+        return False
+    elapsed = bar.details.get("elapsed_s") or 0
+    if limit_s is not None and elapsed >= limit_s / 2:
+        return True
+    return any(
+        event.row["source"] == bar.row["source"] and event.row["source_line"] < bar.row["source_line"]
+        for event in timeouts
+    )
+
+
+def _continues(label: str, bar: Event, crowd: Crowd) -> Finding:
+    ranks, joined = bar.ranks, None
+    if not ranks and len(crowd.silent) == 1:
+        ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
+    done, total = bar.details["step"], bar.details["total"]
+    percent = round(100 * done / total, 1)
+    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    return step_finding(
+        "rank.progress_continues",
+        Severity.WARNING,
+        [bar],
+        f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
+        {"what": label or None, "percent": percent, "elapsed_s": bar.details.get("elapsed_s"), "joined": joined},
+        ranks=ranks,
+    )

@@ -1,0 +1,38 @@
+"""All that is known of machines, as findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddx_tools.machine.fabric import fabric_findings
+from ddx_tools.machine.gpus import gpu_findings
+from ddx_tools.machine.kernel import kernel_findings
+from ddx_tools.machine.limits import limit_findings
+from ddx_tools.machine.loss import loss_findings
+from ddx_tools.machine.packages import package_findings
+from ddx_tools.machine.pcie import link_width_findings
+from ddx_tools.machine.scheduler import scheduler_findings
+from ddx_tools.machine.seen import Seen, read_facts
+from ddx_tools.model import Finding
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+
+def machine_findings(store: Store) -> list[Finding]:
+    """Findings of `host_facts`."""
+    return findings_of_facts(read_facts(store))
+
+
+def findings_of_facts(facts: list[Seen]) -> list[Finding]:
+    """What facts of any number of machines amount to."""
+    return [
+        *kernel_findings(facts),
+        *gpu_findings(facts),
+        *limit_findings(facts),
+        *fabric_findings(facts),
+        *loss_findings(facts),
+        *link_width_findings(facts),
+        *package_findings(facts),
+        *scheduler_findings(facts),
+    ]

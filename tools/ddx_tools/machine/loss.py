@@ -1,0 +1,131 @@
+"""Findings about packets that do not arrive: too large for the way, or lost and sent again."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from ddx_tools.machine.seen import Seen, by_place, finding, of_topic
+from ddx_tools.model import Finding, Severity
+
+_STALLED_BACKOFF = 3
+"""Doublings of the retransmission timer: the same segment was lost so often in a row."""
+_LOSSY, _FEW = 1e-3, 1e-4
+"""Shares of segments sent again: from the first a collective suffers; below the second a network is well."""
+_LEAST_SENT = 1_000
+_HEADERS_BYTES = 28
+"""IPv4 and ICMP headers around the data of a ping."""
+
+LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re.I)
+"""Counters of packets that never came, or were thrown away for want of room; a bad cable counts errors of symbols."""
+
+
+def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """All of them, but for the counters of ports."""
+    by_path: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
+    for ping in of_topic(facts, "ping"):
+        by_path[ping.host, ping.subject].append(ping)
+    for pings in by_path.values():
+        yield from _too_large(pings)
+    yield from _stalled(of_topic(facts, "tcp_socket"))
+    for readings in by_place(of_topic(facts, "tcp_counters")):
+        yield from _sent_again(readings)
+
+
+def _too_large(pings: list[Seen]) -> Iterator[Finding]:
+    """Small packets arrive, large ones that may not be cut vanish, and nobody says that they are too large.
+
+    Where the own interface or a router refuses the size, ping says so, and TCP learns of it as well.
+    """
+    arrived = [ping for ping in pings if ping.values["received"]]
+    vanished = [
+        ping
+        for ping in pings
+        if ping.values["whole"] is not False
+        and ping.values["sent"]
+        and not ping.values["received"]
+        and not ping.values["refused"]
+    ]
+    largest = max((ping.values["size_bytes"] for ping in arrived), default=None)
+    if largest is None:
+        return
+    lost = [ping for ping in vanished if ping.values["size_bytes"] > largest]
+    if not lost:
+        return
+    least = min(ping.values["size_bytes"] for ping in lost)
+    # Without the command nobody knows whether they might be cut: then it may be the pieces that are lost.
+    certain = any(ping.values["whole"] for ping in lost)
+    yield finding(
+        "network.mtu_differs",
+        Severity.WARNING if certain else Severity.NOTICE,
+        [*lost, *arrived],
+        f"Packets of {least + _HEADERS_BYTES} bytes to {lost[0].subject} vanish, those of {largest + _HEADERS_BYTES} "
+        "arrive, and no hop says that they are too large.",
+        how="path",
+        peer=lost[0].subject,
+        arrives_bytes=largest + _HEADERS_BYTES,
+        vanishes_bytes=least + _HEADERS_BYTES,
+    )
+
+
+def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
+    """Connections whose oldest segment is sent again and again and is not acknowledged."""
+    for socket in sockets:
+        backoff = socket.values.get("backoff", 0)
+        if backoff < _STALLED_BACKOFF:
+            continue
+        named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
+        counters = {name: socket.values[name] for name in named if name in socket.values}
+        yield finding(
+            "network.packet_loss",
+            Severity.WARNING,
+            [socket],
+            f"A TCP connection to {socket.subject or 'a peer'} stands still: its oldest segment was sent again "
+            f"{backoff} times in a row without an answer.",
+            counters=counters,
+            how="stalled",
+        )
+
+
+def _sent_again(readings: list[Seen]) -> Iterator[Finding]:
+    """The share of segments that TCP sent again, between two readings; else since boot, which says less."""
+    whole = [one for one in readings if {"sent", "again"} <= set(one.values)]
+    if not whole:
+        return
+    last, first = whole[-1].values, whole[0].values
+    between = len(whole) > 1 and last["sent"] > first["sent"] and last["again"] >= first["again"]
+    sent = last["sent"] - first["sent"] if between else last["sent"]
+    again = last["again"] - first["again"] if between else last["again"]
+    share = again / sent if sent >= _LEAST_SENT else 0.0
+    if share < (_FEW if between else _LOSSY):
+        return
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING if between and share >= _LOSSY else Severity.NOTICE,
+        whole,
+        f"TCP sent {share:.2%} of its segments again {'between two readings' if between else 'since boot'}.",
+        counters={"TcpRetransSegs": again, "TcpOutSegs": sent},
+        rate=share,
+        how="between_readings" if between else "since_boot",
+    )
+
+
+def port_losses(ports: list[Seen], shown: dict[str, int], *, growing: bool, **facts: Any) -> Iterator[Finding]:
+    """Losses among the error counters of one port, `shown`: how far each grew, or else its total."""
+    losses = {name: count for name, count in shown.items() if LOSS.search(name)}
+    if not losses:
+        return
+    worst = sorted(losses.items(), key=lambda item: -item[1])[:4]
+    named = ", ".join(f"{name} {count}" for name, count in worst)
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING if growing else Severity.NOTICE,
+        ports,
+        f"{facts.get('device') or 'A port'}: packets are lost or sent again "
+        f"({'counters grew by' if growing else 'totals'}: {named}).",
+        counters=losses,
+        how="between_readings" if growing else "since_boot",
+        **facts,
+    )

@@ -1,0 +1,1 @@
+"""What NCCL's logs of all ranks say together: communicators, connections, operations."""

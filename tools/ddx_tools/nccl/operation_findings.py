@@ -1,0 +1,277 @@
+"""Findings about what ranks enqueued: where their operations part, and who is behind.
+
+All of it is about enqueueing. NCCL writes no line when an operation starts or ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ddx_tools.alignment.sides import Sides, part
+from ddx_tools.model import Evidence, Finding, Severity
+from ddx_tools.nccl.compare import Bucket, Kind, Launch, Parting, Sums, differing, launches_of, parting
+from ddx_tools.nccl.operation_names import described, dtype_name, operation_name
+from ddx_tools.nccl.view import Case, Communicator, Row
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+_MOST_EVIDENCE = 8
+_BASIS = "nccl_log"
+
+
+@dataclass
+class Enqueued:
+    """What the ranks of one communicator enqueued."""
+
+    communicator: Communicator
+    streams: dict[int, Row] = field(default_factory=dict)
+    """{rank in it: row of nccl_streams}"""
+    sums: dict[int, dict[int, Sums]] = field(default_factory=lambda: defaultdict(dict))
+    ops: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    """{rank: rows of nccl_ops}: the last launch of each, and others where ranks differ"""
+
+    @property
+    def comparable(self) -> bool:
+        """opCount means the same on all ranks: sends and receives count on those that take part only."""
+        return not any(row["p2p"] for row in self.streams.values())
+
+    def launches(self) -> dict[int, dict[int, Launch]]:
+        """Known launches by rank and opCount."""
+        return {
+            rank: launches_of(
+                (row["op_count"], Kind(row["name"], row["count"], row["datatype"], row["reduction"], row["root"]))
+                for row in rows
+            )
+            for rank, rows in self.ops.items()
+        }
+
+
+def read_enqueued(case: Case, store: Store) -> list[Enqueued]:
+    """By communicator; those that nothing ties to other processes are left out."""
+    found: dict[str, Enqueued] = {}
+    for row in store.query("SELECT * FROM nccl_streams WHERE communicator IS NOT NULL ORDER BY communicator, rank"):
+        if (one := case.communicators.get(row["communicator"])) is not None:
+            found.setdefault(one.id, Enqueued(one)).streams.setdefault(row["rank"], row)
+    for row in store.query("SELECT * FROM nccl_op_sums WHERE communicator IS NOT NULL"):
+        if (each := found.get(row["communicator"])) is not None:
+            sums = Sums(row["operations"], row["first_op"], row["last_op"], row["checksum"])
+            each.sums[row["rank"]][row["bucket"]] = sums
+    for row in store.query(
+        "SELECT * FROM nccl_ops WHERE communicator IS NOT NULL ORDER BY rank, op_count, source_line"
+    ):
+        if (each := found.get(row["communicator"])) is not None:
+            each.ops[row["rank"]].append(row)
+    return list(found.values())
+
+
+def operation_findings(case: Case, enqueued: list[Enqueued]) -> list[Finding]:
+    """All of them, communicator by communicator."""
+    findings: list[Finding] = []
+    for one in enqueued:
+        if one.comparable and len(one.streams) > 1:
+            # Once operations differ, numbers no longer belong together: who is behind cannot be told.
+            findings += list(_mismatch(case, one)) or list(_behind(case, one))
+    return findings
+
+
+# --- operations that differ
+
+
+def _mismatch(case: Case, one: Enqueued) -> Iterator[Finding]:
+    launches = one.launches()
+    for bucket in differing(one.sums):
+        if (parted := parting(bucket, launches)) is not None:
+            yield _parted(case, one, parted)
+            return
+        if bucket.same_range:
+            yield _somewhere(case, one, bucket)
+            return
+
+
+def _parted(case: Case, one: Enqueued, parted: Parting) -> Finding:
+    aspect, values = _aspect(parted.launches)
+    members = one.communicator.members
+    sides = part(values)
+    deviating = list(sides.deviating)
+    example = parted.launches[deviating[0]][0]
+    usual = None if sides.tie else parted.launches[sides.groups[0][1][0]][0]
+    code, name, words = _CODES[aspect]
+    facts: dict[str, Any] = {
+        "seq": parted.op_count,
+        "operation": operation_name(example.name),
+        "peer_operation": operation_name(usual.name) if usual and aspect == "operation" else None,
+        name: {value: case.globally(one.communicator, ranks) or list(ranks) for value, ranks in sides.groups},
+        "minority": not sides.tie,
+        "tie": sides.tie,
+        "ranks_in_group": one.communicator.nranks,
+        "looked_at": len(values),
+        "complete": len(values) == one.communicator.nranks,
+        "rank0": case.rank_of(members[deviating[0]]) == 0 if deviating[0] in members else None,
+        "last_common": parted.before,
+        "basis": _BASIS,
+    }
+    against = " against ".join(
+        f"{value} ({case.who(one.communicator, ranks)})" for value, ranks in reversed(sides.groups)
+    )
+    return Finding(
+        code=code,
+        severity=Severity.FAILURE,
+        ranks=case.globally(one.communicator, deviating),
+        hosts=sorted({members[rank]["host"] for rank in deviating if rank in members}),
+        group=one.communicator.label,
+        summary=f"Ranks enqueued different {words} as launch {parted.op_count} (opCount {parted.op_count:x}) of "
+        f"{one.communicator.label}: {against[:400]}." + (" Neither side has a majority." if sides.tie else ""),
+        evidence=_evidence_at(one, parted.op_count, sides),
+        attributes={key: value for key, value in facts.items() if value is not None},
+    )
+
+
+_CODES = {
+    "operation": ("collective.operation_mismatch", "operations", "operations"),
+    "elements": ("collective.shape_mismatch", "sizes", "sizes"),
+    "datatype": ("collective.dtype_mismatch", "dtypes", "data types"),
+    "root": ("collective.root_mismatch", "roots", "roots"),
+}
+
+
+def _aspect(launches: dict[int, Launch]) -> tuple[str, dict[int, str]]:
+    """What differs, the most telling first, and its value by rank."""
+    for aspect, fields in (("operation", ("name", "reduction")), ("root", ("root",)), ("elements", ("elements",))):
+        values = {
+            rank: tuple(tuple(getattr(kind, f) for f in fields) for kind in ops) for rank, ops in launches.items()
+        }
+        if len(set(values.values())) > 1:
+            return aspect, {rank: _words(aspect, launches[rank]) for rank in launches}
+    return "datatype", {rank: _words("datatype", ops) for rank, ops in launches.items()}
+
+
+def _words(aspect: str, launch: Launch) -> str:
+    if aspect == "operation":
+        reductions = len({kind.reduction for kind in launch}) > 1 or launch[0].reduction != 0
+        return ", ".join(described(kind.name, kind.reduction if reductions else 0) for kind in launch[:4])
+    if aspect == "datatype":
+        return ", ".join(dtype_name(kind.datatype) for kind in launch[:4])
+    return ", ".join(str(getattr(kind, aspect)) for kind in launch[:4])
+
+
+def _somewhere(case: Case, one: Enqueued, bucket: Bucket) -> Finding:
+    """Checksums differ, and the operations themselves are on another host or were not read."""
+    first = min(sums.first for sums in bucket.classes)
+    last = max(sums.last for sums in bucket.classes)
+    sides = part({rank: str(number) for number, ranks in enumerate(bucket.classes.values()) for rank in ranks})
+    deviating = list(sides.deviating)
+    return Finding(
+        code="collective.operation_mismatch",
+        severity=Severity.FAILURE,
+        ranks=case.globally(one.communicator, deviating),
+        group=one.communicator.label,
+        summary=f"Ranks enqueued different operations between launches {first} and {last} (opCount {first:x} to "
+        f"{last:x}) of {one.communicator.label}: {case.who(one.communicator, deviating)} differ from the others.",
+        evidence=[shown for rank in deviating[:_MOST_EVIDENCE] for shown in _last_of(one, rank)],
+        attributes={
+            "seq": None,
+            "between": [first, last],
+            "minority": not sides.tie,
+            "tie": sides.tie,
+            "ranks_in_group": one.communicator.nranks,
+            "basis": _BASIS,
+        },
+    )
+
+
+def _evidence_at(one: Enqueued, op_count: int, sides: Sides) -> list[Evidence]:
+    """The launch on one rank of each side, the deviating first."""
+    found = []
+    for _, ranks in reversed(sides.groups):
+        rows = (row for rank in ranks for row in one.ops.get(rank, ()) if row["op_count"] == op_count)
+        if (row := next(rows, None)) is not None:
+            found.append(op_evidence(row))
+    return found[:_MOST_EVIDENCE]
+
+
+def op_evidence(row: Row) -> Evidence:
+    """An operation: pieces of its line, between which addresses are left out."""
+    quote = (
+        f"{row['name']}: opCount {row['op_count']:x} … count {row['count']} datatype {row['datatype']} "
+        f"op {row['reduction']} root {row['root']} comm {row['pointer']}"
+    )
+    return Evidence(source=row["source"], line=row["source_line"], quote=quote)
+
+
+def _last_of(one: Enqueued, rank: int) -> list[Evidence]:
+    return [op_evidence(row) for row in one.ops.get(rank, [])[-1:]]
+
+
+# --- ranks that are behind
+
+
+def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
+    """Ranks that enqueued less, if the others stand at one and the same launch: as if all of these waited.
+
+    Ranks of a job that goes on stand at many different launches, or only just differ; that is no finding.
+    """
+    ended = [row["ended"] or "" for row in one.streams.values()]
+    if any(state == "Destroy" for state in ended):
+        return
+    lasts = {rank: row["last_op"] for rank, row in one.streams.items()}
+    silent = _silent(case, one)
+    front = max(lasts.values())
+    waiting = sorted(rank for rank, last in lasts.items() if last == front)
+    behind = sorted([rank for rank, last in lasts.items() if last < front and not one.streams[rank]["cut"]] + silent)
+    looked_at = len(lasts) + len(silent)
+    tie = 2 * len(waiting) <= looked_at
+    if not behind or (tie and (looked_at > 2 * len(waiting) or len({lasts.get(rank) for rank in behind}) > 1)):
+        return
+    following = min((lasts[rank] for rank in behind if rank in lasts), default=-1) + 1
+    there = [row for rank in waiting for row in one.ops.get(rank, ()) if row["op_count"] == following]
+    newest = [row for rank in waiting for row in one.ops.get(rank, ()) if row["op_count"] == front]
+    operation = operation_name((there or newest)[0]["name"]) if there or newest else None
+    members, label = one.communicator.members, one.communicator.label
+    aborted = any(state.startswith("Abort") for state in ended)
+    yield Finding(
+        code="collective.missing_ranks",
+        severity=Severity.FAILURE if aborted and not tie else Severity.WARNING,
+        ranks=case.globally(one.communicator, behind),
+        hosts=sorted({members[rank]["host"] for rank in behind if rank in members}),
+        group=label,
+        summary=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
+        f"{_reached(lasts, behind)}, the others up to launch {front}. The log tells of enqueueing only.",
+        evidence=[shown for rank in behind[:_MOST_EVIDENCE] for shown in _last_of(one, rank)]
+        + [op_evidence(row) for row in (there or newest)[:1]],
+        attributes={
+            "operation": operation,
+            "seq": following,
+            "missing": case.globally(one.communicator, behind) or behind,
+            "waiting": case.globally(one.communicator, waiting) or waiting,
+            "last_seq": {str(rank): lasts.get(rank) for rank in behind[:64]},
+            "minority": not tie,
+            "tie": tie,
+            "looked_at": looked_at,
+            "ranks_in_group": one.communicator.nranks,
+            "simultaneous": "unknown",
+            "aborted": aborted,
+            "enqueue_only": True,
+            "basis": _BASIS,
+        },
+    )
+
+
+def _silent(case: Case, one: Enqueued) -> list[int]:
+    """Members that enqueued nothing here, though they log what they enqueue elsewhere."""
+    return [
+        rank
+        for rank, row in one.communicator.members.items()
+        if rank not in one.streams and row["completed"] and (row["host"], row["pid"]) in case.logging
+    ]
+
+
+def _reached(lasts: dict[int, int], behind: list[int]) -> str:
+    known = [lasts[rank] for rank in behind if rank in lasts]
+    if not known:
+        return "nothing at all"
+    low, high = min(known), max(known)
+    return f"up to launch {low}" if low == high else f"up to launches {low} to {high}"

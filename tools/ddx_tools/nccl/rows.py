@@ -1,0 +1,282 @@
+"""Rows of the evidence store out of what was gathered from the logs of one capture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ddx_tools.formats.nccl_blocks import read_block
+from ddx_tools.nccl.compare import Sums, differing
+from ddx_tools.nccl.gather import Bucket, Gathered, Total
+from ddx_tools.nccl.parts import BLOCK_BYTES, Part, block_at
+from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, Warned
+from ddx_tools.nccl.streams import BUCKET_OPS, POINT_TO_POINT, Op, streams_of
+from ddx_tools.probe import Rows
+
+_MOST_TEXT = 1_000
+_MOST_BLOCKS = 64
+"""Blocks that are read again for one range of operations: ranks that share a file lie far apart in it."""
+
+
+def log_rows(found: Gathered) -> Rows:
+    """The rows of all tables whose names begin with `nccl_`, but those of RAS."""
+    rows: Rows = {
+        "nccl_processes": [_process(process, found) for process in found.processes.values()],
+        "nccl_facts": [],
+        "nccl_ranks": [],
+        "nccl_edges": [],
+        "nccl_graphs": [],
+        "nccl_settings": [],
+        "nccl_warnings": [],
+        "nccl_streams": [_stream(total, found) for total in found.totals.values()],
+        "nccl_op_sums": [row for total in found.totals.values() for row in _sums(total)],
+        "nccl_ops": list(_operations(found)),
+    }
+    for process in found.processes.values():
+        rows["nccl_warnings"] += [_warning(process, warned) for warned in process.warnings.values()]
+        rows["nccl_settings"] += [
+            {
+                **_of(process),
+                "variable": name,
+                "value": value,
+                **_at(place),
+            }
+            for name, (value, place) in process.settings.items()
+        ]
+        rows["nccl_facts"] += [{**_of(process), "fact": fact, **_at(place)} for fact, place in process.places.items()]
+        for membership in process.memberships:
+            rows["nccl_ranks"].append(_rank(process, membership))
+            rows["nccl_edges"] += _edges(process, membership)
+            rows["nccl_graphs"] += _graphs(process, membership)
+    for source, (version, cuda, place) in found.banners.items():
+        rows["nccl_processes"].append({"version": version, "cuda": cuda, "source": source})
+        rows["nccl_facts"].append({"fact": "version", **_at(place)})
+    return rows
+
+
+def _of(process: ProcessLog) -> dict[str, Any]:
+    return {"host": process.host, "pid": process.pid}
+
+
+def _at(place: Place) -> dict[str, Any]:
+    return {"quote": place.quote, "source": place.source, "source_line": place.line}
+
+
+def _process(process: ProcessLog, found: Gathered) -> dict[str, Any]:
+    returned = process.returned
+    return {
+        **_of(process),
+        "rank_label": process.rank_label,
+        "version": process.version,
+        "cuda": process.cuda,
+        "driver": process.driver,
+        "ofi": process.ofi,
+        "network": process.network,
+        "interface": process.interface,
+        "address": process.address,
+        "devices": process.devices,
+        "error_code": returned[0] if returned else None,
+        "error_at": returned[1] if returned else None,
+        "cut": (process.host, process.pid) in found.cut,
+        "source": process.first.source,
+    }
+
+
+def _rank(process: ProcessLog, member: Membership) -> dict[str, Any]:
+    place = member.last or member.started or process.first
+    return {
+        **_of(process),
+        "communicator": member.communicator,
+        "pointer": member.pointer,
+        "rank": member.rank,
+        "nranks": member.nranks,
+        "cuda_device": member.cuda_device,
+        "nvml_device": member.nvml_device,
+        "bus_id": member.bus_id,
+        "api": member.api,
+        "parent": member.parent,
+        "color": member.color,
+        "key": member.key,
+        "started": member.started is not None,
+        "completed": member.completed is not None,
+        "ended": member.ended,
+        "stage": member.stage,
+        "total_s": member.total_s,
+        "timings": json.dumps(member.timings_s) if member.timings_s else None,
+        "pxn": member.pxn,
+        "gdr": member.gdr,
+        "coll_channels": member.channels.get("coll"),
+        "nvls_channels": member.channels.get("nvls"),
+        "p2p_channels": member.channels.get("p2p"),
+        **_at(place),
+    }
+
+
+def _edges(process: ProcessLog, member: Membership) -> Iterator[dict[str, Any]]:
+    for edge, (channels, place) in member.edges.items():
+        yield {
+            **_of(process),
+            "communicator": member.communicator,
+            "source_rank": edge.source,
+            "target_rank": edge.target,
+            "direction": edge.direction,
+            "transport": edge.transport,
+            "via": edge.via,
+            "network": edge.network,
+            "device": edge.device,
+            "gpudirect": edge.gpudirect,
+            "proxy_rank": edge.proxy,
+            "channels": channels,
+            **_at(place),
+        }
+
+
+def _graphs(process: ProcessLog, member: Membership) -> Iterator[dict[str, Any]]:
+    for graph, place in member.graphs:
+        yield {
+            **_of(process),
+            "communicator": member.communicator,
+            "kind": graph.kind,
+            "channel": graph.channel,
+            "graph": graph.text[:_MOST_TEXT],
+            **_at(place),
+        }
+
+
+def _warning(process: ProcessLog, warned: Warned) -> dict[str, Any]:
+    line = warned.line
+    return {
+        **_of(process),
+        "device": line.device,
+        "code_file": line.file,
+        "code_line": line.line,
+        "function": line.function,
+        "text": line.text[:_MOST_TEXT],
+        "times": warned.times,
+        "time": line.time,
+        **_at(warned.place),
+    }
+
+
+# --- operations
+
+
+def _stream(total: Total, found: Gathered) -> dict[str, Any]:
+    member = total.membership
+    last = max(total.tail, key=lambda kept: kept[0].op_count, default=None)
+    return {
+        **_of(total.process),
+        "communicator": member.communicator if member else None,
+        "pointer": total.pointer,
+        "rank": member.rank if member else None,
+        "nranks": total.nranks,
+        "operations": sum(total.names.values()),
+        "p2p": sum(count for name, count in total.names.items() if name in POINT_TO_POINT),
+        "names": json.dumps(dict(total.names.most_common(20))),
+        "peers": json.dumps({f"{name} {peer}": count for (name, peer), count in total.peers.most_common(4096)}),
+        "first_op": total.first_op,
+        "last_op": total.last_op,
+        "gap": total.gap,
+        "cut": (total.process.host, total.process.pid) in found.cut,
+        "ended": member.ended if member else None,
+        "last_line": last[1] if last else None,
+        "source": total.source,
+    }
+
+
+def _sums(total: Total) -> Iterator[dict[str, Any]]:
+    member = total.membership
+    if member is None or member.communicator is None or total.peers:
+        return
+    for number, bucket in total.buckets.items():
+        yield {
+            **_of(total.process),
+            "communicator": member.communicator,
+            "rank": member.rank,
+            "bucket": number,
+            "operations": bucket.operations,
+            "first_op": bucket.first,
+            "last_op": bucket.last,
+            # DuckDB's BIGINT has a sign.
+            "checksum": bucket.checksum - (1 << 64) if bucket.checksum >> 63 else bucket.checksum,
+        }
+
+
+def _operations(found: Gathered) -> Iterator[dict[str, Any]]:
+    """The last operation of every stream; and where ranks differ, those of one rank of each class."""
+    by_communicator: dict[str, dict[int, Total]] = {}
+    for total in found.totals.values():
+        member = total.membership
+        if member is not None and member.communicator is not None:
+            by_communicator.setdefault(member.communicator, {})[member.rank] = total
+        if total.tail:
+            newest = max(op.op_count for op, _ in total.tail)
+            yield from (_operation(total, *kept) for kept in total.tail if kept[0].op_count == newest)
+    for totals in by_communicator.values():
+        if not any(total.peers for total in totals.values()):
+            yield from _of_communicator(found, totals)
+
+
+def _of_communicator(found: Gathered, totals: dict[int, Total]) -> Iterator[dict[str, Any]]:
+    sums = {
+        rank: {n: Sums(b.operations, b.first, b.last, b.checksum) for n, b in total.buckets.items()}
+        for rank, total in totals.items()
+    }
+    wanted = {(ranks[0], bucket.number) for bucket in differing(sums) for ranks in bucket.classes.values()}
+    # Another capture may hold ranks that differ from these: its last operations show it.
+    wanted |= {(min(totals), max(totals[min(totals)].buckets, default=-1))}
+    for rank, number in sorted(wanted):
+        if bucket := totals[rank].buckets.get(number):
+            yield from (_operation(totals[rank], *kept) for kept in _within(found, totals[rank], number, bucket))
+
+
+def _within(found: Gathered, total: Total, number: int, bucket: Bucket) -> Iterator[tuple[Op, int | None]]:
+    """The operations of a bucket, but for the last one, which is told already: from the tail, or from the log."""
+    newest = max((op.op_count for op, _ in total.tail), default=-1)
+    oldest = min((op.op_count for op, _ in total.tail), default=newest)
+    if oldest < bucket.first or (oldest == bucket.first == 0):
+        told = total.tail
+    else:
+        told = _again(found.parts[bucket.part], total, number, bucket)
+    yield from (kept for kept in told if kept[0].op_count // BUCKET_OPS == number and kept[0].op_count < newest)
+
+
+def _again(part: Part, total: Total, number: int, bucket: Bucket) -> list[tuple[Op, int | None]]:
+    """The operations of one bucket of a stream, read once more from where it begins."""
+    marks = (f"{total.process.host}:{total.process.pid}:".encode(), b" comm " + total.pointer.encode() + b" [")
+    found: list[tuple[Op, int | None]] = []
+    first_line = bucket.first_line
+    for start in range(bucket.start, min(part.end, bucket.start + _MOST_BLOCKS * BLOCK_BYTES), BLOCK_BYTES):
+        lines = block_at(part, start).split(b"\n")
+        mine = [at for at, line in enumerate(lines) if marks[1] in line and marks[0] in line]
+        for some in range(0, len(mine), BUCKET_OPS):  # a stream keeps the last 128 opCounts of what it is given
+            chosen = mine[some : some + BUCKET_OPS]
+            for stream in streams_of(read_block(b"\n".join(lines[at] for at in chosen) + b"\n")):
+                found += [
+                    (op, None if first_line is None else first_line + chosen[op.line])
+                    for op in stream.tail
+                    if op.op_count // BUCKET_OPS == number
+                ]
+        if len(found) >= bucket.operations:
+            break
+        first_line = None if first_line is None else first_line + len(lines) - 1
+    return found
+
+
+def _operation(total: Total, op: Op, line: int | None) -> dict[str, Any]:
+    member = total.membership
+    return {
+        **_of(total.process),
+        "communicator": member.communicator if member else None,
+        "rank": member.rank if member else None,
+        "pointer": total.pointer,
+        "op_count": op.op_count,
+        "name": op.name,
+        "count": op.elements,
+        "datatype": op.datatype,
+        "reduction": op.reduction,
+        "root": op.root,
+        "source": total.source,
+        "source_line": line,
+    }

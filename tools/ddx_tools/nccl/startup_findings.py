@@ -1,0 +1,237 @@
+"""Findings about how communicators form: what never finished, versions, GPUs used twice, interfaces."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.nccl.process_log import STAGES
+from ddx_tools.nccl.view import Case, Communicator, Row, evidence
+
+_MOST_EVIDENCE = 8
+_MOST_FINDINGS = 20
+_BASIS = "nccl_log"
+_ERRORS = {1: "CUDA", 2: "system", 3: "internal", 4: "invalid argument", 5: "invalid usage", 6: "remote"}
+"""ncclResult_t."""
+_SAID = {"nccl": "version", "cuda": "version"}
+"""The line that names them."""
+# Interfaces that exist on a host for its own containers, virtual machines or tunnels.
+_LOCAL_ONLY = re.compile(r"^(?:lo\d*|docker\d*|virbr|br-|veth|cni|flannel|cali|podman|lxc|vnet|tun\d|tap\d)")
+
+
+def startup_findings(case: Case, with_operations: set[tuple[str, str, int]]) -> list[Finding]:
+    """All of them. `with_operations`: (communicator, host, pid) that enqueued something: these were set up."""
+    return [
+        *_incomplete(case, with_operations),
+        *_versions(case),
+        *_duplicates(case),
+        *_interfaces(case),
+        *_shared_addresses(case),
+    ]
+
+
+def _incomplete(case: Case, with_operations: set[tuple[str, str, int]]) -> Iterator[Finding]:
+    shown = 0
+    for one in case.communicators.values():
+        done = {
+            rank
+            for rank, row in one.members.items()
+            if row["completed"] or row["ended"] == "Destroy" or (one.id, row["host"], row["pid"]) in with_operations
+        }
+        started = {rank for rank, row in one.members.items() if row["started"]}
+        unfinished = sorted(started - done)
+        if unfinished and shown < _MOST_FINDINGS:
+            shown += 1
+            yield _unfinished(case, one, unfinished, sorted(started | done))
+
+
+def _unfinished(case: Case, one: Communicator, unfinished: list[int], seen: list[int]) -> Finding:
+    never = [rank for rank in range(min(one.nranks, 100_000)) if rank not in one.members]
+    rows = [one.members[rank] for rank in unfinished]
+    earliest = min((row["stage"] for row in rows), key=STAGES.index)
+    told = sorted(rows, key=lambda row: STAGES.index(row["stage"]))
+    lacking = f"; of {rank_list(never)} there is no line at all" if never else ""
+    return Finding(
+        code="startup.communicator_incomplete",
+        severity=Severity.FAILURE,
+        ranks=case.globally(one, unfinished),
+        hosts=sorted({row["host"] for row in rows}),
+        group=one.label,
+        summary=f"{case.who(one, unfinished).capitalize()} began to set up {one.label} and did not finish "
+        f"(stage: {earliest}){lacking}.",
+        evidence=[evidence(row) for row in told[:_MOST_EVIDENCE]],
+        attributes={
+            "communicator": one.id,
+            "nranks": one.nranks,
+            "started": seen,
+            "completed": sorted(set(seen) - set(unfinished)),
+            "never_started": never[:256],
+            "stage": earliest,
+            "errors": _errors(case, rows),
+            "aborted": any((row["ended"] or "").startswith("Abort") for row in rows),
+            "basis": _BASIS,
+        },
+    )
+
+
+def _errors(case: Case, rows: list[Row]) -> dict[str, int]:
+    """How many of some processes got which error from NCCL first."""
+    codes = (case.processes[row["host"], row["pid"]]["error_code"] for row in rows)
+    return dict(Counter(_ERRORS.get(code, f"error {code}") for code in codes if code is not None))
+
+
+# --- versions
+
+
+def _versions(case: Case) -> Iterator[Finding]:
+    rows = [*case.processes.values(), *case.banners]
+    for what, column in (("nccl", "version"), ("cuda", "cuda"), ("driver", "driver"), ("ofi", "ofi")):
+        by_value: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            if row[column] is not None:
+                by_value[str(row[column])].append(row)
+        if len(by_value) < 2:
+            continue
+        ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
+        odd = [row for _, some in ordered[1:] for row in some]
+        # A newer driver on some hosts is common and harmless; NCCL refuses what differs in its own version.
+        severity = Severity.FAILURE if what == "nccl" else Severity.NOTICE
+        versions = {value: sorted({row["host"] or row["source"] for row in some}) for value, some in ordered}
+        said = "; ".join(f"{value} on {', '.join(hosts[:6])}" for value, hosts in versions.items())
+        yield Finding(
+            code="startup.versions_differ",
+            severity=severity,
+            ranks=case.ranks_of(odd),
+            hosts=sorted({row["host"] for row in odd if row["host"]}),
+            summary=f"Versions of {what} differ: {said}."[:600],
+            evidence=case.said((some[0] for _, some in ordered[:_MOST_EVIDENCE]), _SAID.get(what, what)),
+            attributes={"what": what, "versions": versions, "basis": _BASIS},
+        )
+
+
+# --- GPUs
+
+
+def _duplicates(case: Case) -> Iterator[Finding]:
+    by_device: dict[tuple[str, str], dict[tuple[int, int], Row]] = defaultdict(dict)
+    for one in case.communicators.values():
+        users: dict[tuple[str, str], dict[tuple[int, int], Row]] = defaultdict(dict)
+        for rank, row in one.members.items():
+            users[row["host"], row["bus_id"]][row["pid"], rank] = row
+        for device, rows in users.items():
+            if len(rows) > 1:
+                by_device[device].update(rows)
+    for (host, bus_id), rows in list(by_device.items())[:_MOST_FINDINGS]:
+        ranks = case.ranks_of(rows.values())
+        local = sorted({row["rank"] for row in rows.values()})
+        yield Finding(
+            code="device.duplicate",
+            severity=Severity.FAILURE,
+            ranks=ranks,
+            hosts=[host],
+            summary=f"{rank_list(ranks or local).capitalize()} use the same GPU (bus id {bus_id}) of {host}.",
+            evidence=[evidence(row) for row in list(rows.values())[:_MOST_EVIDENCE]],
+            attributes={"devices": [bus_id], "basis": _BASIS},
+        )
+
+
+# --- interfaces
+
+
+def _interfaces(case: Case) -> Iterator[Finding]:
+    """Interfaces that reach no other host, in a job of several."""
+    if len(case.hosts) < 2:
+        return
+    chosen = [row for row in case.processes.values() if row["interface"]]
+    by_interface: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+    for row in chosen:
+        loopback = _is_loopback(row["address"]) or row["interface"].startswith("lo")
+        if loopback or _LOCAL_ONLY.match(row["interface"]):
+            by_interface[row["interface"], loopback].append(row)
+    for (interface, loopback), rows in by_interface.items():
+        hosts = sorted({row["host"] for row in rows})
+        facts = {
+            "interface": interface,
+            "address": rows[0]["address"],
+            "loopback": loopback,
+            "hosts_differ": len({row["interface"] for row in chosen}) > 1,
+            "basis": _BASIS,
+        }
+        what = "the loopback interface" if loopback else "an interface for containers or virtual machines"
+        yield Finding(
+            code="startup.interface_unusable",
+            severity=Severity.FAILURE,
+            ranks=case.ranks_of(rows),
+            hosts=hosts,
+            summary=f"NCCL on {', '.join(hosts[:8])} talks to its peers through {interface} ({rows[0]['address']}), "
+            f"{what}, and the job has {len(case.hosts)} hosts.",
+            evidence=case.said(rows[:_MOST_EVIDENCE], "interface"),
+            attributes=facts,
+        )
+
+
+def _shared_addresses(case: Case) -> Iterator[Finding]:
+    """Addresses that lead nowhere else: one that several hosts have, and those that hold for one cable only.
+
+    Bridges of containers and the USB network of a management controller look like any other interface, and have the
+    same address on every host: a rank that calls its peer there reaches its own host.
+    """
+    by_address: dict[str, list[Row]] = defaultdict(list)
+    for row in case.processes.values():
+        known = row["interface"] and row["address"] and not _is_loopback(row["address"])
+        if known and not _LOCAL_ONLY.match(row["interface"]):
+            by_address[row["address"]].append(row)
+    chosen = {row["interface"] for rows in by_address.values() for row in rows}
+    for address, rows in by_address.items():
+        hosts = sorted({row["host"] for row in rows})
+        shared, local = len(hosts) > 1, _is_link_local(address)
+        if not shared and not local:
+            continue
+        failed = any(row["error_code"] is not None for row in case.processes.values()) or not _any_complete(case)
+        where = f"{rows[0]['interface']} ({address})"
+        if shared:
+            text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {where}, and all of these hosts have "
+            text += "that very address: who calls it reaches itself."
+        else:
+            text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it holds on one "
+            text += "cable only, and no router passes it on."
+        yield Finding(
+            code="startup.interface_unusable",
+            severity=Severity.INFO if not failed else Severity.FAILURE if shared else Severity.WARNING,
+            ranks=case.ranks_of(rows),
+            hosts=hosts,
+            summary=text,
+            evidence=case.said(rows[:_MOST_EVIDENCE], "interface"),
+            attributes={
+                "interface": rows[0]["interface"],
+                "address": address,
+                "loopback": False,
+                "link_local": local,
+                "shared_by": hosts if shared else [],
+                "hosts_differ": len(chosen) > 1,
+                "basis": _BASIS,
+            },
+        )
+
+
+def _any_complete(case: Case) -> bool:
+    """Whether a communicator was seen to form: then its members reached each other."""
+    return any(row["completed"] for one in case.communicators.values() for row in one.members.values())
+
+
+def _is_loopback(address: str | None) -> bool:
+    try:
+        return ipaddress.ip_address((address or "").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_link_local(address: str) -> bool:
+    """Of IPv4: 169.254/16. Hosts of one switch may well use the link-local addresses of IPv6."""
+    try:
+        return ipaddress.IPv4Address(address).is_link_local
+    except ValueError:
+        return False

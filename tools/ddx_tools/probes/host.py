@@ -1,0 +1,163 @@
+"""Probe `host`: one read-only look at a machine. It reads the texts that somebody brought of it."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from ddx_tools.errors import HostError, NotFound
+from ddx_tools.formats.names import shown
+from ddx_tools.hosts.base import Host
+from ddx_tools.machine.findings import machine_findings
+from ddx_tools.machine.texts import fact_rows, goes_on, may_say_something
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows, merge_rows
+
+TEXT = "host_text"
+_HEAD_BYTES = 64 << 10
+"""The beginning of a file tells whether it is a text of a machine: job logs lie beside, gigabytes of them."""
+_PART_BYTES = 8 << 20
+_ALL_BYTES = 64 << 20
+"""Of all long texts together; of those that come later, only the beginnings are read."""
+_FILES_LIMIT = 2_000
+_UNKNOWN_HOST = "unknown"
+_BINARY = re.compile(
+    r"\.(?:bin|bz2|ckpt|distcp|gif|gz|h5|ipynb|jpe?g|mp4|np[yz]|onnx|parquet|pcap|pdf|pickle|pkl|png|pth?|pyc?|safetensors|so"
+    r"|sqlite|svg|tar|whl|xz|zip|zst)$",
+    re.I,
+)
+_WHY = "What it says of the machine is not known."
+
+
+class HostArgs(ProbeArgs):
+    """Arguments of `host`."""
+
+    target: list[str] = Field(
+        default_factory=list,
+        description="Files with outputs of commands (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
+    )
+
+
+def capture(host: Host, args: HostArgs) -> Raw:
+    """Keep the files that hold a text of a machine, told by their content; leave all others alone."""
+    raw = Raw(host.name)
+    paths = [item for item in args.target if not item.isdigit()]
+    if not paths:
+        raw.problems.append(
+            "No file was named. Keep what the commands print, and name the files: "
+            "(df -h /dev/shm; ulimit -l; nvidia-smi; dmesg -T | tail -500) > host.txt; ddx host host.txt"
+        )
+        raw.status = ProbeStatus.NO_DATA
+        return raw
+    files = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
+    files = [file for file in files if file in paths or not _BINARY.search(file)]
+    if len(files) > _FILES_LIMIT:
+        raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
+        raw.status = ProbeStatus.PARTIAL
+    for file in files[:_FILES_LIMIT]:
+        _read(host, raw, file, named=file in paths)
+    raw.searched.append(f"{len(files)} files: {len(raw.of(TEXT))} texts of machines")
+    if not raw.items:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
+
+
+def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
+    try:
+        reply = host.read(path, max_bytes=_HEAD_BYTES)
+        if b"\0" in reply.data[:1024] and not reply.data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return
+        if not may_say_something(reply.data):
+            return
+        parts = [("head" if reply.truncated else "whole", reply)]
+        if reply.truncated and not goes_on(reply.data):
+            return
+        read_so_far = sum(len(item.data) for item in raw.items)
+        if reply.truncated and read_so_far < _ALL_BYTES:
+            whole = host.read(path, max_bytes=_PART_BYTES)
+            parts = [("head" if whole.truncated else "whole", whole)]
+            if whole.truncated:
+                parts.append(("tail", host.read(path, max_bytes=_PART_BYTES, tail=True)))
+                raw.problems.append(f"{shown(path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
+        elif reply.truncated:
+            raw.problems.append(
+                f"{shown(path)}: only its first {_HEAD_BYTES >> 10} KiB were read; name it alone for more."
+            )
+    except NotFound:
+        if named:
+            raw.problems.append(f"{shown(path)}: no such file.")
+        return
+    except HostError as error:
+        raw.failed(shown(path), error, _WHY)
+        return
+    for part, kept in parts:
+        source = kept.source or path
+        # A long text with the marks of one is not read twice to find out that it says nothing.
+        if len(parts) > 1 or fact_rows(kept.data, source, path):
+            raw.items.append(RawItem(TEXT, kept.data, source, {"path": path, "part": part}))
+
+
+def parse(raw: Raw) -> Rows:
+    """Rows of `host_facts`. What neither the text nor the file's name says of the host stays NULL."""
+    host = None if raw.host == _UNKNOWN_HOST else raw.host
+    parts = []
+    for item in raw.of(TEXT):
+        rows = fact_rows(item.data, item.source, item.facts["path"])
+        for row in rows:
+            row["host"] = row["host"] or host
+            # A tail's lines are counted from where it begins: the file's own numbers are not known.
+            row["source_line"] = None if item.facts["part"] == "tail" else row["source_line"]
+        parts.append({"host_facts": rows})
+    return merge_rows(parts)
+
+
+PROBE = Probe(
+    id="host",
+    title="Machines",
+    description="Reads what commands print about a machine, as people paste it: dmesg and journalctl -k (Xid, kills "
+    "for memory, PCIe and network errors), nvidia-smi with -q, topo -m and nvlink, df, free, ulimit, lspci -vvv (ACS), "
+    "ibstat, ibv_devinfo, show_gids, perfquery, ip and ethtool, sacct, scontrol, kubectl describe pod. Several outputs "
+    "may stand in one file; each is told by its content. Says what limits, links, GPUs and the kernel have to report.",
+    args=HostArgs,
+    finding_codes=(
+        "gpu.xid",
+        "gpu.off_bus",
+        "gpu.memory_error",
+        "gpu.nvlink_error",
+        "gpu.throttled",
+        "gpu.topology",
+        "gpu.several_processes",
+        "gpu.memory_unaccounted",
+        "device.unavailable",
+        "startup.versions_differ",
+        "host.pcie_link_narrow",
+        "host.oom_kill",
+        "host.kernel_message",
+        "host.acs_redirects",
+        "host.iommu_on",
+        "host.jobs_failed",
+        "host.out_of_service",
+        "job.scheduler_state",
+        "limits.shm_full",
+        "limits.locked_memory",
+        "limits.resource",
+        "network.link_down",
+        "network.link_errors",
+        "network.packet_loss",
+        "network.rdma_devices",
+        "network.gid_suspect",
+        "network.mtu_differs",
+    ),
+    capture=capture,
+    parse=parse,
+    analyse=machine_findings,
+    table="SELECT host, topic, subject, text, facts, source, source_line FROM host_facts ORDER BY source, source_line",
+    most_rows=60,
+    rest="name fewer files, or ask the evidence store: SELECT * FROM host_facts",
+    examples={
+        "host.txt": "a file into which somebody pasted outputs of df, nvidia-smi, ibstat, dmesg, …",
+        "node1.txt node2.txt": "two machines, to compare their MTU, links and GPUs",
+        "diagnostics/ --json": "all such texts below a directory, as JSON",
+    },
+)
