@@ -253,6 +253,23 @@ def test_a_check_is_asked_only_when_its_condition_holds() -> None:
     assert (asked.question, asked.args) == ("What of ranks 2, 5?", {"ranks": "ranks 2, 5", "looks": 2})
 
 
+def test_a_symptom_that_was_seen_is_asked_about_before_one_that_was_only_told() -> None:
+    crash = HANG | {
+        "id": "crash",
+        "present": [{"all": [{"finding": "user.reported"}]}],
+        "absent": [],
+        "victims": [],
+        "next_check": [{"probe": "ask", "question": "Who ended first?"}],
+    }
+    book = Playbooks([Symptom.model_validate(crash), Symptom.model_validate(HANG)])
+    told = seen("user.reported", attributes={"fact": "crashes", "basis": "user"})
+    both, alone = diagnose([told, WAIT], book, []), diagnose([told], book, [])
+    assert both.next_check is not None
+    assert both.next_check.question == "Where is every rank?"
+    assert alone.next_check is not None
+    assert alone.next_check.question == "Who ended first?"
+
+
 def test_a_leading_cause_asks_its_own_check() -> None:
     found = judged([WAIT, STOPPED], cause("a", "rank.stopped", next_check=[check("sure?", "a")]))
     assert found.next_check is not None

@@ -264,7 +264,8 @@ def _next_check(
     if leading:
         checks = leading.cause.next_check
     else:
-        asked: list[Symptom] = [playbooks.symptoms[s] for s in present] or list(playbooks.symptoms.values())
+        observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
         pages = [check for symptom in asked for check in symptom.next_check if check.when]
         names = {candidate.cause.id for candidate in listed}
         separating = sorted(
@@ -283,6 +284,11 @@ def _next_check(
                 separates=check.separates,
             )
     return None
+
+
+def _only_told(matches: Iterable[Match]) -> bool:
+    """Whether nothing but the user's word speaks for a symptom."""
+    return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
 
 
 def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
