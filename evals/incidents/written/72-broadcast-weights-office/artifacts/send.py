@@ -1,0 +1,6 @@
+dist.init_process_group("nccl", timeout=timedelta(seconds=75))
+flat = torch.empty(6_738_415_616, dtype=torch.float16, device="cuda")
+if dist.get_rank() == 0: load_flat_(flat, args.ckpt)
+dist.barrier()
+t=time.time(); dist.broadcast(flat, src=0); torch.cuda.synchronize()
+print("weights done", time.time()-t)
