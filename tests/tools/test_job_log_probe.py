@@ -22,9 +22,9 @@ from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.logs import capture
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
-from ddx_tools.probes import job_log
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
 from ddx_tools.store import Store
 
@@ -55,7 +55,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "_PART_BYTES", 1 << 20)
+    monkeypatch.setattr(capture, "_PART_BYTES", 1 << 20)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -94,7 +94,7 @@ def test_a_log_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
         stream.seek(5 << 30)
         stream.write(b"\nhf_abcdefghijklmnopqrstuvwxyz0123\nKeyError: at the end\n")
     raw = captured(log)
-    assert sum(len(item.data) for item in raw.items) <= 2 * job_log._PART_BYTES
+    assert sum(len(item.data) for item in raw.items) <= 2 * capture._PART_BYTES
     assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError", "KeyError"]
     assert not any(b"hf_abc" in item.data for item in raw.items)
 
@@ -115,7 +115,7 @@ def test_a_log_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 1\n" + "nothing new\n" * 100_000 + "ValueError: 2\n")
     raw = PROBE.capture(GrowingHost("unknown"), JobLogArgs(target=[str(log)]))
-    assert all(len(item.data) <= job_log._PART_BYTES for item in raw.items)
+    assert all(len(item.data) <= capture._PART_BYTES for item in raw.items)
     found = {(row["kind"], row["code"]) for row in dict(PROBE.parse(raw))["log_events"]}
     assert ("traceback", "KeyError") in found and ("step", None) in found
 
@@ -141,7 +141,7 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
 def test_of_a_long_compressed_log_head_and_tail_are_read_under_their_own_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(job_log, "_PACKED_PART_BYTES", 1 << 20)
+    monkeypatch.setattr(capture, "_PACKED_PART_BYTES", 1 << 20)
     lines = ["ValueError: top\n", *(f"nothing new {number}\n" for number in range(400_000)), "KeyError: end\n"]
     path = tmp_path / f"train.log{suffix}"
     path.write_bytes(PACKERS[suffix]("".join(lines).encode()))

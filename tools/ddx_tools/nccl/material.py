@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound
+from ddx_tools.formats.file_suffixes import NO_LOG, suffix
 from ddx_tools.formats.launchers import Job
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
@@ -33,11 +34,6 @@ _MOST_FILES = 4_000
 _MOST_RAS_BYTES = 64 << 20
 _PURE = 0.9
 """From this share of NCCL's lines on nobody else writes into a file: it is read where it lies."""
-_NOT_A_LOG = re.compile(
-    r"\.(?:bin|bz2|ckpt|csv|distcp|gif|gz|h5|ipynb|jpe?g|mp4|np[yz]|onnx|parquet|pdf|pickle|pkl|png|pth?|pyc?"
-    r"|safetensors|so|sock|svg|tar|toml|whl|xz|ya?ml|zip|zst)$",
-    re.I,
-)
 _WHY = "What NCCL logged there is not known."
 
 
@@ -57,7 +53,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 
 def _files(host: Host, raw: Raw, path: str) -> list[str]:
     try:
-        return [file for file in host.files_below(path) if file == path or not _NOT_A_LOG.search(file)]
+        return [file for file in host.files_below(path) if file == path or suffix(file) not in NO_LOG]
     except HostError as error:
         raw.failed(shown(path), error, _WHY)
         return []

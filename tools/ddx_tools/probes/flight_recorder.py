@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from ddx_tools.alignment.analyse import analyse
-from ddx_tools.alignment.group_table import group_rows
-from ddx_tools.flight_records.endpoints import read_endpoints
-from ddx_tools.flight_records.files import read_paths
-from ddx_tools.flight_records.live import read_job, snapshot_of
-from ddx_tools.flight_records.material import DUMP, PACKED, record_rows
-from ddx_tools.flight_records.perfetto import trace_of
-from ddx_tools.formats.rank_pattern import RankPattern
 from ddx_tools.hosts.base import Host
-from ddx_tools.model import ProbeStatus
-from ddx_tools.probe import Export, Probe, ProbeArgs, Raw
-from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.model import Finding, ProbeStatus
+from ddx_tools.probe import Batches, Export, Probe, ProbeArgs, Raw
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
 
 
 class FlightRecorderArgs(ProbeArgs):
@@ -40,6 +35,14 @@ class FlightRecorderArgs(ProbeArgs):
 
 def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
+    from ddx_tools.flight_records.endpoints import read_endpoints
+    from ddx_tools.flight_records.files import read_paths
+    from ddx_tools.flight_records.live import read_job, snapshot_of
+    from ddx_tools.flight_records.material import DUMP, PACKED
+    from ddx_tools.formats.launchers import find_jobs
+    from ddx_tools.formats.rank_pattern import RankPattern
+    from ddx_tools.job_target import select_job
+
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]
     pids = [item for item in args.target if item.isdigit()]
@@ -55,6 +58,34 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     if not (raw.of(DUMP) or raw.of(PACKED)):
         raw.status = ProbeStatus.NO_DATA
     return raw
+
+
+def parse(raw: Raw) -> Batches:
+    """Rows of all records, as they are decoded."""
+    from ddx_tools.flight_records.material import record_rows
+
+    return record_rows(raw)
+
+
+def analyse(store: Store) -> list[Finding]:
+    """Who never came, who differs, and whom all waiting leads back to."""
+    from ddx_tools.alignment.analyse import analyse as record_findings
+
+    return record_findings(store)
+
+
+def table(store: Store) -> list[dict[str, Any]]:
+    """A row for each process group."""
+    from ddx_tools.alignment.group_table import group_rows
+
+    return group_rows(store)
+
+
+def trace(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
+    """The records as a trace for Perfetto."""
+    from ddx_tools.flight_records.perfetto import trace_of
+
+    return trace_of(store, findings)
 
 
 PROBE: Probe[FlightRecorderArgs] = Probe(
@@ -88,8 +119,8 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "records.left_out",
     ),
     capture=capture,
-    parse=record_rows,
-    table=group_rows,
+    parse=parse,
+    table=table,
     most_rows=40,
     rest="every operation of every group is in the trace that --perfetto writes",
     examples={
@@ -103,7 +134,7 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "perfetto": Export(
             help="Write a trace to this file (.gz: compressed): a track for each rank and process group. "
             "Open it at https://ui.perfetto.dev, which keeps it in your browser.",
-            write=trace_of,
+            write=trace,
         )
     },
     analyse=analyse,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from ddx_tools.errors import HostError, NotFound
+from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import Host
-from ddx_tools.machine.findings import machine_findings
-from ddx_tools.machine.texts import fact_rows, goes_on, may_say_something
-from ddx_tools.model import ProbeStatus
+from ddx_tools.model import Finding, ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows, merge_rows
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
 
 TEXT = "host_text"
 _HEAD_BYTES = 64 << 10
@@ -22,11 +24,6 @@ _ALL_BYTES = 64 << 20
 """Of all long texts together; of those that come later, only the beginnings are read."""
 _FILES_LIMIT = 2_000
 _UNKNOWN_HOST = "unknown"
-_BINARY = re.compile(
-    r"\.(?:bin|bz2|ckpt|distcp|gif|gz|h5|ipynb|jpe?g|mp4|np[yz]|onnx|parquet|pcap|pdf|pickle|pkl|png|pth?|pyc?|safetensors|so"
-    r"|sqlite|svg|tar|whl|xz|zip|zst)$",
-    re.I,
-)
 _WHY = "What it says of the machine is not known."
 
 
@@ -51,7 +48,7 @@ def capture(host: Host, args: HostArgs) -> Raw:
         raw.status = ProbeStatus.NO_DATA
         return raw
     files = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
-    files = [file for file in files if file in paths or not _BINARY.search(file)]
+    files = [file for file in files if file in paths or suffix(file) not in NO_TEXT]
     if len(files) > _FILES_LIMIT:
         raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
         raw.status = ProbeStatus.PARTIAL
@@ -64,6 +61,8 @@ def capture(host: Host, args: HostArgs) -> Raw:
 
 
 def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
+    from ddx_tools.machine.texts import fact_rows, goes_on, may_say_something
+
     try:
         reply = host.read(path, max_bytes=_HEAD_BYTES)
         if b"\0" in reply.data[:1024] and not reply.data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -100,6 +99,8 @@ def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
 
 def parse(raw: Raw) -> Rows:
     """Rows of `host_facts`. What neither the text nor the file's name says of the host stays NULL."""
+    from ddx_tools.machine.texts import fact_rows
+
     host = None if raw.host == _UNKNOWN_HOST else raw.host
     parts = []
     for item in raw.of(TEXT):
@@ -110,6 +111,13 @@ def parse(raw: Raw) -> Rows:
             row["source_line"] = None if item.facts["part"] == "tail" else row["source_line"]
         parts.append({"host_facts": rows})
     return merge_rows(parts)
+
+
+def analyse(store: Store) -> list[Finding]:
+    """What limits, links, GPUs and the kernel have to report."""
+    from ddx_tools.machine.findings import machine_findings
+
+    return machine_findings(store)
 
 
 PROBE = Probe(
@@ -151,7 +159,7 @@ PROBE = Probe(
     ),
     capture=capture,
     parse=parse,
-    analyse=machine_findings,
+    analyse=analyse,
     table="SELECT host, topic, subject, text, facts, source, source_line FROM host_facts ORDER BY source, source_line",
     most_rows=60,
     rest="name fewer files, or ask the evidence store: SELECT * FROM host_facts",

@@ -14,10 +14,7 @@ from pydantic import Field
 from ddx_tools.errors import HostError
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem
-from ddx_tools.probes.jobs import find_jobs, select_job
-from ddx_tools.stacks.items import STACK
-from ddx_tools.stacks.rows import stack_rows
+from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
@@ -33,6 +30,10 @@ class NativeStacksArgs(ProbeArgs):
 
 def capture(host: Host, args: NativeStacksArgs) -> Raw:
     """One deep dump of each rank asked for, one after the other."""
+    from ddx_tools.formats.launchers import find_jobs
+    from ddx_tools.job_target import select_job
+    from ddx_tools.stacks.items import STACK
+
     raw = Raw(host.name)
     job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
     for member in job.live:
@@ -58,6 +59,13 @@ def capture(host: Host, args: NativeStacksArgs) -> Raw:
     return raw
 
 
+def parse(raw: Raw) -> Rows:
+    """Rows of threads and frames; C frames are frames without a Python file."""
+    from ddx_tools.stacks.rows import stack_rows
+
+    return stack_rows(raw)
+
+
 def analyse(store: Store) -> list[Finding]:
     """Nothing beyond the rows: native frames are for reading."""
     return []
@@ -73,7 +81,7 @@ PROBE = Probe(
     args=NativeStacksArgs,
     finding_codes=(),
     capture=capture,
-    parse=stack_rows,  # C frames are frames without a Python file
+    parse=parse,
     analyse=analyse,
     read_only=False,
 )

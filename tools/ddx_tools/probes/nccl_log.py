@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 from ddx_tools.hosts.base import Host
-from ddx_tools.model import ProbeStatus
-from ddx_tools.nccl.analyse import nccl_findings
-from ddx_tools.nccl.material import live_job, material_rows, read_paths
-from ddx_tools.nccl.table import communicator_rows
-from ddx_tools.probe import Probe, ProbeArgs, Raw
-from ddx_tools.probes.jobs import find_jobs, select_job
+from ddx_tools.model import Finding, ProbeStatus
+from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
 
 
 class NcclLogArgs(ProbeArgs):
@@ -19,6 +19,10 @@ class NcclLogArgs(ProbeArgs):
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
     """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
+    from ddx_tools.formats.launchers import find_jobs
+    from ddx_tools.job_target import select_job
+    from ddx_tools.nccl.material import live_job, read_paths
+
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]
     if paths:
@@ -28,6 +32,27 @@ def capture(host: Host, args: NcclLogArgs) -> Raw:
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
+
+
+def parse(raw: Raw) -> Rows:
+    """Rows of all tables whose names begin with `nccl_`."""
+    from ddx_tools.nccl.material import material_rows
+
+    return material_rows(raw)
+
+
+def analyse(store: Store) -> list[Finding]:
+    """Where processes differ, what never completed, and what NCCL warned of."""
+    from ddx_tools.nccl.analyse import nccl_findings
+
+    return nccl_findings(store)
+
+
+def table(store: Store) -> list[dict[str, Any]]:
+    """A row for each communicator and rank."""
+    from ddx_tools.nccl.table import communicator_rows
+
+    return communicator_rows(store)
 
 
 PROBE: Probe[NcclLogArgs] = Probe(
@@ -78,8 +103,8 @@ PROBE: Probe[NcclLogArgs] = Probe(
         "log.signature",
     ),
     capture=capture,
-    parse=material_rows,
-    table=communicator_rows,
+    parse=parse,
+    table=table,
     most_rows=60,
     rest="keep the material (--save BUNDLE) and name fewer files",
     examples={
@@ -88,5 +113,5 @@ PROBE: Probe[NcclLogArgs] = Probe(
         "logs/ ras.txt": "a directory, and what `ncclras -v` printed while the job hung",
         "4242 --json": "a live job: the files that its ranks log to",
     },
-    analyse=nccl_findings,
+    analyse=analyse,
 )

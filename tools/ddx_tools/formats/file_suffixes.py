@@ -1,0 +1,19 @@
+"""Names by which one sees that a file in a training directory is no text about the job; reading it would only cost."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+_DATA = ".bin .ckpt .distcp .h5 .npy .npz .onnx .parquet .pcap .pickle .pkl .pt .pth .safetensors .sqlite"
+_PACKED = ".bz2 .gz .tar .whl .xz .zip .zst"
+_PICTURES = ".gif .jpeg .jpg .mp4 .pdf .png .svg"
+_PROGRAMS = ".ipynb .py .pyc .so"
+_STREAMS = ".pipe .sock"
+
+NO_TEXT = frozenset(f"{_DATA} {_PACKED} {_PICTURES} {_PROGRAMS} {_STREAMS}".split())
+NO_LOG = NO_TEXT | {".csv", ".toml", ".yaml", ".yml"}
+
+
+def suffix(path: str) -> str:
+    """The last suffix of a path, in lower case: `.gz` of `train.log.GZ`; empty if it has none."""
+    return PurePosixPath(path).suffix.lower()

@@ -1,0 +1,153 @@
+"""Which jobs there are, and which of their ranks are gone, held or not to be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.store import Store
+
+
+def job_findings(store: Store) -> list[Finding]:
+    """Findings about the rows of `ranks`, job by job."""
+    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
+    findings: list[Finding] = []
+    for key in dict.fromkeys((row["host"], row["job"]) for row in rows):
+        members = [row for row in rows if (row["host"], row["job"]) == key]
+        findings += [_found(members), *_gone(members), *_unreadable(members), *_held(members)]
+    return findings
+
+
+def _found(members: list[dict[str, Any]]) -> Finding:
+    first = members[0]
+    roles = Counter(row["role"] for row in members)
+    ranks = [row for row in members if row["role"] == "rank"]
+    size = first["world_size"]
+    if ranks:
+        seen = f"{len(ranks)} of {size} ranks run here" if size else f"{len(ranks)} rank processes run here"
+        seen += "" if size else "; nothing outside of them says the world size"
+    elif roles["unreadable"]:
+        seen = "its ranks cannot be read by this user"
+    else:
+        seen = "no rank has a process (not started yet, or all ended)"
+    return Finding(
+        code="job.found",
+        severity=Severity.INFO,
+        ranks=_numbers(ranks),
+        hosts=[first["host"]],
+        summary=f"{first['launcher']} job on {first['host']}: {seen}.",
+        evidence=[_evidence(row) for row in (ranks or members)[:8]],
+        attributes={
+            "job": first["job"],
+            "launcher": first["launcher"],
+            "world_size": size,
+            "master": first["master"],
+            "processes": dict(sorted(roles.items())),
+            "run_dir": next((row["run_dir"] for row in members if row["run_dir"]), None),
+            "basis": "processes",
+        },
+    )
+
+
+def _gone(members: list[dict[str, Any]]) -> list[Finding]:
+    gone = [row for row in members if row["role"] == "gone"]
+    if not gone:
+        return []
+    ranks, pids = _numbers(gone), [row["pid"] for row in gone if row["pid"]]
+    host = gone[0]["host"]
+    who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
+    dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not asked for it yet" if pids else ""
+    verb = "has" if len(ranks or pids) == 1 else "have"
+    return [
+        Finding(
+            code="rank.process_gone",
+            severity=Severity.FAILURE,
+            ranks=ranks,
+            hosts=[host],
+            summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
+            evidence=[_evidence(row) for row in gone[:8]],
+            attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
+        )
+    ]
+
+
+def _unreadable(members: list[dict[str, Any]]) -> list[Finding]:
+    unreadable = [row for row in members if row["role"] == "unreadable"]
+    if not unreadable:
+        return []
+    ranks, pids = _numbers(unreadable), [row["pid"] for row in unreadable if row["pid"]]
+    who = rank_list(ranks) if ranks else "processes that may be ranks"
+    listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
+    remedy = f"Run ddx as the owner of the job, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
+    return [
+        Finding(
+            code="rank.unreadable",
+            severity=Severity.WARNING,
+            ranks=ranks,
+            hosts=[unreadable[0]["host"]],
+            summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
+            evidence=[_evidence(row) for row in unreadable[:8]],
+            attributes={
+                "job": unreadable[0]["job"],
+                "reason": "not_permitted",
+                "remedy": remedy,
+                "pids": pids,
+                "basis": "processes",
+            },
+        )
+    ]
+
+
+_HELD = {
+    "T": ("rank.stopped", "is stopped by a signal (state T): it does nothing until it gets SIGCONT"),
+    "t": ("rank.stopped", "is held by a debugger or tracer (state t)"),
+    "D": (
+        "rank.uninterruptible",
+        "sits in an uninterruptible kernel call (state D), usually storage or a driver",
+    ),
+}
+
+
+def _held(members: list[dict[str, Any]]) -> list[Finding]:
+    """Ranks that the kernel does not let run."""
+    findings = []
+    for row in members:
+        if row["role"] not in ("rank", "unreadable") or row["state"] not in _HELD:
+            continue
+        code, what = _HELD[row["state"]]
+        who = "A process" if row["rank"] is None else f"Rank {row['rank']}"
+        findings.append(
+            Finding(
+                code=code,
+                severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
+                ranks=_numbers([row]),
+                hosts=[row["host"]],
+                summary=f"{who} (pid {row['pid']}) {what}.",
+                evidence=[_evidence(row)],
+                attributes={
+                    "job": row["job"],
+                    "pid": row["pid"],
+                    "state": row["state"],
+                    "basis": "processes",
+                },
+            )
+        )
+    return findings
+
+
+def _numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted({row["rank"] for row in rows if row["rank"] is not None})
+
+
+def _evidence(row: dict[str, Any]) -> Evidence:
+    if row["pid"] is None:
+        return Evidence(source=row["source"] or "table:ranks", quote=f"no process with RANK={row['rank']}")
+    return Evidence(
+        source=row["source"] or f"ranks:{row['pid']}",
+        quote=f"pid {row['pid']} state {row['state'] or '?'} {(row['command'] or '')[:120]}".rstrip(),
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

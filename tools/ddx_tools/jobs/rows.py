@@ -1,0 +1,104 @@
+"""From a process table to rows of `ranks`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.launcher_knowledge import launcher_knowledge
+from ddx_tools.formats.launchers import Job, Member, find_jobs
+from ddx_tools.hosts.base import Host
+from ddx_tools.job_target import select_job
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Raw, RawItem, Rows
+
+_COMMAND_CHARS = 300
+
+
+def capture_processes(host: Host, target: Sequence[str]) -> Raw:
+    """The process table of a host, and which job of it is meant: all, if the target is empty."""
+    raw = Raw(host.name)
+    reply = host.processes()
+    snapshot = _decoded(reply.data)
+    jobs = find_jobs(snapshot)
+    pids = [text for text in target if text.isdigit()]
+    chosen = select_job(jobs, pids).id if pids else None
+    raw.items.append(RawItem("processes", reply.data, reply.source, {"job": chosen}))
+    seen = snapshot["processes"]
+    unreadable = sum(1 for row in seen if not row.get("readable") and row.get("state") != "Z")
+    raw.searched.append(f"{len(seen)} Python and launcher processes on {host.name}, {unreadable} of them not readable")
+    if not jobs:
+        raw.status = ProbeStatus.NO_DATA
+        if unreadable:
+            raw.problems.append(
+                f"{unreadable} Python processes on {host.name} belong to somebody else and could not be read. "
+                "If the job is among them: run ddx as its owner, or with sudo."
+            )
+    return raw
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        snapshot = json.loads(data)
+    except ValueError as error:
+        raise UnreadableInput(f"the process snapshot is not JSON: {error}") from error
+    if not isinstance(snapshot, dict):
+        raise UnreadableInput("the process snapshot is not a JSON object")
+    return snapshot
+
+
+def rank_rows(raw: Raw) -> Rows:
+    """Rows of `ranks`: a row for each process of a job, and for each rank that has none."""
+    rows: list[dict[str, Any]] = []
+    for item in raw.of("processes"):
+        snapshot = _decoded(item.data)
+        for job in find_jobs(snapshot):
+            if item.facts.get("job") in (None, job.id):
+                rows += [_row(raw.host, job, member, snapshot, item.source) for member in job.members]
+    return {"ranks": rows}
+
+
+def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], source: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "host": host,
+        "job": job.id,
+        "role": member.role,
+        "rank": member.rank,
+        "local_rank": member.local_rank,
+        "world_size": job.world_size,
+        "launcher": job.launcher,
+        "master": job.master,
+        "source": source,
+    }
+    process = member.process
+    if process is None:
+        return row
+    seen = process.row
+    wall_s = _difference(snapshot.get("now"), seen.get("create_time"))
+    cpu_s = _sum(seen.get("cpu_user_s"), seen.get("cpu_system_s"))
+    fds = seen.get("fds") or {}
+    return row | {
+        "pid": process.pid,
+        "ppid": process.ppid,
+        "state": process.state,
+        "cpu_percent": round(100 * cpu_s / wall_s, 1) if cpu_s is not None and wall_s else None,
+        "wall_s": wall_s,
+        "rss_bytes": seen.get("rss_bytes"),
+        "command": process.command[:_COMMAND_CHARS],
+        "cwd": seen.get("cwd"),
+        "stdout": fds.get("1"),
+        "stderr": fds.get("2"),
+        "run_dir": process.env.get("DDX_RUN_DIR"),
+        "python": process.exe or None,
+        "debug": json.dumps(launcher_knowledge().debug_settings(process.env), sort_keys=True),
+    }
+
+
+def _difference(later: float | None, earlier: float | None) -> float | None:
+    return None if later is None or earlier is None else round(max(0.0, later - earlier), 3)
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second

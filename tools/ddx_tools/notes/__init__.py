@@ -1,0 +1,1 @@
+"""What people write about a job: which files are notes, and what they report."""

@@ -1,0 +1,204 @@
+"""Looking at every rank of a live job, once or several times; or at the dumps that somebody brought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ddx_tools.errors import HostError, UnreadableInput
+from ddx_tools.formats.frame_classes import KernelView, frame_rules
+from ddx_tools.formats.launchers import Member, find_jobs
+from ddx_tools.formats.pyspy_json import Frame, ThreadStack, parse_pyspy
+from ddx_tools.hosts.base import Host
+from ddx_tools.job_target import select_job
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.stacks.brought import read_dump, read_paths
+from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.rows import KernelReading, Readings, kernel_readings, readings_by_look
+
+_PARALLEL = 8
+_DUMP_DEADLINE_S = 8.0
+_SOURCE_LIMIT_FILES = 40
+_SOURCE_LIMIT_BYTES = 512 << 10
+_SHORTEST_PAUSE_S = 0.3
+_END_BYTES = 2048
+_STOPPED_STATES = frozenset("TtD")
+
+
+@dataclass
+class _Process:
+    """A process to look at, and the threads that its last dump showed."""
+
+    pid: int
+    rank: int | None
+    role: str
+    tids: tuple[int, ...] = ()
+
+
+def capture_stacks(
+    host: Host, target: Sequence[str], *, looks: int = 1, apart_s: float = 0.7, confirm_s: float = 0.0
+) -> Raw:
+    """Dump all ranks in parallel, once or several times; one that fails does not stop the others.
+
+    With paths as target nothing is attached to: the dumps among these files are read.
+    """
+    raw = Raw(host.name)
+    paths = [item for item in target if not item.isdigit()]
+    if paths:
+        read_paths(host, raw, paths)
+        _read_sources(host, raw)
+        raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
+        return raw
+    job = select_job(find_jobs(json.loads(host.processes().data)), target)
+    ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
+    raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
+    outputs = _outputs(job.live) if looks > 1 else []
+    _look(host, raw, ranks, 1)
+    _read_ends(host, raw, outputs)
+    watched = [*ranks, *_workers_of_interest(raw, job.members)]
+    if len(watched) > len(ranks):
+        _look(host, raw, watched[len(ranks) :], 1)
+    if looks > 1:
+        host.pause(apart_s)
+        _look(host, raw, watched, 2)
+        short_s = _short_of(raw, confirm_s)
+        if short_s is not None:
+            host.pause(max(short_s, _SHORTEST_PAUSE_S))
+            _look(host, raw, watched, 3)
+    _read_ends(host, raw, outputs)
+    _read_sources(host, raw)
+    return raw
+
+
+def _outputs(members: Iterable[Member]) -> list[str]:
+    """The regular files that ranks print to."""
+    targets = ((m.process.row.get("fds") or {}).get("1") for m in members if m.process)
+    return list(dict.fromkeys(t for t in targets if t and t.startswith("/") and not t.startswith("/dev/")))
+
+
+def _read_ends(host: Host, raw: Raw, outputs: Iterable[str]) -> None:
+    """The end of each output file; compared between two looks it shows whether the job prints."""
+    for path in outputs:
+        try:
+            end = host.read(path, max_bytes=_END_BYTES, tail=True)
+        except HostError:
+            continue  # a log that cannot be read only leaves the question open
+        raw.items.append(RawItem(OUTPUT, end.data, end.source, {"path": path}))
+
+
+def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
+    """One look: what the kernel says before the dump, the dump, what the kernel says after it.
+
+    A dump pauses the process, which counts as having run; so movement is measured between the reading after
+    one dump and the reading before the next, when nothing of ours touches the threads.
+    """
+    taken_s = host.now()
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        for items, failure in pool.map(lambda process: _look_at(host, process, look, taken_s), processes):
+            raw.items.extend(items)
+            if failure:
+                process, error = failure
+                what = f"rank {process.rank} (pid {process.pid})"
+                raw.failed(what, error, "nobody knows what this rank is doing")
+                if look == 1 and process.role == "rank":
+                    facts = {"rank": process.rank, "pid": process.pid, "reason": error.message, "remedy": error.help}
+                    raw.items.append(RawItem(UNREAD, b"", "", facts))
+
+
+def _look_at(
+    host: Host, process: _Process, look: int, taken_s: float
+) -> tuple[list[RawItem], tuple[_Process, HostError] | None]:
+    facts = {"pid": process.pid, "rank": process.rank, "role": process.role, "look": look}
+    items: list[RawItem] = []
+    try:
+        before = host.threads(process.pid, process.tids or (process.pid,))
+        items.append(RawItem(THREADS, before.data, before.source, {**facts, "phase": BEFORE}))
+        states = {reading.state for reading in kernel_readings(before.data).values()}
+        blocking = not states & _STOPPED_STATES
+        dump = host.stack(process.pid, blocking=blocking, timeout_s=_DUMP_DEADLINE_S)
+        process.tids = tuple(sorted(thread.tid for thread in parse_pyspy(dump.data)))
+        items.append(RawItem(STACK, dump.data, dump.source, {**facts, "taken_s": taken_s}))
+        after = host.threads(process.pid, process.tids)
+        items.append(RawItem(THREADS, after.data, after.source, {**facts, "phase": AFTER}))
+    except HostError as error:
+        return items, (process, error)
+    except UnreadableInput as error:
+        return items, (process, HostError(error.message, error.help))
+    return items, None
+
+
+def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
+    for item in raw.of(STACK):
+        if item.facts["look"] == look and item.facts["role"] == "rank":
+            yield from ((item, thread) for thread in parse_pyspy(item.data) if thread.is_main)
+
+
+def _activity(readings: Readings, item: RawItem, thread: ThreadStack) -> str:
+    """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
+    reading = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid))
+    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else None
+    return frame_rules().activity(thread.frames, thread.running, None, kernel).name
+
+
+def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
+    """Worker processes of the ranks that wait for their data loader: only there they decide."""
+    readings = readings_by_look(raw)
+    hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(readings, i, thread) == "data_wait"}
+    workers = [m for m in members if m.role == "dataloader_worker" and m.rank in hungry]
+    return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
+
+
+def _short_of(raw: Raw, confirm_s: float) -> float | None:
+    """How many seconds are still to pass until every waiting rank has stood still for `confirm_s`.
+
+    None if there is nothing to confirm: no rank waits, one of them moved, or all have waited long enough.
+    """
+    rules, readings = frame_rules(), readings_by_look(raw)
+    waited: list[float] = []
+    for item, thread in _main_threads(raw, 2):
+        pid, tid = item.facts["pid"], thread.tid
+        activity = _activity(readings, item, thread)
+        if activity not in rules.waits_for_peers:
+            continue
+        then, now = readings.get((pid, 1, AFTER, tid)), readings.get((pid, 2, BEFORE, tid))
+        if then and now and _got_on(rules.progress_shows_in(activity, now.wchan, thread.running), then, now):
+            return None
+        first = readings.get((pid, 1, BEFORE, tid))
+        before_s = (first.blocked_s if first else None) or 0.0
+        waited.append(before_s + item.facts["taken_s"] - _taken_s(raw, pid, 1))
+    return confirm_s - min(waited) if waited and min(waited) < confirm_s else None
+
+
+def _got_on(shows_in: str, then: KernelReading, now: KernelReading) -> bool:
+    if shows_in == "switched":
+        return bool(now.switched_since(then))
+    return shows_in == "ran" and bool(now.ran_since(then))
+
+
+def _taken_s(raw: Raw, pid: int, look: int) -> float:
+    taken = (i.facts["taken_s"] for i in raw.of(STACK) if i.facts["pid"] == pid and i.facts["look"] == look)
+    return float(next(taken, 0.0))
+
+
+def _is_source(frame: Frame) -> bool:
+    return frame.file.startswith("/") and frame.file.endswith(".py") and frame_rules().wants_source(frame)
+
+
+def _read_sources(host: Host, raw: Raw) -> None:
+    """The program texts behind the frames, each once.
+
+    A frame names whatever file the job says; only Python source is read, so that no frame makes us keep a secret.
+    """
+    files: dict[str, None] = {}
+    for item in raw.of(STACK):
+        for thread in read_dump(item.data):
+            files.update(dict.fromkeys(frame.file for frame in thread.frames if _is_source(frame)))
+    for file in list(files)[:_SOURCE_LIMIT_FILES]:
+        try:
+            text = host.read(file, max_bytes=_SOURCE_LIMIT_BYTES)
+        except HostError:
+            continue  # a frame without text is still a frame: file and line are known
+        raw.items.append(RawItem(SOURCE, text.data, text.source, {"file": file}))
