@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats import fr_pickle
-from ddx_tools.formats.fr_entries import INTEGERS, KINDS
+from ddx_tools.formats.fr_entries import KINDS, NUMERIC
 
 REAL = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()
 
@@ -61,7 +61,7 @@ def with_persistent_id() -> bytes:
 
 def read_both_ways(data: bytes) -> None:
     """What is no record has to be refused, in words."""
-    for read in (fr_pickle.load, lambda data: fr_pickle.scan(data, KINDS, INTEGERS)):
+    for read in (fr_pickle.load, lambda data: fr_pickle.scan(data, KINDS, NUMERIC)):
         try:
             read(data)
         except UnreadableInput as error:
@@ -118,7 +118,7 @@ def test_a_pickle_that_calls_something_runs_nothing(hostile: Any, protocol: int)
     with pytest.raises(UnreadableInput):
         fr_pickle.load(data)
     with pytest.raises(UnreadableInput):
-        fr_pickle.scan(data, KINDS, INTEGERS)
+        fr_pickle.scan(data, KINDS, NUMERIC)
     assert MARKER == []
 
 
@@ -232,9 +232,9 @@ def test_operations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_entries_are_counted_however_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fr_pickle, "MAX_ENTRIES", 100)
-    assert fr_pickle.scan(as_torch(*[entry()] * 100), KINDS, INTEGERS).templates[0].rows
+    assert fr_pickle.scan(as_torch(*[entry()] * 100), KINDS, NUMERIC).templates[0].count
     with pytest.raises(UnreadableInput, match="more than 100 entries"):
-        fr_pickle.scan(as_torch(*[entry()] * 102), KINDS, INTEGERS)
+        fr_pickle.scan(as_torch(*[entry()] * 102), KINDS, NUMERIC)
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_entries_are_counted_however_they_are_read(monkeypatch: pytest.MonkeyPat
 def test_every_truncation_of_a_real_record_is_named() -> None:
     for length in range(len(REAL)):
         with pytest.raises(UnreadableInput):
-            fr_pickle.scan(REAL[:length], KINDS, INTEGERS)
+            fr_pickle.scan(REAL[:length], KINDS, NUMERIC)
 
 
 @given(st.binary(max_size=400))

@@ -21,7 +21,7 @@ from ddx_evals.simulator.torch_pickle import Frame
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats import fr_pickle
 from ddx_tools.formats.fr_dump import read_dump
-from ddx_tools.formats.fr_entries import INTEGERS, KINDS
+from ddx_tools.formats.fr_entries import KINDS, NUMERIC
 from ddx_tools.store import Store
 
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
@@ -29,7 +29,7 @@ CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
 
 def by_templates(data: bytes) -> int:
     """How many entries templates read."""
-    return sum(len(template.rows) for template in fr_pickle.scan(data, KINDS, INTEGERS).templates)
+    return sum(template.count for template in fr_pickle.scan(data, KINDS, NUMERIC).templates)
 
 
 def same_both_ways(data: bytes) -> None:

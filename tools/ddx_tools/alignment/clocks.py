@@ -61,9 +61,9 @@ WITH moments AS (
     ) USING (group_id)
     WHERE together AND done AND seq > last - {_COLLECTIVES} GROUP BY group_id, seq, rank
 ), compared AS (
-    SELECT group_id, rank, moment - median(moment) OVER (PARTITION BY group_id, seq) AS residual,
-        min(called) OVER (PARTITION BY group_id, seq) = max(called) OVER (PARTITION BY group_id, seq) AS alike
-    FROM moments
+    SELECT group_id, seq, median(moment) AS middle, min(called) = max(called) AS alike
+    FROM moments GROUP BY group_id, seq
 )
-SELECT group_id, rank, median(residual) FILTER (alike) AS residual FROM compared GROUP BY group_id, rank
+SELECT group_id, rank, median(moment - middle) FILTER (alike) AS residual
+FROM moments JOIN compared USING (group_id, seq) GROUP BY group_id, rank
 """

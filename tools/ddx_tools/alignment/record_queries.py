@@ -1,4 +1,10 @@
-"""How far ranks came in their groups, and what they are stuck in: queries over the views of `selection`."""
+"""How far ranks came in their groups, and what they are stuck in: tables and queries over the views of `selection`.
+
+positions         the first and the last collective of each rank and group, and the last finished ones
+pending           the oldest one that each rank has not finished
+
+As tables, since several queries need them and millions of entries are behind each.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +14,29 @@ SELECT * FROM recorded_numbers JOIN rules USING (call) ANTI JOIN batches USING (
 WHERE NOT is_p2p AND seq IS NOT NULL
 """
 
-POSITIONS = f"""
+MAKE_POSITIONS = f"""
+CREATE OR REPLACE TEMP TABLE positions AS
 SELECT group_id, rank, min(seq) AS first_seq, max(seq) AS last_seq, max(seq) FILTER (done) AS last_done,
     max(seq) FILTER (done AND together) AS last_done_together
 FROM ({_COLLECTIVES}) GROUP BY group_id, rank
 """
 
 # An operation may be marked late (Gloo's `retired`): what lies before a finished one of the group is finished.
-_PENDING = f"""
+MAKE_PENDING = f"""
+CREATE OR REPLACE TEMP TABLE pending AS
 SELECT r.group_id, r.rank, min(r.seq) AS seq
-FROM ({_COLLECTIVES}) r JOIN ({POSITIONS}) p ON p.group_id = r.group_id AND p.rank = r.rank
+FROM ({_COLLECTIVES}) r JOIN positions p ON p.group_id = r.group_id AND p.rank = r.rank
 WHERE NOT r.done AND r.seq > coalesce(p.last_done, -1) GROUP BY r.group_id, r.rank
 """
 
-OLDEST_PENDING = f"""
-SELECT e.* FROM recorded e JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
+OLDEST_PENDING = """
+SELECT e.* FROM recorded e JOIN pending p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
 ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
 WHERE NOT e.is_p2p ORDER BY e.group_id, e.rank, e.op = 'coalesced' DESC, e.record_id
 """
 
-SAME_NUMBERS = f"""
-SELECT e.* FROM recorded e SEMI JOIN ({_PENDING}) p ON e.group_id = p.group_id AND e.seq = p.seq
+SAME_NUMBERS = """
+SELECT e.* FROM recorded e SEMI JOIN pending p ON e.group_id = p.group_id AND e.seq = p.seq
 ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
 WHERE NOT e.is_p2p ORDER BY e.group_id, e.seq, e.rank, e.record_id
 """

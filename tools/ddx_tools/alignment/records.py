@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from ddx_tools.alignment import selection
 from ddx_tools.alignment.clocks import clock_offsets
-from ddx_tools.alignment.comparable import Rules
+from ddx_tools.alignment.comparable import Rules, completes_together
 from ddx_tools.alignment.rank_records import rank_records
-from ddx_tools.alignment.record_queries import OLDEST_PENDING, POSITIONS, SAME_NUMBERS
+from ddx_tools.alignment.record_queries import MAKE_PENDING, MAKE_POSITIONS, OLDEST_PENDING, SAME_NUMBERS
 from ddx_tools.alignment.transfers import make_batches
 from ddx_tools.model import Evidence, Location
 from ddx_tools.store import Store
@@ -170,6 +170,7 @@ class Records:
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()
         self._load_pending()
+        self._infer_finished()
         self.clock_offsets_s = clock_offsets(store)
 
     def true_ns(self, rank: int, time_ns: int) -> int:
@@ -217,7 +218,8 @@ class Records:
                 "GROUP BY group_id, rank"
             )
         }
-        recorded = {(row["group_id"], row["rank"]): row for row in self.query(POSITIONS)}
+        self.execute(MAKE_POSITIONS)
+        recorded = {(row["group_id"], row["rank"]): row for row in self.query("SELECT * FROM positions")}
         for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
             counted: Mapping[str, Any] = counters.get((group_id, rank), {})
             seen: Mapping[str, Any] = recorded.get((group_id, rank), {})
@@ -235,6 +237,7 @@ class Records:
 
     def _load_pending(self) -> None:
         """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
+        self.execute(MAKE_PENDING)
         oldest = self.query(OLDEST_PENDING)
         for row in oldest:
             self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)
@@ -244,6 +247,24 @@ class Records:
         for row in self.query(SAME_NUMBERS):
             together = self.groups[row["group_id"]].at[row["seq"]]
             _take(together, _entry(row))
+
+    def _infer_finished(self) -> None:
+        """What dumps of active work alone leave out: a rank has finished what lies before its first entry in a group.
+
+        Nothing says what it called there, so it counts only if others are still in it, in an operation that nobody
+        finishes before all entered.
+        """
+        if not any(record.only_active for record in self.ranks.values()):
+            return
+        for group in self.groups.values():
+            needs_all = [seq for seq, by in group.at.items() if any(completes_together(e.op) for e in by.values())]
+            for rank, position in group.positions.items():
+                first = position.first_recorded
+                if first is None and position.enqueued is not None:
+                    first = position.enqueued + 1
+                if first is not None and self.ranks[rank].only_active:
+                    done = max((seq for seq in needs_all if seq < first), default=None)
+                    group.positions[rank] = replace(position, last_done_together=done)
 
 
 def _by_rank(entries: Iterable[Entry]) -> dict[int, Entry]:

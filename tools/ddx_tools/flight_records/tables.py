@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.formats.call_sites import call_site
+from ddx_tools.formats.fr_calls import Call
 from ddx_tools.formats.fr_dump import FrDump, GroupStatus
-from ddx_tools.formats.fr_entries import EntryColumns
+from ddx_tools.formats.fr_entries import EntryColumns, Frame
 from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
 from ddx_tools.schema import arrow_table
 
@@ -140,8 +141,8 @@ class RecordTables:
         import pyarrow.compute as pc
 
         columns = dump.entries
-        calls = [self._call(asdict(call)) for call in columns.calls]
-        sites = [self._site(call_site(frames)) for frames in columns.sites]
+        calls = [self._call(call) for call in columns.calls]
+        sites = [self._site(frames) for frames in columns.sites]
         progress = [columns.progresses[kind.progress] for kind in columns.kinds]
 
         def of_kind(values: list[Any], arrow_type: Any) -> Any:
@@ -166,17 +167,32 @@ class RecordTables:
             }
         )
 
-    def _call(self, row: dict[str, Any]) -> int:
-        number = identity(*row.values())
-        self.calls.setdefault(number, {"call": number, **row})
-        return number
+    def _call(self, call: Call) -> int:
+        row = _call_row(call)
+        self.calls.setdefault(row["call"], row)
+        return int(row["call"])
 
-    def _site(self, row: dict[str, Any] | None) -> int | None:
+    def _site(self, frames: tuple[Frame, ...]) -> int | None:
+        row = _site_row(frames)
         if row is None:
             return None
-        number = identity(row["path"])
-        self.sites.setdefault(number, {"site": number, **row})
-        return number
+        self.sites.setdefault(row["site"], row)
+        return int(row["site"])
+
+
+# Every rank of a job brings the same calls and call paths again.
+
+
+@lru_cache(16_384)
+def _call_row(call: Call) -> dict[str, Any]:
+    row = asdict(call)
+    return {"call": identity(*row.values()), **row}
+
+
+@lru_cache(16_384)
+def _site_row(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
+    row = call_site(frames)
+    return None if row is None else {"site": identity(row["path"]), **row}
 
 
 def _groups_with_p2p(columns: EntryColumns) -> set[int]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats import fr_pickle
-from ddx_tools.formats.fr_entries import INTEGERS, KINDS, EntryColumns, EntryReader, integer, text
+from ddx_tools.formats.fr_calls import integer, text
+from ddx_tools.formats.fr_entries import KINDS, NUMERIC, EntryColumns, EntryReader
 
 _MAX_GROUPS = 100_000
 _MAX_MEMBER_CHARACTERS = 8 << 20
@@ -85,7 +86,7 @@ def read_dump(data: bytes) -> FrDump:
         raise UnreadableInput("the file is empty (0 bytes): the process died before it wrote its record", _HELP)
     reader = EntryReader()
     if data[:1] == b"\x80":
-        scanned = fr_pickle.scan(data, KINDS, INTEGERS)
+        scanned = fr_pickle.scan(data, KINDS, NUMERIC)
         top = _checked(scanned.value)
         reader.add(_entries(top))
         reader.add_scanned(scanned)

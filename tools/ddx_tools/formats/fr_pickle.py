@@ -4,20 +4,22 @@ Flight records are pickles (torch/csrc/jit/serialization/pickler.cpp, protocol 2
 is an interpreter of the few opcodes that plain data needs; whatever else a file holds is refused by name.
 
 Interpreting every opcode would take too long for thousands of ranks, so entries are read by templates
-(fr_templates.py) where they can be. Where an entry does not match, it brings a new string, mostly in its call path,
-which comes first: that is interpreted, and the rest matched again.
+(fr_templates.py) where they can be, and by what templates have read before (fr_stencils.py). Where an entry does not
+match, it brings a new string, mostly in its call path, which comes first: that is interpreted, and the rest matched
+again.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NoReturn
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.fr_templates import Template, template_of
+from ddx_tools.formats.fr_stencils import StencilReader
+from ddx_tools.formats.fr_templates import template_of
 
 MAX_BYTES = 64 << 20
 """Largest pickle that is read. 2,000 entries with 20 frames each are under 1 MiB."""
@@ -59,7 +61,7 @@ class Scanned:
     """A pickle's value, and the entries that templates have read: `READ` stands for them in the value."""
 
     value: Any
-    templates: tuple[Template, ...]
+    templates: tuple[StencilReader, ...]
     decode: Callable[[bytes], list[Any]]
     """The values that the raw bytes of a column stand for, one for each of its keys."""
 
@@ -70,16 +72,16 @@ def load(data: bytes) -> Any:
     Raises `UnreadableInput` for anything else: other opcodes, truncation, limits exceeded. Runs no code of
     the pickle, whatever it holds.
     """
-    return _Interpreter(data, {}, ()).run()
+    return _Interpreter(data, {}, {}).run()
 
 
-def scan(data: bytes, kinds: Mapping[str, str], integers: Collection[str]) -> Scanned:
+def scan(data: bytes, kinds: Mapping[str, str], numbers: Mapping[str, tuple[type, ...]]) -> Scanned:
     """The value of a pickled dump, its entries read by templates where they fit. Raises as `load` does.
 
     `kinds`: for each key of an entry that is wanted, a name for the column; neighbouring keys of one name share it.
-    `integers`: the columns of which templates read integers and None only.
+    `numbers`: the columns that hold numbers of their own in each entry, and the types that templates read there.
     """
-    interpreter = _Interpreter(data, kinds, integers)
+    interpreter = _Interpreter(data, kinds, numbers)
     value = interpreter.run()
     # Else an entry was read and then thrown away: no recorder writes that, and nobody knows what it would mean.
     entries = value.get("entries") if type(value) is dict else None
@@ -91,7 +93,7 @@ def scan(data: bytes, kinds: Mapping[str, str], integers: Collection[str]) -> Sc
 class _Interpreter:
     """The pickle machine: a stack, marks on it, and the memo."""
 
-    def __init__(self, data: bytes, kinds: Mapping[str, str], integers: Collection[str]) -> None:
+    def __init__(self, data: bytes, kinds: Mapping[str, str], numbers: Mapping[str, tuple[type, ...]]) -> None:
         size = len(data)
         if size > MAX_BYTES:
             raise UnreadableInput(f"a pickle of {size} bytes is larger than the {MAX_BYTES} that are read")
@@ -99,10 +101,10 @@ class _Interpreter:
             raise UnreadableInput("not a pickle of protocol 2 or later")
         if data[1] not in (2, 3, 4, 5):
             raise UnreadableInput(f"unknown pickle protocol {data[1]}")
-        self.templates: list[Template] = []
+        self.templates: list[StencilReader] = []
         self._data = data
         self._kinds = kinds
-        self._integers = integers
+        self._numbers = numbers
         self._memo: list[Any] = []
         self._interpreted: dict[bytes, Any] = {}
         self._lessons = _MAX_LESSONS if kinds else 0
@@ -110,7 +112,7 @@ class _Interpreter:
     @property
     def rows(self) -> int:
         """How many entries templates have read."""
-        return sum(len(template.rows) for template in self.templates)
+        return sum(template.count for template in self.templates)
 
     def run(self) -> Any:
         """The value of the whole pickle."""
@@ -150,14 +152,45 @@ class _Interpreter:
             if opcode == 0x68:  # h BINGET
                 push(memo[data[position]])
                 position += 1
+            elif opcode == 0x58:  # X BINUNICODE
+                size = _U32(data, position)[0]
+                position += 4 + size
+                push(_text(data, position - size, position))
+                # torch numbers each string at once.
+                if data[position] == 0x72 and _U32(data, position + 1)[0] == len(memo):
+                    memo.append(stack[-1])
+                    position += 5
             elif opcode == 0x6A:  # j LONG_BINGET
                 push(memo[_U32(data, position)[0]])
                 position += 4
+            elif opcode == 0x28:  # ( MARK
+                marks.append(len(stack))
+            elif opcode == 0x7D:  # } EMPTY_DICT
+                if len(marks) == 2 and self.templates and _in_entries(stack, marks):
+                    after = self._match(data, position - 1, stack)
+                    if after >= position:
+                        position = after
+                        continue
+                push({})
+            elif opcode == 0x72:  # r LONG_BINPUT
+                _put(memo, _U32(data, position)[0], stack[-1])
+                position += 4
+            elif opcode == 0x75:  # u SETITEMS
+                start = marks.pop()
+                items = stack[start:]
+                del stack[start:]
+                _fill(_dict(stack), items)
+                if len(marks) == 2 and self._lessons and _in_entries(stack, marks):
+                    self._learn(stack[-1])
             elif opcode == 0x4B:  # K BININT1
                 push(data[position])
                 position += 1
-            elif opcode == 0x28:  # ( MARK
-                marks.append(len(stack))
+            elif opcode == 0x4D:  # M BININT2
+                push(_U16(data, position)[0])
+                position += 2
+            elif opcode == 0x71:  # q BINPUT
+                _put(memo, data[position], stack[-1])
+                position += 1
             elif opcode == 0x5D:  # ] EMPTY_LIST
                 push([])
             elif opcode == 0x65:  # e APPENDS
@@ -170,30 +203,6 @@ class _Interpreter:
                     if after >= position:
                         position = after
                         stack[marks.pop() - 1 :] = [READ]
-            elif opcode == 0x58:  # X BINUNICODE
-                size = _U32(data, position)[0]
-                position += 4 + size
-                push(_text(data, position - size, position))
-            elif opcode == 0x71:  # q BINPUT
-                _put(memo, data[position], stack[-1])
-                position += 1
-            elif opcode == 0x72:  # r LONG_BINPUT
-                _put(memo, _U32(data, position)[0], stack[-1])
-                position += 4
-            elif opcode == 0x7D:  # } EMPTY_DICT
-                if len(marks) == 2 and self.templates and _in_entries(stack, marks):
-                    after = self._match(data, position - 1, stack)
-                    if after >= position:
-                        position = after
-                        continue
-                push({})
-            elif opcode == 0x75:  # u SETITEMS
-                start = marks.pop()
-                items = stack[start:]
-                del stack[start:]
-                _fill(_dict(stack), items)
-                if len(marks) == 2 and self._lessons and _in_entries(stack, marks):
-                    self._learn(stack[-1])
             elif opcode == 0x4E:  # N NONE
                 push(None)
             elif opcode == 0x88:  # NEWTRUE
@@ -203,9 +212,6 @@ class _Interpreter:
             elif opcode == 0x4A:  # J BININT
                 push(_I32(data, position)[0])
                 position += 4
-            elif opcode == 0x4D:  # M BININT2
-                push(_U16(data, position)[0])
-                position += 2
             elif opcode == 0x8A:  # LONG1, of at most 64 bits
                 size = data[position]
                 position += 1 + size
@@ -251,20 +257,13 @@ class _Interpreter:
     def _match(self, data: bytes, position: int, stack: list[Any]) -> int:
         """Read entries from `position` on by templates; the position behind them, or -1 if none fits."""
         for template in self.templates:
-            match = template.expression.match
-            found = match(data, position)
-            if found is None:
-                continue
-            add, before, room = template.rows.append, len(template.rows), MAX_ENTRIES - self.rows
-            while found is not None:
-                room -= 1
-                if room < 0:
+            before = template.count
+            after = template.read(data, position, MAX_ENTRIES - self.rows + 1)
+            if after > position:
+                if self.rows > MAX_ENTRIES:
                     raise UnreadableInput(f"more than {MAX_ENTRIES} entries: more than a flight record can hold")
-                add(found.groups())
-                position = found.end()
-                found = match(data, position)
-            stack.extend(repeat(READ, len(template.rows) - before))
-            return position
+                stack.extend(repeat(READ, template.count - before))
+                return after
         return -1
 
     def _match_rest(self, data: bytes, position: int, stack: list[Any], entry: int) -> int:
@@ -272,14 +271,14 @@ class _Interpreter:
         if type(stack[entry]) is not dict or stack[entry]:
             return -1
         key, value = stack[-2:]
-        for template in self.templates:
-            found = template.rest and template.keys[0] == key and template.rest.match(data, position)
-            if found:
-                # The value stands in its column under a name of its own: its bytes define strings, and so are no value.
+        for each in self.templates:
+            if each.template.has_path and each.template.keys[0] == key:
+                # A name that is no value: its bytes define strings.
                 name = b"#%d" % len(self._interpreted)
-                self._interpreted[name] = value
-                template.rows.append((name, *found.groups()))
-                return found.end()
+                after = each.read_rest(data, position, name)
+                if after >= position:
+                    self._interpreted[name] = value
+                    return after
         return -1
 
     def _learn(self, entry: dict[Any, Any]) -> None:
@@ -287,11 +286,11 @@ class _Interpreter:
         if len(entry) > _MAX_KEYS or len(self.templates) == _MAX_TEMPLATES:
             return
         keys = tuple(entry)
-        if not any(template.keys == keys for template in self.templates):
+        if not any(each.template.keys == keys for each in self.templates):
             self._lessons -= 1
             references = {value: index for index, value in enumerate(self._memo) if type(value) is str}
-            if template := template_of(entry, references, self._kinds, self._integers):
-                self.templates.append(template)
+            if template := template_of(entry, references, self._kinds, self._numbers):
+                self.templates.append(StencilReader(template, self._numbers))
 
 
 _U16, _U32, _I32, _F64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<i", ">d"))
@@ -327,7 +326,7 @@ def _dict(stack: list[Any]) -> dict[Any, Any]:
 def _fill(target: dict[Any, Any], items: list[Any]) -> None:
     """Keys are strings. Hashing a tuple of shared tuples can take for ever, and numbers can be made to collide."""
     keys = items[::2]
-    if len(items) % 2 or not all(type(key) is str for key in keys):
+    if len(items) % 2 or not {*map(type, keys)} <= {str}:
         raise UnreadableInput("the pickle holds a dictionary whose keys are no text: not a flight record")
     target.update(zip(keys, items[1::2], strict=True))
 

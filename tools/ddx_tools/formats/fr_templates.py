@@ -1,18 +1,22 @@
-"""Templates: how one kind of entry is written in one flight record, as a regular expression over its bytes.
+"""Templates: how one kind of entry is written in one flight record, as regular expressions over its bytes.
 
 torch writes all entries alike: the same keys in the same order, and every string that was written before as a
-reference to it. So once one entry has been interpreted, an expression made from it reads each further entry in one
-match, as the raw bytes of its fields. Since dumps repeat themselves, few distinct ones of these are ever decoded.
+reference to it. So once one entry has been interpreted, expressions made from it find the fields of each further one:
+that of the call path, which comes first, and that of the rest. What was found once is found again by stencils
+(fr_stencils.py), without any expression.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+PATH = "path"
+"""The column of the list that comes first in an entry and by itself: its call path."""
 
 _REFERENCE = rb"(?:j.{4}|h.)"
 _INTEGER = rb"(?:K.|M..|J.{4}|\x8a\x08.{8})"
@@ -32,28 +36,29 @@ _END = rb"u(?![qr\x94])"
 
 @dataclass(frozen=True)
 class Template:
-    """How one kind of entry is written in one dump."""
+    """How one kind of entry is written in one dump: a head, with the call path if that is the first value; the rest."""
 
     keys: tuple[str, ...]
-    expression: re.Pattern[bytes]
-    rest: re.Pattern[bytes] | None
-    """The expression behind the first value, if that is a list captured by itself (the call path)."""
+    head: re.Pattern[bytes]
+    rest: re.Pattern[bytes]
+    has_path: bool
     columns: tuple[tuple[str, tuple[str, ...]], ...]
-    """What a match captures, in order: a name, and the neighbouring keys that are read together under it."""
-    rows: list[tuple[bytes, ...]] = field(default_factory=list)
-    """The entries that matched: for each column the raw bytes of its values, further keys between them."""
+    """What a match of the rest captures, in order: a name, and the neighbouring keys that are read under it."""
 
 
 def template_of(
-    entry: Mapping[str, Any], references: Mapping[str, int], kinds: Mapping[str, str], integers: Collection[str]
+    entry: Mapping[str, Any],
+    references: Mapping[str, int],
+    kinds: Mapping[str, str],
+    numbers: Mapping[str, tuple[type, ...]],
 ) -> Template | None:
     """A template of an entry that was interpreted; None if torch would not write another one in the same way.
 
-    `references`: the numbers under which strings can be referred to. `kinds` and `integers`: see `fr_pickle.scan`.
+    `references`: the numbers under which strings can be referred to. `kinds` and `numbers`: see `fr_pickle.scan`.
     """
     if not all(key in references and type(value) in _PATTERNS for key, value in entry.items()):
         return None
-    if any(kinds.get(key) in integers and type(value) not in (int, type(None)) for key, value in entry.items()):
+    if any(kinds.get(key) in numbers and type(value) not in numbers[kinds[key]] for key, value in entry.items()):
         return None
     columns: list[tuple[str, tuple[str, ...]]] = []
     parts: list[bytes] = []
@@ -65,12 +70,13 @@ def template_of(
         if kind is not None:
             columns.append((kind, tuple(key for key, _, _ in together)))
     keys = tuple(entry)
-    begins_with_list = bool(columns) and columns[0][1] == keys[:1] and type(entry[keys[0]]) is list
+    has_path = bool(columns) and columns[0] == (PATH, keys[:1]) and type(entry[keys[0]]) is list
     return Template(
         keys,
-        re.compile(rb"\}\(" + b"".join(parts) + _END, re.DOTALL),
-        re.compile(b"".join(parts[1:]) + _END, re.DOTALL) if begins_with_list else None,
-        tuple(columns),
+        re.compile(rb"\}\(" + b"".join(parts[:has_path]), re.DOTALL),
+        re.compile(b"".join(parts[has_path:]) + _END, re.DOTALL),
+        has_path,
+        tuple(columns[has_path:]),
     )
 
 

@@ -8,6 +8,7 @@ Every join says how it was made. What cannot be joined stays without a rank.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
@@ -144,19 +145,44 @@ class Enclosing:
     """Finds the traceback whose lines surround another row's."""
 
     def __init__(self, events: list[Event]) -> None:
-        self._by_source: dict[str, list[Event]] = defaultdict(list)
-        for event in events:
-            if event.kind == "traceback":
-                self._by_source[event.row["source"]].append(event)
+        self._by_stream: dict[tuple[str, str | None], _Spans] = defaultdict(_Spans)
+        for event in sorted((event for event in events if event.kind == "traceback"), key=_first_line):
+            self._by_stream[event.row["source"], event.details.get("stream")].add(event)
 
     def of(self, event: Event) -> Event | None:
         """The traceback of the same stream around an event; of several that are mixed, the one that it names."""
-        line, stream = event.row["source_line"], event.details.get("stream")
-        around = [
-            traceback
-            for traceback in self._by_source.get(event.row["source"], ())
-            if traceback.details["first_line"] <= line <= traceback.details["last_line"]
-            and traceback.details.get("stream") == stream
-        ]
+        line = event.row["source_line"]
+        spans = self._by_stream.get((event.row["source"], event.details.get("stream")))
+        around = spans.around(line) if spans else []
         naming = [traceback for traceback in around if traceback.row["source_line"] == line]
         return around[0] if len(around) == 1 else naming[0] if naming else None
+
+
+class _Spans:
+    """The tracebacks of one stream, by their first lines."""
+
+    def __init__(self) -> None:
+        self._tracebacks: list[Event] = []
+        self._first_lines: list[int] = []
+        self._furthest: list[int] = []
+        """The last line that the tracebacks up to each one reach."""
+
+    def add(self, traceback: Event) -> None:
+        """Add the next one."""
+        self._tracebacks.append(traceback)
+        self._first_lines.append(_first_line(traceback))
+        self._furthest.append(max([traceback.details["last_line"], *self._furthest[-1:]]))
+
+    def around(self, line: int) -> list[Event]:
+        """Those that a line lies in, in order. Mostly only the last one before it is looked at."""
+        found = []
+        at = bisect_right(self._first_lines, line) - 1
+        while at >= 0 and self._furthest[at] >= line:
+            if self._tracebacks[at].details["last_line"] >= line:
+                found.append(self._tracebacks[at])
+            at -= 1
+        return found[::-1]
+
+
+def _first_line(traceback: Event) -> int:
+    return int(traceback.details["first_line"])

@@ -147,32 +147,44 @@ def _that_wake(pieces: pa.BinaryArray) -> list[int]:
 
 
 def _of_progress(pieces: pa.BinaryArray) -> set[int]:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     found = pc.indices_nonzero(pc.match_substring_regex(pieces, _PROGRESS))
-    places: list[int] = found.to_pylist()
+    if not len(found):
+        return set()
     lines = pc.take(pieces, found)
-    keys = _kinds_of(pc.binary_slice(lines, 0, _HEAD_BYTES).to_pylist())
-    for at in pc.indices_nonzero(pc.match_substring_regex(lines, _NOT_FINITE)).to_pylist():
-        keys[at] += b"\0not finite"
-    last = dict(zip(keys, places, strict=True))
-    first = dict(zip(reversed(keys), reversed(places), strict=True))
-    return {*first.values(), *last.values(), *places[:: max(1, len(places) // _SAMPLES)]}
+    kinds = _kinds_of(pc.binary_slice(lines, 0, _HEAD_BYTES))
+    told = pa.table({"kind": kinds, "odd": pc.match_substring_regex(lines, _NOT_FINITE), "place": found})
+    ends = told.group_by(["kind", "odd"], use_threads=False).aggregate([("place", "min"), ("place", "max")])
+    samples = found.take(pa.array(range(0, len(found), max(1, len(found) // _SAMPLES)), pa.int64()))
+    return {*ends["place_min"].to_pylist(), *ends["place_max"].to_pylist(), *samples.to_pylist()}
 
 
-def _kinds_of(heads: list[bytes]) -> list[bytes]:
-    """What lines of one kind and one process share. No step of this looks at a line for longer than it must."""
-    if not heads:
-        return []
-    words = b"\n".join(heads).translate(None, _VARYING).split(b"\n")
-    labels = [head[: head.find(b"]")] if head.startswith(b"[rank") else _labels(head) for head in heads]
-    naming = {word for word in set(words) if b"rank" in word[6:].lower()}
+def _kinds_of(heads: pa.BinaryArray) -> pa.BinaryArray:
+    """What lines of one kind and one process share. Hardly any line of them becomes an object of Python."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    together = b"\n".join(heads.to_pylist()).translate(None, _VARYING)
+    words = pc.split_pattern(pa.array([together], pa.binary()), b"\n").values
+    labels = pc.list_element(pc.split_pattern(heads, b"]", max_splits=1), 0)  # of `[rank3]: `, the most frequent one
+    others = pc.invert(pc.starts_with(heads, b"[rank"))
+    labels = pc.replace_with_mask(labels, others, _array(map(_labels, heads.filter(others).to_pylist())))
+    naming = [word for word in pc.unique(words).to_pylist() if b"rank" in word[6:].lower()]
     if naming:
-        labels = [
-            label + _named_rank(head) if word in naming else label
-            for word, label, head in zip(words, labels, heads, strict=True)
-        ]
-    return list(map(bytes.__add__, words, labels))
+        named = pc.is_in(words, _array(naming))
+        ranks = map(_named_rank, heads.filter(named).to_pylist())
+        labels = pc.replace_with_mask(
+            labels, named, pc.binary_join_element_wise(labels.filter(named), _array(ranks), b"")
+        )
+    return pc.binary_join_element_wise(words, labels, b"")
+
+
+def _array(values: Iterable[bytes]) -> pa.BinaryArray:
+    import pyarrow as pa
+
+    return pa.array(list(values), pa.binary())
 
 
 def _labels(head: bytes) -> bytes:
