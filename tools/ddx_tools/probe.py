@@ -107,6 +107,11 @@ class Probe(Generic[ArgsT]):
     parse: Callable[[Raw], Rows | Batches]
     analyse: Callable[[Store], list[Finding]]
     read_only: bool = True
+    sends_traffic: bool = False
+    """Whether it talks to other hosts."""
+    shell_only: frozenset[str] = frozenset()
+    """Arguments that the command line alone offers: they name a program to start or a place to write to, or set
+    what a model has no use for."""
     table: str | Callable[[Store], list[dict[str, Any]]] = ""
     """The rows that a person wants to see beside the findings, the most telling first: a query over the evidence
     store or, where a query cannot say it, a function of it."""

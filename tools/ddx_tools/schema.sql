@@ -70,7 +70,8 @@ CREATE TABLE stack_frames (
     line            INTEGER,  -- line
     function        VARCHAR,  -- function, qualified by its class where the source shows it
     is_user         BOOLEAN,  -- the frame belongs to the user's program, not to a library
-    code            VARCHAR   -- text of the line, if the source could be read
+    code            VARCHAR,  -- text of the line, if the source could be read
+    variables       VARCHAR   -- JSON object: local variable → its repr, bounded; NULL unless they were asked for
 );
 
 CREATE TABLE outputs (
@@ -220,7 +221,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | package | job_state | pod_state | node_state
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | unavailable | package | job_state | pod_state | node_state
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded
@@ -457,6 +458,139 @@ CREATE TABLE env_versions (
     version         VARCHAR,  -- as far as the text names it
     host            VARCHAR,  -- host name, NULL if nothing says it
     quote           VARCHAR,  -- the words it rests on
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE mesh_settings (
+    plan            VARCHAR,  -- identity of what sets the mesh: a file and the place in it, typed, recorded groups
+    framework       VARCHAR,  -- whose degrees they are, as in knowledge/mesh_orders.yaml; as-written: the order they stand in; NULL: unknown
+    label           VARCHAR,  -- which of several meshes of the job: actor, critic, …
+    name            VARCHAR,  -- a dimension (tp, dp_shard, …), or world_size, gpus_per_host, dealt_to_hosts (hosts over which ranks are dealt in turn), heads, kv_heads, layers, experts, seq_len
+    value           BIGINT,   -- its size in ranks, -1: what is left of the world; of the others the number, seq_len in tokens
+    text            VARCHAR,  -- the setting as it stands there
+    source          VARCHAR,  -- raw file of the bundle, table key, or option of ddx
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE mesh_questions (
+    kind            VARCHAR,  -- rank | members | group: what somebody asked about
+    value           VARCHAR   -- a rank, ranks as in "0-7, 9", or the name or description of a process group
+);
+
+CREATE TABLE mesh (
+    plan            VARCHAR,  -- what sets this mesh, as in mesh_settings
+    rank            INTEGER,  -- global rank
+    dimension       VARCHAR,  -- dimension, of those that multiply to the world
+    coordinate      INTEGER,  -- where the rank stands in it, from 0
+    host_index      INTEGER   -- the rank's host, from 0 in the launcher's order; NULL: nothing says where ranks are
+);
+
+CREATE TABLE preflight_runs (
+    run             VARCHAR,  -- identity of the run: the directory of its results
+    command         VARCHAR,  -- what was started, secrets redacted
+    state           VARCHAR,  -- ended | failed (the launcher's exit code) | expired (nothing moved for a step's deadline)
+    exit_code       INTEGER,  -- of the launcher, minus the signal that killed it; NULL if it still ran
+    wall_s          DOUBLE,   -- seconds from the start to the end
+    quiet_s         DOUBLE,   -- expired: seconds in which no rank moved
+    bundle          VARCHAR,  -- not ended well: what was captured of it
+    verdict         VARCHAR,  -- of the diagnosis of that bundle
+    cause           VARCHAR,  -- its first cause
+    cause_title     VARCHAR,  -- title of that cause
+    culprits        INTEGER[], -- ranks that it blames
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE preflight_ranks (
+    run             VARCHAR,  -- as in preflight_runs; for nccl-tests the file and its line
+    rank            INTEGER,  -- global rank
+    world_size      INTEGER,  -- ranks of the run
+    local_rank      INTEGER,  -- rank on its host
+    local_world_size INTEGER, -- ranks on its host, if the launcher says so
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    backend         VARCHAR,  -- nccl | gloo
+    device          VARCHAR,  -- cpu, cuda:0, …
+    device_name     VARCHAR,  -- name of its GPU
+    device_id       VARCHAR,  -- UUID of its GPU
+    torch           VARCHAR,  -- version of torch
+    nccl            VARCHAR,  -- version of NCCL
+    cpus            INTEGER,  -- CPUs that it may use
+    nic_gb_per_s    VARCHAR,  -- JSON list: rates of the RDMA ports of its host, 1e9 bytes a second
+    clock_offset_s  DOUBLE,   -- its wall clock minus rank 0's
+    clock_error_s   DOUBLE,   -- bound of the error of that
+    finished        BOOLEAN,  -- it came to its end
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE preflight_steps (
+    run             VARCHAR,  -- as in preflight_ranks
+    rank            INTEGER,  -- global rank; NULL for nccl-tests, whose figures are of all ranks
+    step            INTEGER,  -- number of the step, the same on all ranks
+    operation       VARCHAR,  -- all_reduce, …, sendrecv (around the ring), pair, init_process_group, equal_work, …
+    group_name      VARCHAR,  -- world, or the dimension of the mesh; NULL: not an operation of a group
+    members         INTEGER[], -- global ranks of a sub-group; empty for the world
+    group_size      INTEGER,  -- how many ranks take part
+    dtype           VARCHAR,  -- data type
+    bytes           BIGINT,   -- the larger one of a rank's input and output: what nccl-tests calls size
+    peer            INTEGER,  -- of a pair: the other rank
+    state           VARCHAR,  -- begun (and not ended) | ended | skipped (the backend lacks it) | failed
+    begun_at_s      DOUBLE,   -- wall clock of the rank when it came to the step, seconds since the epoch
+    time_s          DOUBLE,   -- seconds of one operation, mean of the iterations
+    iterations      INTEGER,  -- how many were timed
+    algbw_gb_per_s  DOUBLE,   -- bytes / time, 1e9 bytes a second
+    busbw_gb_per_s  DOUBLE,   -- bus bandwidth as nccl-tests define it, 1e9 bytes a second
+    wrong           BIGINT,   -- elements that are not what they have to be; NULL if not compared
+    elements        BIGINT,   -- elements that were compared
+    wrong_index     BIGINT,   -- the first wrong one
+    got             VARCHAR,  -- its value
+    expected        VARCHAR,  -- what it has to be
+    origins         INTEGER[], -- global ranks from which the wrong ones came, as far as the operation tells
+    error           VARCHAR,  -- why it failed
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE preflight_rounds (
+    run             VARCHAR,  -- as in preflight_ranks
+    rank            INTEGER,  -- global rank
+    round           INTEGER,  -- number of the round
+    compute_s       DOUBLE,   -- seconds for work that is equal on all ranks
+    cpu_s           DOUBLE,   -- of these, seconds on a CPU
+    arrived_at_s    DOUBLE,   -- wall clock of the rank when it came to the collective behind the work
+    waited_s        DOUBLE    -- seconds in that collective: nearly nothing for whoever comes last
+);
+
+CREATE TABLE network_checks (
+    host            VARCHAR,  -- host that tried
+    peer            VARCHAR,  -- name or address as it was given; NULL of a port of this host
+    address         VARCHAR,  -- address that was tried
+    port            INTEGER,  -- TCP port
+    what            VARCHAR,  -- name | tcp | listener | ping | size | iperf3 | perftest
+    outcome         VARCHAR,  -- tcp: open | refused | timed_out | no_route | closed | failed; name: resolved | unresolved; listener: held; ping, size: all | some | silent | too_long_here | too_long_on_way | unreachable | unable; iperf3, perftest: measured | failed
+    facts           VARCHAR,  -- JSON object: what else is known, units in the names
+    text            VARCHAR,  -- the words that say it, bounded
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE network_flows (
+    capture         VARCHAR,  -- file with the packets
+    client          VARCHAR,  -- address:port of the end that began, or that is seen first
+    server          VARCHAR,  -- address:port of the other end
+    first_s         DOUBLE,   -- seconds from the first packet of the capture to the first of the connection
+    last_s          DOUBLE,   -- seconds to its last packet
+    packets         BIGINT,   -- of both directions; captured behind an adapter that joins packets, fewer than on the wire
+    with_data       BIGINT,   -- of these, packets with data
+    client_again    BIGINT,   -- packets that the client sent again
+    server_again    BIGINT,   -- packets that the server sent again
+    duplicate_acks  BIGINT,   -- acknowledgements of the same byte: something before it was missing
+    client_zero_windows BIGINT, -- times at which the client let its peer send nothing more
+    server_zero_windows BIGINT, -- times at which the server did
+    client_resets   BIGINT,   -- resets that the client sent
+    server_resets   BIGINT,   -- resets that the server sent
+    syns            BIGINT,   -- times at which the client asked for the connection
+    setup           VARCHAR,  -- refused (answered by a reset) | unanswered (asked more than once, no packet came back) | made | unseen
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
 );

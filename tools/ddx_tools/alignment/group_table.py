@@ -15,6 +15,7 @@ from ddx_tools.alignment.rank_spans import rank_spans, step_of
 from ddx_tools.alignment.records import SETTLED_S, Group, Records
 from ddx_tools.alignment.transfers import pending_transfers
 from ddx_tools.formats.names import shown
+from ddx_tools.mesh.meshes import axis_names
 from ddx_tools.store import Store
 
 _NAMELESS = ("", "undefined")
@@ -30,7 +31,8 @@ def group_rows(store: Store) -> list[dict[str, Any]]:
     """One row for each group that stands out and for each set of groups that behave alike.
 
     group: description, or name where there is none; name: as torch counts them; groups: how many;
-    members: global ranks, and how many and how far apart those of one group are; no_record: members without one;
+    axis: of the mesh that is set or that the groups show, where no description says it; members: global ranks, and
+    how many and how far apart those of one group are; no_record: members without one;
     entered, finished: the last collective of which that holds for all members with a record; furthest: the last that
     anybody entered; behind: who has not come there, and where they wait; waiting: who is in what, and for how long.
     Texts are bounded.
@@ -48,7 +50,8 @@ def group_rows(store: Store) -> list[dict[str, Any]]:
         else:
             rows.append((same[0].priority, same[0], same))
     rows.sort(key=lambda row: (row[0], -row[1].size, row[1].kind, min(row[1].group.ranks(), default=0)))
-    return [_row(same) for _, _, same in rows]
+    axes = axis_names(store)
+    return [_row(same, axes) for _, _, same in rows]
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,14 @@ def _finished(group: Group) -> int | None:
     return min(numbers, default=None)
 
 
-def _row(same: Sequence[_View]) -> dict[str, Any]:
+def _row(same: Sequence[_View], axes: Mapping[int, str]) -> dict[str, Any]:
     first = same[0]
+    of_mesh = {axes.get(view.group.id) for view in same}
+    axis = of_mesh.pop() if len(of_mesh) == 1 else None
     return {
         "group": first.kind or (f"group {shown(first.group.name, _MOST_NAME)}" if len(same) == 1 else "groups"),
         "name": _names([view.group.name for view in same]),
+        "axis": None if axis is None or first.kind == f"mesh_{axis}" else axis,
         "groups": len(same),
         "members": _members(same),
         "no_record": _spans(absent) if (absent := [rank for view in same for rank in view.no_record]) else None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-import yaml
-
+from ddx_tools.formats.foreign_yaml import load_foreign_yaml
 from ddx_tools.formats.launch_command import Layer, Option
 
 _NAMED = re.compile(r"^distributed_type:", re.M)
@@ -17,10 +16,7 @@ def accelerate_layer(text: str) -> Layer | None:
     """The options that such a file stands for; None for any other file."""
     if not _NAMED.search(text) or "num_processes" not in text or len(text) > _MOST_CHARS:
         return None
-    try:
-        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
+    tree = load_foreign_yaml(text)
     if not isinstance(tree, dict):
         return None
     given = {key: str(tree[key]) for key in _KEYS if isinstance(tree.get(key), str | int)}

@@ -103,11 +103,16 @@ def _gpus_of_tasks(srun: Layer, batch: Layer) -> Iterator[Finding]:
             yield setting("gpus_bound_to_task", summary, layer.tool, binding, binding.evidence, Severity.NOTICE)
 
 
-def _dealt(srun: Layer, batch: Layer, facts: Facts) -> Iterator[Finding]:
+def dealing_option(srun: Layer | None, batch: Layer) -> Option | None:
     """`--distribution=cyclic`: task 0 on the first host, task 1 on the second, and so on round (srun(1))."""
-    option = srun.option("distribution") or batch.option("distribution")
+    option = (srun.option("distribution") if srun else None) or batch.option("distribution")
     way = (option.value or "").partition(":")[0].lower() if option else ""
-    if option is None or (way != "cyclic" and way != "plane=1") or facts.nodes == 1 or facts.per_node == 1:
+    return option if way in ("cyclic", "plane=1") else None
+
+
+def _dealt(srun: Layer, batch: Layer, facts: Facts) -> Iterator[Finding]:
+    option = dealing_option(srun, batch)
+    if option is None or facts.nodes == 1 or facts.per_node == 1:
         return
     split = [degree.dimension for degree in facts.degrees if degree.dimension in _NEIGHBOURS and degree.size > 1]
     told = f": the groups of {', '.join(split)} then span hosts" if split else ""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
+from ddx_tools.formats.foreign_yaml import load_foreign_documents
 
 _LABEL = r"(?:\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?|(?P<label>[\w.:-]{1,100}): )"
 _LINE = re.compile(rf"{_LABEL}?(?P<name>[A-Za-z_][A-Za-z0-9_]{{0,120}})=(?P<value>.*)", re.S)
@@ -30,8 +30,6 @@ _PAIR = re.compile(r"([A-Za-z_]\w{0,120})=(\"(?:[^\"\\]|\\.){0,2000}\"|'[^']{0,2
 _DECLARES = re.compile(r"^[ \t-]*\"?(?:env|environment|Env)\"?:", re.M)
 _MOST_NODES = 50_000
 _DEEPEST = 60
-_MOST_BRACKETS = 2_000
-"""Manifests have few; thousands inside each other take their reader seconds."""
 _VALUE_CHARS = 4_000
 
 
@@ -69,7 +67,9 @@ def read_listings(data: bytes) -> list[Listing]:
     if text.lstrip()[:1] in ("{", "["):
         return _of_tree(_json(text), text, whole=True)
     if _DECLARES.search(text):
-        return [listing for document in _yaml(text) for listing in _of_tree(document, text, whole=False)]
+        return [
+            listing for document in load_foreign_documents(text) for listing in _of_tree(document, text, whole=False)
+        ]
     if re.search(r"^FROM\s+\S", text, re.M) and _DOCKERFILE.search(text):
         return [_of_dockerfile(text)]
     return _of_lines(text)
@@ -124,15 +124,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _yaml(text: str) -> list[Any]:
-    if text.count("{") + text.count("[") > _MOST_BRACKETS:
-        return []
-    try:
-        return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError, KeyError):
-        return []
 
 
 def _of_tree(tree: Any, text: str, *, whole: bool) -> list[Listing]:

@@ -1,0 +1,59 @@
+"""What a file or a command says of a job's mesh, one setting a row, and how such numbers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_LARGEST = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class MeshSetting:
+    """A number that bears on the mesh: a degree, the size of the job, or something of the model."""
+
+    name: str
+    """A dimension (`tp`, `dp_shard`), or world_size, gpus_per_host, heads, kv_heads, layers, experts, seq_len."""
+    value: int
+    text: str
+    """As it stands there."""
+    line: int | None = None
+    """1-based."""
+
+
+def whole_number(value: Any) -> int | None:
+    """A number as configuration files have it; None for anything else, and for what no job can mean."""
+    if isinstance(value, str):
+        value = int(value) if re.fullmatch(r"-?[0-9]{1,10}", value.strip()) else None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST:
+        return None
+    return value
+
+
+def settings_of(section: Any, names: Mapping[str, str], text: str) -> list[MeshSetting]:
+    """The settings of a mapping: `names` says which key stands for what. Lines are where the key stands first."""
+    if not isinstance(section, dict):
+        return []
+    found = []
+    for key, name in names.items():
+        value = whole_number(section.get(key))
+        if value is not None:
+            found.append(MeshSetting(name, value, f"{key} = {value}", line_of(text, key)))
+    return found
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The first line that sets this key."""
+    found = re.search(rf"""^[ \t{{,"']*{re.escape(key)}["']?\s*[:=]""", text, re.M)
+    return None if found is None else text.count("\n", 0, found.end()) + 1
+
+
+def nested(tree: Any, path: Sequence[str]) -> Any:
+    """What stands at a path of keys; None if nothing does."""
+    for key in path:
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(key)
+    return tree

@@ -1,0 +1,51 @@
+"""YAML that somebody brought, read so that it can do no harm: bounded, and refused where building it would explode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+_MOST_CHARS = 256_000
+_MOST_DEPTH = 60
+_MOST_MERGED = 12
+"""Aliases in a text with merge keys: twelve multiply a mapping by 81 at most (four merges of three)."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load_foreign_yaml(text: str) -> Any:
+    """The plain data of the one document in a text; None for anything else, and for what is refused."""
+    documents = load_foreign_documents(text)
+    return documents[0] if len(documents) == 1 else None
+
+
+def load_foreign_documents(text: str) -> list[Any]:
+    """The plain data of each document; none for what is no YAML or is refused.
+
+    Refused are deep nesting (libyaml builds nodes recursively, and a few thousand brackets overflow its stack) and
+    many aliases beside merge keys (`<<`), which can double a mapping with every line. Without merge keys an alias only
+    shares what it names.
+    """
+    if len(text) > _MOST_CHARS:
+        return []
+    try:
+        return list(yaml.load_all(text, Loader=_LOADER)) if _is_harmless(text) else []
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError, AttributeError, KeyError):
+        # PyYAML's constructors let some errors of Python through: unhashable keys, dates that are none.
+        return []
+
+
+def _is_harmless(text: str) -> bool:
+    depth = aliases = merges = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+        elif isinstance(event, yaml.ScalarEvent) and event.value == "<<":
+            merges += 1
+        if depth > _MOST_DEPTH or (merges and aliases > _MOST_MERGED):
+            return False
+    return True

@@ -1,0 +1,172 @@
+"""What bears on the mesh of a job: files, the command lines of a live job, flight records, and what somebody asks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.errors import HostError, UsageError
+from ddx_tools.formats.areal_allocation import INFERENCE, Allocation, parse_allocations
+from ddx_tools.formats.degree_settings import MeshSetting
+from ddx_tools.formats.mesh_dims import parse_dims
+from ddx_tools.formats.names import shown
+from ddx_tools.formats.rank_ranges import parse_ranks
+from ddx_tools.hosts.base import Host
+from ddx_tools.mesh.knowledge import mesh_knowledge
+from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Placed, Plan, plan_rows
+from ddx_tools.mesh.read import engine_of, plans_in
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Raw, RawItem
+
+FILE, PROCESSES, QUESTION = "mesh_file", "mesh_processes", "mesh_question"
+_FILE_BYTES = 256 << 10
+_LOG_BYTES = 64 << 10
+_FILES_LIMIT = 500
+_SETTING = re.compile(
+    r"\.(?:toml|ya?ml|json|sh|bash|sbatch|slurm|job|txt|md|args|cfg|conf|log|out|err)$|/[^./]+$", re.I
+)
+_LOG = re.compile(r"\.(?:log|out|err)$", re.I)
+_ALLOCATION = re.compile(r"(?:fsdp|megatron|archon|sglang|vllm)(?:\[\w+\])?:")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What somebody typed beside the target."""
+
+    dims: str = ""
+    framework: str = ""
+    world_size: int | None = None
+    gpus_per_host: int | None = None
+    rank: int | None = None
+    members: str = ""
+    group: str = ""
+
+    def __bool__(self) -> bool:
+        return self != Question()
+
+
+def capture_mesh(host: Host, target: list[str], question: Question, *, records: bool = True) -> Raw:
+    """Keep the files that say something of a mesh, and flight records; of a live job the process table.
+
+    Raises `UsageError` for a question that cannot be understood.
+    """
+    raw = Raw(host.name)
+    if question:
+        rows = _question_rows(question)
+        raw.items.append(RawItem(QUESTION, json.dumps(rows).encode(), "arguments"))
+    paths = [item for item in target if not item.isdigit()]
+    pids = [item for item in target if item.isdigit()]
+    if paths:
+        _read_files(host, raw, paths)
+        if records:
+            _read_records(host, raw, paths)
+    if pids or not (paths or question.dims):
+        _read_job(host, raw, pids)
+    if not raw.items:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
+
+
+def _read_files(host: Host, raw: Raw, paths: list[str]) -> None:
+    below = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
+    files = [file for file in below if file in paths or _SETTING.search(file)]
+    for file in sorted(files, key=lambda file: bool(_LOG.search(file)))[:_FILES_LIMIT]:
+        try:
+            reply = host.read(file, max_bytes=_LOG_BYTES if _LOG.search(file) else _FILE_BYTES)
+        except HostError as error:
+            raw.failed(shown(file), error, "What it says of the parallel dimensions is not known.")
+            continue
+        data = reply.data[:_FILE_BYTES]
+        source = reply.source or file
+        if plans_in(file, data, source):
+            raw.items.append(RawItem(FILE, data, source, {"path": file}))
+    if len(files) > _FILES_LIMIT:
+        raw.problems.append(f"{len(files)} files: only {_FILES_LIMIT} were read. Name a smaller directory.")
+        raw.status = ProbeStatus.PARTIAL
+    raw.searched.append(f"{len(raw.of(FILE))} files that set parallel dimensions, among {len(files)}")
+
+
+def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:
+    """Flight records, for their process groups. That none are there is no problem of this probe."""
+    from ddx_tools.flight_records.files import read_paths
+
+    records = Raw(host.name)
+    read_paths(host, records, paths)
+    raw.items += records.items
+    if records.items:
+        raw.problems += records.problems
+        raw.missing += records.missing
+        raw.searched.append(f"the process groups of {len(records.items)} flight records")
+
+
+def _read_job(host: Host, raw: Raw, pids: list[str]) -> None:
+    from ddx_tools.formats.launchers import find_jobs
+    from ddx_tools.job_target import select_job
+
+    reply = host.processes()
+    job = select_job(find_jobs(json.loads(reply.data)), pids)
+    raw.items.append(RawItem(PROCESSES, reply.data, reply.source, {"job": job.id}))
+    raw.searched.append(f"the command lines of {job.id}")
+
+
+# --- what was typed
+
+
+def _question_rows(question: Question) -> dict[str, list[dict[str, Any]]]:
+    """Rows of `mesh_settings` and `mesh_questions`."""
+    plans = list(_typed_plans(question))
+    asked = [("members", question.members), ("group", question.group)]
+    questions = [{"kind": kind, "value": value} for kind, value in asked if value]
+    if question.members:
+        parse_ranks(question.members)  # refuses what is none
+    if question.rank is not None:
+        questions.append({"kind": "rank", "value": str(question.rank)})
+    if question.framework and not question.dims:
+        questions.append({"kind": "framework", "value": question.framework})
+    return {"mesh_settings": list(plan_rows(plans)), "mesh_questions": questions}
+
+
+def _typed_plans(question: Question) -> Iterator[Plan]:
+    facts = [
+        MeshSetting(name, value, f"--{name.replace('_', '-')} {value}")
+        for name, value in (("world_size", question.world_size), ("gpus_per_host", question.gpus_per_host))
+        if value is not None
+    ]
+    if _ALLOCATION.match(question.dims):
+        engines = [one for one in parse_allocations(question.dims) if one.backend not in INFERENCE]
+        if not engines:
+            raise UsageError(f"{question.dims[:60]!r} has no engine that trains", "Only those have a mesh of ranks.")
+        yield from (_typed_allocation(one, facts) for one in engines)
+        return
+    framework = _known_framework(question.framework)
+    if not question.dims:
+        if facts:
+            yield _typed(TYPED, None, "", facts)
+        return
+    dims = parse_dims(question.dims)
+    if framework:
+        degrees = mesh_knowledge().frameworks[framework].degrees
+        if strange := next((one.name for one in dims if one.name not in degrees), None):
+            raise UsageError(f"{framework} has no dimension {strange}", f"It has {', '.join(degrees)}.")
+    yield _typed(TYPED, framework or AS_WRITTEN, "", dims + facts)
+
+
+def _typed_allocation(allocation: Allocation, facts: list[MeshSetting]) -> Plan:
+    settings = [MeshSetting(name, size, allocation.text) for name, size in allocation.degrees.items()]
+    return _typed(f"{TYPED} {allocation.text}", engine_of(allocation), allocation.name, settings + facts)
+
+
+def _known_framework(name: str) -> str | None:
+    known = mesh_knowledge().frameworks
+    if name and name not in known:
+        raise UsageError(
+            f"the order of {name[:60]!r} is not known", f"Known: {', '.join(known)}. Or: --dims, in order."
+        )
+    return name or None
+
+
+def _typed(id_: str, framework_id: str | None, label: str, settings: list[MeshSetting]) -> Plan:
+    return Plan(id_, framework_id, label, [Placed(setting, "arguments") for setting in settings])

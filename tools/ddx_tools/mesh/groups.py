@@ -1,0 +1,155 @@
+"""Process groups that were recorded, put to the axes of a mesh, and the mesh that they show by themselves.
+
+A DeviceMesh describes the groups of its dimension tp as `mesh_tp` (torch 2.13 distributed/device_mesh.py);
+Megatron-LM's descriptions stand in `mesh_orders.yaml`. Members decide; descriptions only choose between axes that have
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ddx_tools.formats.degree_settings import MeshSetting
+from ddx_tools.formats.names import shown
+from ddx_tools.mesh.knowledge import mesh_knowledge
+from ddx_tools.mesh.layout import Axis, Layout
+from ddx_tools.mesh.plan import AS_WRITTEN, Placed, Plan
+from ddx_tools.store import Store
+
+RECORDED = "recorded groups"
+_MOST_NAME = 60
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """A process group of flight records, with its global ranks in ascending order."""
+
+    id: int
+    description: str
+    members: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Where a reader can look."""
+        return f"fr_groups:{self.id}"
+
+    @property
+    def step(self) -> int | None:
+        """The distance between neighbours, if it is the same for all."""
+        steps = {after - before for before, after in pairwise(self.members)}
+        return steps.pop() if len(steps) == 1 else None
+
+
+def recorded_groups(store: Store) -> list[RecordedGroup]:
+    """The groups of more than one rank whose members are known."""
+    rows = store.query("SELECT group_id, description, members FROM fr_groups ORDER BY group_id")
+    return [group for row in rows if (group := group_of_row(row))]
+
+
+def group_of_row(row: Mapping[str, Any]) -> RecordedGroup | None:
+    """A row of `fr_groups`; None for a group of one rank, and where no dump lists the members."""
+    members = tuple(sorted({rank for rank in row["members"] or () if rank is not None and rank >= 0}))
+    if len(members) < 2:
+        return None
+    return RecordedGroup(int(row["group_id"]), str(row["description"] or ""), members)
+
+
+def world_of(groups: Iterable[RecordedGroup]) -> int | None:
+    """The number of ranks: those of the group that holds all from 0 on and no rank is beyond."""
+    found = list(groups)
+    highest = max((group.members[-1] for group in found), default=-1)
+    whole = any(len(group.members) == highest + 1 for group in found)
+    return highest + 1 if whole else None
+
+
+def plan_of_groups(groups: Sequence[RecordedGroup]) -> Plan | None:
+    """The mesh that named groups show: dimensions whose strides and sizes follow on each other up to the world.
+
+    None where the groups of a dimension differ in size or step, or where a dimension between two others has no group.
+    """
+    world = world_of(groups)
+    shapes: dict[str, set[tuple[int, int | None]]] = {}
+    first: dict[str, RecordedGroup] = {}
+    for group in groups:
+        if name := _dimension(group.description):
+            shapes.setdefault(name, set()).add((len(group.members), group.step))
+            first.setdefault(name, group)
+    known: dict[str, tuple[int, int]] = {}
+    for name, shape in shapes.items():
+        size, step = next(iter(shape))
+        if len(shape) == 1 and step is not None:
+            known[name] = (size, step)
+    usual = {name: shape for name, shape in known.items() if name in _factors()}
+    # The grid of the experts cuts the same ranks another way: it counts only where nothing else fills the world.
+    dims = _chain(usual, world) or _chain(known, world)
+    if world is None or not dims:
+        return None
+    placed = [_placed(name, known[name], first[name]) for name in reversed(dims)]
+    placed.append(Placed(MeshSetting("world_size", world, f"groups of {world} ranks"), first[dims[0]].key))
+    return Plan(RECORDED, AS_WRITTEN, "recorded", placed)
+
+
+def _chain(known: Mapping[str, tuple[int, int]], world: int | None) -> list[str]:
+    """Dimensions from the innermost on, each beginning where the one before ends; none if they leave a gap."""
+    dims: list[str] = []
+    stride = 1
+    while world is not None and stride < world:
+        # A flattened dimension begins at the same step as its innermost part, and is longer.
+        following = min(((size, name) for name, (size, step) in known.items() if step == stride), default=None)
+        if following is None:
+            return []
+        dims.append(following[1])
+        stride *= following[0]
+    return dims if stride == world else []
+
+
+def _factors() -> set[str]:
+    """Names of dimensions that frameworks multiply to the world."""
+    return {name for framework in mesh_knowledge().frameworks.values() for name in framework.factors}
+
+
+def _placed(name: str, shape: tuple[int, int], group: RecordedGroup) -> Placed:
+    size, step = shape
+    text = f"{shown(group.description, _MOST_NAME)}: {size} ranks, step {step}"
+    return Placed(MeshSetting(name, size, text), group.key)
+
+
+def _dimension(description: str) -> str | None:
+    """The name of the dimension that a description says."""
+    if description.startswith("mesh_"):
+        return shown(description.removeprefix("mesh_"), _MOST_NAME)
+    return _single_axes().get(description)
+
+
+def _single_axes() -> Mapping[str, str]:
+    axes = (axis for framework in mesh_knowledge().frameworks.values() for axis in framework.axes)
+    return {name: axis.name for axis in axes if len(axis.dims) == 1 for name in axis.groups}
+
+
+def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
+    """The axes of which these ranks are exactly one group."""
+    ranks = sorted(set(members))
+    if not ranks or ranks[-1] >= layout.world_size:
+        return []
+    fitting = (axis for axis in layout.axes if axis.size == len(ranks))
+    return [axis for axis in fitting if sorted(axis.members(ranks[0])) == ranks]
+
+
+def axes_around(layout: Layout, members: Sequence[int]) -> list[Axis]:
+    """The axes of which these ranks are in one group with others, the smallest groups first."""
+    ranks = set(members)
+    if not ranks or max(ranks) >= layout.world_size:
+        return []
+    wider = [axis for axis in layout.axes if axis.size > len(ranks)]
+    return sorted((axis for axis in wider if ranks <= set(axis.members(min(ranks)))), key=lambda axis: axis.size)
+
+
+def axis_of_group(layout: Layout, group: RecordedGroup) -> Axis | None:
+    """The one axis that a recorded group is of: by its members, and by its description where several have these."""
+    fitting = axes_with(layout, group.members)
+    named = [axis for axis in fitting if group.description in axis.descriptions]
+    chosen = named or fitting
+    return chosen[0] if len(chosen) == 1 else None

@@ -1,0 +1,126 @@
+"""What somebody set of a job's mesh: degrees of one framework, and the size of the job and of the model beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddx_tools.formats.degree_settings import MeshSetting
+from ddx_tools.mesh.knowledge import Framework, as_written, mesh_knowledge
+from ddx_tools.model import Evidence
+
+AS_WRITTEN = "as-written"
+"""In place of a framework: the dimensions stand in the order in which they vary."""
+TYPED = "typed"
+"""How the identity of a plan begins that the command line of ddx gives; it counts for more than what is read."""
+JOB_FACTS = ("world_size", "gpus_per_host", "dealt_to_hosts")
+MODEL_FACTS = ("heads", "kv_heads", "layers", "experts", "seq_len")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A setting, and the file that it is from."""
+
+    setting: MeshSetting
+    source: str
+
+    @property
+    def evidence(self) -> Evidence:
+        """Where a reader can look."""
+        return Evidence(source=self.source, line=self.setting.line, quote=self.setting.text[:200])
+
+
+@dataclass
+class Plan:
+    """The settings of one framework in one place."""
+
+    id: str
+    framework_id: str | None
+    """A key of `mesh_orders.yaml`, `as-written`, or None: nothing says whose degrees they are."""
+    label: str = ""
+    """Which of several meshes of a job it is: `actor`."""
+    placed: list[Placed] = field(default_factory=list)
+
+    @property
+    def is_typed(self) -> bool:
+        """Somebody typed it."""
+        return self.id.startswith(TYPED)
+
+    def value(self, name: str) -> int | None:
+        """What the last setting of that name says."""
+        return next((one.setting.value for one in reversed(self.placed) if one.setting.name == name), None)
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The degrees, in the order in which they stand there."""
+        facts = (*JOB_FACTS, *MODEL_FACTS)
+        return {one.setting.name: one.setting.value for one in self.placed if one.setting.name not in facts}
+
+    @property
+    def framework(self) -> Framework | None:
+        """How its ranks are ordered; None if that is not known."""
+        if self.framework_id == AS_WRITTEN:
+            return as_written(self.given)
+        return mesh_knowledge().frameworks[self.framework_id] if self.framework_id else None
+
+    def evidence(self, names: Iterable[str]) -> list[Evidence]:
+        """Where these settings stand, the last of each name."""
+        last = {one.setting.name: one for one in self.placed if one.setting.name in set(names)}
+        return [one.evidence for one in last.values()]
+
+
+def combined(plans: Iterable[Plan]) -> list[Plan]:
+    """Plans that stand for one mesh put together: arguments on a command line come on top of a file's degrees.
+
+    What is said of the job or the model beside no degrees holds for all of them. Dimensions that somebody typed leave
+    no other plan, and what they typed of the job overrules the rest.
+    """
+    found = list(plans)
+    with_degrees = [plan for plan in found if plan.given]
+    typed = [plan for plan in with_degrees if plan.is_typed]
+    merged: dict[tuple[str | None, str], Plan] = {}
+    for plan in typed or with_degrees:
+        same = merged.setdefault((plan.framework_id, plan.label), Plan(plan.id, plan.framework_id, plan.label))
+        same.placed += plan.placed
+    facts = (*JOB_FACTS, *MODEL_FACTS)
+    beside = with_degrees if typed else []
+    general = [plan for plan in found if plan in beside or not plan.given]
+    loose = [one for plan in general for one in plan.placed if one.setting.name in facts]
+    overruling = [one for plan in found if plan.is_typed for one in plan.placed if one.setting.name in facts]
+    for plan in merged.values():
+        plan.placed = _unless_said(plan, loose) + plan.placed + overruling
+    return list(merged.values())
+
+
+def _unless_said(plan: Plan, loose: Iterable[Placed]) -> list[Placed]:
+    return [one for one in loose if plan.value(one.setting.name) is None]
+
+
+def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
+    """Rows of `mesh_settings`."""
+    for plan in plans:
+        for one in plan.placed:
+            yield {
+                "plan": plan.id,
+                "framework": plan.framework_id,
+                "label": plan.label,
+                "name": one.setting.name,
+                "value": one.setting.value,
+                "text": one.setting.text[:300],
+                "source": one.source,
+                "source_line": one.setting.line,
+            }
+
+
+def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:
+    """And back."""
+    found: dict[str, Plan] = {}
+    for row in rows:
+        id_, framework = str(row["plan"]), row["framework"]
+        plan = found.setdefault(id_, Plan(id_, None if framework is None else str(framework), str(row["label"] or "")))
+        line = row["source_line"]
+        setting = MeshSetting(
+            str(row["name"]), int(str(row["value"])), str(row["text"]), None if line is None else int(str(line))
+        )
+        plan.placed.append(Placed(setting, str(row["source"])))
+    return list(found.values())
