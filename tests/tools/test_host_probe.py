@@ -48,12 +48,6 @@ def test_a_long_log_of_a_job_is_not_read_for_a_word_in_its_beginning(tmp_path: P
     assert (raw.items, raw.problems) == ([], [])
 
 
-def test_without_files_it_says_what_to_keep() -> None:
-    raw = captured()
-    assert raw.status is ProbeStatus.NO_DATA
-    assert "ddx host host.txt" in raw.problems[0]
-
-
 def test_of_a_long_kernel_log_head_and_tail_are_read(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
     filler = "Nov 21 04:01:39 gpu-12 kernel: usb 1-1: new high-speed USB device number 2 using xhci_hcd and so on\n"
@@ -97,7 +91,8 @@ def test_what_one_text_says_is_the_same_in_the_middle_of_others() -> None:
     for number, file in enumerate(TEXTS):
         alone |= codes(findings_of(file))
         together += f"root@host{number}:~# cat {file.name}\n{file.read_text()}\n"
-    assert codes(findings_in(together)) == alone
+    # Some things are seen only where several hosts, or both ends of a connection, are.
+    assert codes(findings_in(together)) - {"host.differs", "network.unread_bytes"} == alone
 
 
 def test_rows_are_what_the_schema_says() -> None:
@@ -107,7 +102,7 @@ def test_rows_are_what_the_schema_says() -> None:
         topics = {row["topic"] for row in store.query("SELECT DISTINCT topic FROM host_facts")}
         assert topics - set(documented.split(" | ")) == set()
         assert PROBE.analyse(store)
-        rows = store.query(str(PROBE.table))
+        rows = store.query("SELECT facts, source_line FROM host_facts")
         assert all(json.loads(row["facts"]) is not None and row["source_line"] for row in rows)
 
 

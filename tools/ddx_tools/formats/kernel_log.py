@@ -66,6 +66,7 @@ _OOM_ABOUT = re.compile(
     r"oom-kill:constraint=(?P<constraint>\w{1,40}).{0,400}?task=(?P<process>[^,\n]{1,60}),pid=(?P<pid>\d{1,9})"
 )
 _OOM_CGROUP = re.compile(r"oom_memcg=(?P<cgroup>[^,\n]{1,400})")
+_OOM_TASK_CGROUP = re.compile(r"task_memcg=(?P<cgroup>[^,\n]{1,400})")
 _OOM_RSS = re.compile(r"anon-rss:(?P<kb>\d{1,15})kB")
 _OOM_UNIT = re.compile(
     r"(?P<unit>\S{1,200}\.(?:service|scope|slice)): A process of this unit has been killed by the OOM killer"
@@ -181,11 +182,12 @@ def _nvrm(text: str) -> dict[str, Any] | None:
 
 def _oom(text: str) -> dict[str, Any] | None:
     if found := _OOM_ABOUT.search(text):
-        memcg = _OOM_CGROUP.search(text)
+        memcg, own = _OOM_CGROUP.search(text), _OOM_TASK_CGROUP.search(text)
         return {
             "pid": int(found["pid"]),
             "process": found["process"],
             "cgroup": memcg["cgroup"] if memcg else None,
+            "task_cgroup": own["cgroup"] if own else None,
             "limit": "cgroup" if found["constraint"] == "CONSTRAINT_MEMCG" else "host",
         }
     if found := _OOM_KILLED.search(text):

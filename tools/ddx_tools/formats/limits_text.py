@@ -61,8 +61,7 @@ _MEMINFO_NAMES = {
     "Shmem": "shared_bytes",
 }
 _EVENT = re.compile(
-    r"\s*(?:(?P<path>/\S{1,300}):\s*)?"
-    r"(?P<name>low|high|max|oom|oom_kill|oom_group_kill|under_oom|oom_kill_disable) (?P<value>\d{1,18})\s*$"
+    r"\s*(?P<name>low|high|max|oom|oom_kill|oom_group_kill|under_oom|oom_kill_disable) (?P<value>\d{1,18})\s*$"
 )
 
 
@@ -82,7 +81,7 @@ def read_limits(lines: Sequence[TextLine]) -> Iterator[HostFact]:
         elif found := _EVENT.match(line.text):
             if events is None or found["name"] in events.values:
                 yield from (events,) if events and "oom_kill" in events.values else ()
-                events = HostFact("cgroup", found["path"] or _path(line.command), line, {})
+                events = HostFact("cgroup", _path(line.command), line, {})
             events.values[found["name"]] = int(found["value"])
             if found["name"] == "oom_kill":
                 events = HostFact("cgroup", events.subject, line, events.values)

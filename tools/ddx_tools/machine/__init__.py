@@ -1,1 +1,1 @@
-"""What texts of a machine say: texts to rows of host_facts, and rows to findings."""
+"""Machines: a live look or texts of one, to rows of host_facts, and rows to findings."""

@@ -44,8 +44,11 @@ def fabric_findings(facts: list[Seen]) -> Iterator[Finding]:
     yield from _interface_mtu(interfaces)
     for of_host in by_host(of_topic(facts, "acs")).values():
         yield from _acs(of_host)
-    for of_host in by_host(fact for fact in of_topic(facts, "kernel") if fact.subject == "iommu").values():
-        yield from _iommu(of_host)
+    # A live look at a machine without a GPU says it: then nobody there talks to a peer over PCIe.
+    without_gpu = {fact.host for fact in of_topic(facts, "unavailable") if fact.subject == "GPUs"}
+    for host, of_host in by_host(fact for fact in of_topic(facts, "kernel") if fact.subject == "iommu").items():
+        if host not in without_gpu:
+            yield from _iommu(of_host)
 
 
 # --- ports of RDMA devices
@@ -212,7 +215,9 @@ def _is_virtual(fact: Seen) -> bool:
 def _interfaces_down(interfaces: list[Seen]) -> Iterator[Finding]:
     for fact in interfaces:
         up = fact.values.get("admin_up")
-        if fact.values.get("carrier") is False and up is not False:
+        # A live look tells its addresses: without one, nobody talks through it.
+        unused = fact.values.get("addresses") == [] and not fact.values.get("addresses6")
+        if fact.values.get("carrier") is False and up is not False and not unused:
             yield finding(
                 "network.link_down",
                 Severity.NOTICE,

@@ -27,11 +27,16 @@ _MESSAGES = {
     "nvrm": "the NVIDIA driver reported a failure",
 }
 _ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
+_LASTING = {"gpu_off_bus", "iommu"}
 
 
 def kernel_findings(facts: list[Seen]) -> Iterator[Finding]:
     """What the kernel logged, worst first."""
-    kernel = of_topic(facts, "kernel")
+    logged = of_topic(facts, "kernel")
+    # What is older than the job, or happened to another container, explains none of its troubles; a GPU that was lost
+    # then is still lost.
+    mine = [fact for fact in logged if not fact.values.get("elsewhere")]
+    kernel = [fact for fact in mine if not fact.values.get("before_job") or fact.subject in _LASTING]
     yield from _xids(kernel)
     yield from _memory_errors(kernel)
     yield from _off_bus(kernel, of_topic(facts, "gpu_trouble"))

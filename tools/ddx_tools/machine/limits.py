@@ -18,14 +18,17 @@ _PSEUDO = ("tmpfs", "devtmpfs", "udev", "squashfs", "overlay", "shm", "none", "c
 
 def limit_findings(facts: list[Seen]) -> Iterator[Finding]:
     """All findings about limits."""
+    running = {one.host for one in of_topic(facts, "job")}
     shared = [disk for disk in of_topic(facts, "disk") if disk.subject == "/dev/shm"]
-    for of_host in by_host(shared).values():
-        yield from _shared_memory(of_host)
+    for host, of_host in by_host(shared).items():
+        yield from _shared_memory(of_host, Severity.NOTICE if host in running else Severity.WARNING)
     for disk in of_topic(facts, "disk", "inodes"):
         if disk.subject != "/dev/shm":
             yield from _disk(disk)
-    for of_host in by_host(limit for limit in of_topic(facts, "limit") if limit.subject == "locked_memory").values():
-        yield from _locked_memory(of_host)
+    without_rdma = {one.host for one in of_topic(facts, "unavailable") if one.subject == "rdma"}
+    for host, limits in by_host(of_topic(facts, "limit")).items():
+        if host not in without_rdma:
+            yield from _locked_memory([limit for limit in limits if limit.subject == "locked_memory"])
     for memory in of_topic(facts, "memory"):
         yield from _host_memory(memory)
     for events in of_topic(facts, "cgroup"):
@@ -36,8 +39,11 @@ def _is_full(disk: Seen) -> bool:
     return disk.values.get("used_percent", 0) >= _FULL_PERCENT or disk.values.get("available_bytes") == 0
 
 
-def _shared_memory(readings: list[Seen]) -> Iterator[Finding]:
-    """The worst reading of a host: somebody may have looked before and after."""
+def _shared_memory(readings: list[Seen], if_small: Severity) -> Iterator[Finding]:
+    """The worst reading of a host: somebody may have looked before and after.
+
+    A small one with room is enough for many jobs; one that runs, as a live look sees it, may be among them.
+    """
     bad = [disk for disk in readings if _is_full(disk) or disk.values["size_bytes"] <= _SMALL_SHM_BYTES]
     if not bad:
         return
@@ -48,7 +54,7 @@ def _shared_memory(readings: list[Seen]) -> Iterator[Finding]:
     words += f", of which {gibibytes(free or 0)} is free." if full else ", the default of container runtimes."
     yield finding(
         "limits.shm_full",
-        Severity.WARNING,
+        Severity.WARNING if full else if_small,
         [worst, *(disk for disk in bad if disk is not worst)],
         words,
         size_bytes=size,
@@ -93,7 +99,7 @@ def _host_memory(memory: Seen) -> Iterator[Finding]:
 
 def _cgroup(events: Seen) -> Iterator[Finding]:
     kills = events.values.get("oom_kill", 0)
-    if kills:
+    if kills and not events.values.get("dated_by_log"):
         words = (
             f"The cgroup counts {kills} {'process' if kills == 1 else 'processes'} killed for memory since it was made."
         )

@@ -14,7 +14,9 @@ _STALLED_BACKOFF = 3
 """Doublings of the retransmission timer: the same segment was lost so often in a row."""
 _LOSSY, _FEW = 1e-3, 1e-4
 """Shares of segments sent again: from the first a collective suffers; below the second a network is well."""
+_LOSSY_NOW = 1e-2
 _LEAST_SENT = 1_000
+_LEAST_LOST = 10
 _HEADERS_BYTES = 28
 """IPv4 and ICMP headers around the data of a ping."""
 
@@ -30,8 +32,15 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
     for pings in by_path.values():
         yield from _too_large(pings)
     yield from _stalled(of_topic(facts, "tcp_socket"))
+    looked_at = {fact.host for fact in of_topic(facts, "look")}
     for readings in by_place(of_topic(facts, "tcp_counters")):
-        yield from _sent_again(readings)
+        live = readings[0].host is not None and readings[0].host in looked_at
+        yield from _sent_again_now(readings) if live else _sent_again(readings)
+    by_device: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
+    for counters in of_topic(facts, "nic_counters"):
+        by_device[counters.host, counters.subject].append(counters)
+    for readings in by_device.values():
+        yield from _dropped(readings)
 
 
 def _too_large(pings: list[Seen]) -> Iterator[Finding]:
@@ -74,7 +83,8 @@ def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
     """Connections whose oldest segment is sent again and again and is not acknowledged."""
     for socket in sockets:
         backoff = socket.values.get("backoff", 0)
-        if backoff < _STALLED_BACKOFF:
+        # With its window shut, the peer does answer: it does not read.
+        if backoff < _STALLED_BACKOFF or socket.values.get("timer") == "persist":
             continue
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
@@ -109,6 +119,42 @@ def _sent_again(readings: list[Seen]) -> Iterator[Finding]:
         counters={"TcpRetransSegs": again, "TcpOutSegs": sent},
         rate=share,
         how="between_readings" if between else "since_boot",
+    )
+
+
+def _sent_again_now(readings: list[Seen]) -> Iterator[Finding]:
+    """As `_sent_again`, within the second of a live look at whatever the host does.
+
+    Its connections to itself are counted, too, and on a busy host they send a few of a thousand again for nothing.
+    """
+    first, last = readings[0].values, readings[-1].values
+    sent, again = last["sent"] - first["sent"], last["again"] - first["again"]
+    if sent >= _LEAST_SENT and again >= _LOSSY_NOW * sent:
+        yield from _sent_again(readings)
+
+
+def _dropped(readings: list[Seen]) -> Iterator[Finding]:
+    """Packets that an interface dropped or found damaged between two looks.
+
+    Totals since boot say nothing: every interface drops what nobody has asked for, such as protocols it does not know.
+    """
+    first, last = readings[0].values, readings[-1].values
+    grown = {name: last[name] - first.get(name, 0) for name in last if name.endswith(("_drops", "_errors"))}
+    lost = {name: count for name, count in grown.items() if count >= _LEAST_LOST}
+    packets = sum(last.get(name, 0) - first.get(name, 0) for name in ("received", "sent"))
+    share = sum(lost.values()) / max(1, packets + sum(lost.values()))
+    if len(readings) < 2 or not lost or share < _LOSSY:
+        return
+    named = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in lost.items())
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING,
+        readings,
+        f"{readings[0].subject} lost {share:.2%} of its packets between two looks ({named}).",
+        counters=lost,
+        rate=round(share, 6),
+        how="between_readings",
+        device=readings[0].subject,
     )
 
 

@@ -35,10 +35,8 @@ class Seen:
 
 
 def read_facts(store: Store) -> list[Seen]:
-    """All facts, in the order of files and lines."""
-    rows = store.query(
-        "SELECT host, topic, subject, facts, text, source, source_line FROM host_facts ORDER BY source, source_line"
-    )
+    """All facts, in the order in which they were read: of two readings of a counter, the earlier comes first."""
+    rows = store.query("SELECT host, topic, subject, facts, text, source, source_line FROM host_facts ORDER BY rowid")
     return [seen(row) for row in rows]
 
 

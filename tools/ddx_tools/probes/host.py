@@ -1,30 +1,17 @@
-"""Probe `host`: one read-only look at a machine. It reads the texts that somebody brought of it."""
+"""Probe `host`: one read-only look at a machine, or at the texts that somebody brought of one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
-from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import Host
-from ddx_tools.model import Finding, ProbeStatus
-from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows, merge_rows
+from ddx_tools.model import Finding
+from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows, merge_rows
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
-
-TEXT = "host_text"
-_HEAD_BYTES = 64 << 10
-"""The beginning of a file tells whether it is a text of a machine: job logs lie beside, gigabytes of them."""
-_PART_BYTES = 8 << 20
-_ALL_BYTES = 64 << 20
-"""Of all long texts together; of those that come later, only the beginnings are read."""
-_FILES_LIMIT = 2_000
-_UNKNOWN_HOST = "unknown"
-_WHY = "What it says of the machine is not known."
 
 
 class HostArgs(ProbeArgs):
@@ -32,85 +19,34 @@ class HostArgs(ProbeArgs):
 
     target: list[str] = Field(
         default_factory=list,
-        description="Files with outputs of commands (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
+        description="Nothing: this machine and the job on it. A pid: this machine as that process sees it. Or files "
+        "with outputs of commands (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
+    )
+    interval_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=60,
+        description="Seconds between two readings of counters (packets, retransmissions, CPU quota); 0: one reading.",
     )
 
 
 def capture(host: Host, args: HostArgs) -> Raw:
-    """Keep the files that hold a text of a machine, told by their content; leave all others alone."""
-    raw = Raw(host.name)
+    """Look at the machine; or keep the files that hold a text of one, and leave all others alone."""
+    from ddx_tools.machine.files import read_files
+    from ddx_tools.machine.look import look
+
     paths = [item for item in args.target if not item.isdigit()]
-    if not paths:
-        raw.problems.append(
-            "No file was named. Keep what the commands print, and name the files: "
-            "(df -h /dev/shm; ulimit -l; nvidia-smi; dmesg -T | tail -500) > host.txt; ddx host host.txt"
-        )
-        raw.status = ProbeStatus.NO_DATA
-        return raw
-    files = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
-    files = [file for file in files if file in paths or suffix(file) not in NO_TEXT]
-    if len(files) > _FILES_LIMIT:
-        raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
-        raw.status = ProbeStatus.PARTIAL
-    for file in files[:_FILES_LIMIT]:
-        _read(host, raw, file, named=file in paths)
-    raw.searched.append(f"{len(files)} files: {len(raw.of(TEXT))} texts of machines")
-    if not raw.items:
-        raw.status = ProbeStatus.NO_DATA
-    return raw
-
-
-def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
-    from ddx_tools.machine.texts import fact_rows, goes_on, may_say_something
-
-    try:
-        reply = host.read(path, max_bytes=_HEAD_BYTES)
-        if b"\0" in reply.data[:1024] and not reply.data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return
-        if not may_say_something(reply.data):
-            return
-        parts = [("head" if reply.truncated else "whole", reply)]
-        if reply.truncated and not goes_on(reply.data):
-            return
-        read_so_far = sum(len(item.data) for item in raw.items)
-        if reply.truncated and read_so_far < _ALL_BYTES:
-            whole = host.read(path, max_bytes=_PART_BYTES)
-            parts = [("head" if whole.truncated else "whole", whole)]
-            if whole.truncated:
-                parts.append(("tail", host.read(path, max_bytes=_PART_BYTES, tail=True)))
-                raw.problems.append(f"{shown(path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
-        elif reply.truncated:
-            raw.problems.append(
-                f"{shown(path)}: only its first {_HEAD_BYTES >> 10} KiB were read; name it alone for more."
-            )
-    except NotFound:
-        if named:
-            raw.problems.append(f"{shown(path)}: no such file.")
-        return
-    except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-        return
-    for part, kept in parts:
-        source = kept.source or path
-        # A long text with the marks of one is not read twice to find out that it says nothing.
-        if len(parts) > 1 or fact_rows(kept.data, source, path):
-            raw.items.append(RawItem(TEXT, kept.data, source, {"path": path, "part": part}))
+    if paths:
+        return read_files(host, paths)
+    return look(host, [int(pid) for pid in args.target], args.interval_s)
 
 
 def parse(raw: Raw) -> Rows:
-    """Rows of `host_facts`. What neither the text nor the file's name says of the host stays NULL."""
-    from ddx_tools.machine.texts import fact_rows
+    """Rows of `host_facts`."""
+    from ddx_tools.machine.files import text_rows
+    from ddx_tools.machine.looked import looked_rows
 
-    host = None if raw.host == _UNKNOWN_HOST else raw.host
-    parts = []
-    for item in raw.of(TEXT):
-        rows = fact_rows(item.data, item.source, item.facts["path"])
-        for row in rows:
-            row["host"] = row["host"] or host
-            # A tail's lines are counted from where it begins: the file's own numbers are not known.
-            row["source_line"] = None if item.facts["part"] == "tail" else row["source_line"]
-        parts.append({"host_facts": rows})
-    return merge_rows(parts)
+    return merge_rows([text_rows(raw), looked_rows(raw)])
 
 
 def analyse(store: Store) -> list[Finding]:
@@ -120,13 +56,26 @@ def analyse(store: Store) -> list[Finding]:
     return machine_findings(store)
 
 
+def table(store: Store) -> list[dict[str, Any]]:
+    """Topic, subject, value, verdict."""
+    from ddx_tools.machine.table import fact_table
+
+    return fact_table(store)
+
+
 PROBE = Probe(
     id="host",
     title="Machines",
-    description="Reads what commands print about a machine, as people paste it: dmesg and journalctl -k (Xid, kills "
-    "for memory, PCIe and network errors), nvidia-smi with -q, topo -m and nvlink, df, free, ulimit, lspci -vvv (ACS), "
-    "ibstat, ibv_devinfo, show_gids, perfquery, ip and ethtool, sacct, scontrol, kubectl describe pod. Several outputs "
-    "may stand in one file; each is told by its content. Says what limits, links, GPUs and the kernel have to report.",
+    description=(
+        "Looks once at this machine, changing nothing: GPUs by NVML (errors, clocks, links, who holds memory), the "
+        "kernel's log, shared and locked memory, limits of the container with its kills for memory and its CPU quota, "
+        "interfaces and which of them NCCL and Gloo take, what the host's name resolves to, RDMA ports, packets lost "
+        "between two readings, connections whose bytes nobody reads. Says what cannot be known here apart from what is "
+        "well. Or reads what commands print about a machine, as people paste it: dmesg, journalctl -k, nvidia-smi with "
+        "-q, topo -m and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, "
+        "ethtool, sacct, scontrol, kubectl describe pod; several may stand in one file. Of several hosts it names the "
+        "odd one."
+    ),
     args=HostArgs,
     finding_codes=(
         "gpu.xid",
@@ -137,33 +86,44 @@ PROBE = Probe(
         "gpu.topology",
         "gpu.several_processes",
         "gpu.memory_unaccounted",
+        "gpu.foreign_process",
         "device.unavailable",
         "startup.versions_differ",
+        "startup.interface_unusable",
         "host.pcie_link_narrow",
         "host.oom_kill",
         "host.kernel_message",
         "host.acs_redirects",
         "host.iommu_on",
+        "host.differs",
+        "host.stacks_unreadable",
         "host.jobs_failed",
         "host.out_of_service",
         "job.scheduler_state",
         "limits.shm_full",
         "limits.locked_memory",
         "limits.resource",
+        "limits.cpu_throttled",
+        "limits.cpu_affinity",
         "network.link_down",
         "network.link_errors",
         "network.packet_loss",
         "network.rdma_devices",
         "network.gid_suspect",
         "network.mtu_differs",
+        "network.interface_chosen",
+        "network.hostname_loopback",
+        "network.unread_bytes",
     ),
     capture=capture,
     parse=parse,
     analyse=analyse,
-    table="SELECT host, topic, subject, text, facts, source, source_line FROM host_facts ORDER BY source, source_line",
+    table=table,
     most_rows=60,
     rest="name fewer files, or ask the evidence store: SELECT * FROM host_facts",
     examples={
+        "": "this machine, and the job on it",
+        "48213": "this machine as the process 48213 sees it",
         "host.txt": "a file into which somebody pasted outputs of df, nvidia-smi, ibstat, dmesg, …",
         "node1.txt node2.txt": "two machines, to compare their MTU, links and GPUs",
         "diagnostics/ --json": "all such texts below a directory, as JSON",

@@ -1,0 +1,189 @@
+"""A live look at the network: which interface is taken, the host's own name, lost packets, bytes that nobody reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from host_looks import findings_of, interface, interfaces, name, processes, text
+from host_reading import RECORDED, codes, findings_in, one
+from hypothesis import given
+from hypothesis import strategies as st
+from process_snapshots import row, snapshot, torchrun_env
+
+from ddx_tools.machine.texts import fact_rows
+from ddx_tools.model import Finding, Severity
+from ddx_tools.probe import RawItem
+
+LO, ETH, DOCKER = interface("lo", "127.0.0.1"), interface("eth0", "10.0.0.7"), interface("docker0", "172.17.0.1")
+IB = interface("ib0", "10.1.0.7")
+
+
+def job(world_size: int = 2, **variables: str) -> RawItem:
+    """Two ranks here, of as many as the world has."""
+    envs = [torchrun_env(rank, world_size, 2) | variables for rank in (0, 1)]
+    return processes(snapshot(*(row(41 + rank, 1, "python train.py", env=env) for rank, env in enumerate(envs))))
+
+
+def chosen(found: list[Finding]) -> dict[str, str]:
+    told = [one for one in found if one.code == "network.interface_chosen"]
+    return {str(one.attributes["library"]): str(one.attributes["interface"]) for one in told}
+
+
+@pytest.mark.parametrize(
+    ("rows", "variables", "nccl"),
+    [
+        ((LO, DOCKER, ETH), {}, "eth0"),
+        ((LO, DOCKER, ETH, IB), {}, "ib0"),
+        ((LO, DOCKER), {}, "docker0"),
+        ((LO,), {}, "lo"),
+        ((LO, ETH, interface("eth1", "10.2.0.7")), {"NCCL_SOCKET_IFNAME": "eth1"}, "eth1"),
+        ((LO, ETH, interface("eth01", "10.2.0.7")), {"NCCL_SOCKET_IFNAME": "eth0"}, "eth0, eth01"),
+        ((LO, ETH, interface("eth01", "10.2.0.7")), {"NCCL_SOCKET_IFNAME": "=eth0"}, "eth0"),
+        ((LO, DOCKER, ETH), {"NCCL_SOCKET_IFNAME": "^docker,lo"}, "eth0"),
+        ((LO, interface("eth1", "10.2.0.7", running=False), ETH), {}, "eth0"),
+        ((LO, interface("eth1"), ETH), {}, "eth0"),
+    ],
+)
+def test_which_interface_nccl_takes(rows: tuple[dict[str, Any], ...], variables: dict[str, str], nccl: str) -> None:
+    found = findings_of(job(2, **variables), interfaces(*rows), name("node-1", "10.0.0.7"))
+    assert chosen(found)["nccl"] == nccl
+
+
+@pytest.mark.parametrize(
+    ("addresses", "variables", "gloo"),
+    [
+        (("10.0.0.7",), {}, "eth0"),
+        (("127.0.1.1",), {}, "lo"),
+        (("203.0.113.9",), {}, "lo"),
+        ((), {}, "lo"),
+        (("127.0.1.1",), {"GLOO_SOCKET_IFNAME": "eth0"}, "eth0"),
+    ],
+)
+def test_which_interface_gloo_takes(addresses: tuple[str, ...], variables: dict[str, str], gloo: str) -> None:
+    found = findings_of(job(2, **variables), interfaces(LO, ETH), name("node-1", *addresses))
+    assert chosen(found)["gloo"] == gloo
+
+
+@pytest.mark.parametrize(("world_size", "severity"), [(2, Severity.INFO), (16, Severity.WARNING)])
+def test_a_name_that_means_loopback_matters_to_a_job_of_several_hosts(world_size: int, severity: Severity) -> None:
+    found = findings_of(job(world_size), interfaces(LO, ETH), name("node-1", "127.0.1.1"))
+    assert one(found, "network.hostname_loopback").severity is severity
+    wrong = [finding for finding in found if finding.code == "startup.interface_unusable"]
+    assert [finding.attributes["library"] for finding in wrong] == (["gloo"] if world_size > 2 else [])
+
+
+def test_a_name_that_means_loopback_is_no_matter_where_the_interface_is_chosen() -> None:
+    found = findings_of(job(16, GLOO_SOCKET_IFNAME="eth0"), interfaces(LO, ETH), name("node-1", "127.0.1.1"))
+    assert codes(found) == set()
+
+
+def test_a_variable_that_names_no_interface() -> None:
+    found = findings_of(job(NCCL_SOCKET_IFNAME="bond7"), interfaces(LO, ETH), name("node-1", "10.0.0.7"))
+    wrong = one(found, "startup.interface_unusable")
+    assert (wrong.attributes["value"], wrong.severity) == ("bond7", Severity.NOTICE)
+
+
+@pytest.mark.parametrize(
+    ("then", "lost"),
+    [
+        ({"received": 11_000, "receive_drops": 7_500}, True),
+        ({"received": 11_000, "receive_drops": 7_003}, False),
+        ({"received": 500_000, "receive_drops": 7_020}, False),
+    ],
+)
+def test_an_interface_that_drops_packets_while_one_looks(then: dict[str, int], lost: bool) -> None:
+    before = interfaces(interface("eth0", "10.0.0.7", received=10_000, receive_drops=7_000))
+    found = findings_of(before, interfaces(interface("eth0", "10.0.0.7", **then)))
+    assert codes(found) == ({"network.packet_loss"} if lost else set())
+
+
+TCP = (
+    "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn InSegs OutSegs RetransSegs InErrs\n"
+    "Tcp: 1 200 120000 -1 9 {sent} {again} 0\n"
+)
+
+
+@pytest.mark.parametrize(("again", "lost"), [(900, True), (560, False), (500, False)])
+def test_how_much_tcp_sent_again_while_one_looked(again: int, lost: bool) -> None:
+    first, then = TCP.format(sent=100_000, again=500), TCP.format(sent=120_000, again=again)
+    found = findings_of(job(), text(first), text(then))
+    assert codes(found) == ({"network.packet_loss"} if lost else set())
+    assert codes(findings_of(job(), text(then))) == set()
+
+
+def test_the_default_route() -> None:
+    route = (
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    )
+    facts = fact_rows(route.encode(), "route", "route")
+    assert [(fact["topic"], fact["subject"], fact["facts"]) for fact in facts] == [
+        ("route", "eth0", '{"gateway": "192.0.2.1"}')
+    ]
+
+
+# --- connections
+
+
+def test_both_ends_of_a_connection_that_one_does_not_read() -> None:
+    ends = [(RECORDED / f"ss_zero_window_{end}.txt").read_text() for end in ("reader", "sender")]
+    found = one(findings_in("\n".join(ends)), "network.unread_bytes")
+    assert found.severity is Severity.NOTICE
+    told = {key: found.attributes[key] for key in ("unread_bytes", "unsent_bytes", "pid", "window_shut")}
+    assert told == {"unread_bytes": 127480, "unsent_bytes": 33624, "pid": 6561, "window_shut": True}
+
+
+def test_one_end_at_one_moment_is_no_more_than_information() -> None:
+    found = one(findings_in((RECORDED / "ss_zero_window_reader.txt").read_text()), "network.unread_bytes")
+    assert found.severity is Severity.INFO
+
+
+def test_a_shut_window_is_no_loss() -> None:
+    sender = (RECORDED / "ss_zero_window_sender.txt").read_text().replace("backoff:2", "backoff:5")
+    assert "network.packet_loss" not in codes(findings_in(sender))
+    assert "network.packet_loss" in codes(findings_in(sender.replace("timer:(persist,", "timer:(on,")))
+
+
+SS = 'ESTAB {unread} {unsent} {own} {peer} users:(("python3",pid={pid},fd=9))\n\t cubic rto:204 mss:1448 cwnd:10\n'
+
+
+def pair(unread: int, unsent: int = 0) -> RawItem:
+    reader = SS.format(unread=unread, unsent=0, own="[::ffff:10.0.0.7]:5000", peer="[::ffff:10.0.0.7]:6000", pid=42)
+    sender = SS.format(unread=0, unsent=unsent, own="10.0.0.7:6000", peer="10.0.0.7:5000", pid=41)
+    return text(reader + sender)
+
+
+def test_the_rank_that_does_not_read_is_named_with_its_peer() -> None:
+    found = one(findings_of(job(), pair(4096, 9000), pair(4096, 9000)), "network.unread_bytes")
+    assert (found.ranks, found.attributes["peer_rank"], found.severity) == ([1], 0, Severity.NOTICE)
+
+
+def test_a_rank_that_reads_between_two_looks_is_well() -> None:
+    assert codes(findings_of(job(), pair(4096), pair(100))) == set()
+    assert codes(findings_of(job(), pair(4096), pair(0))) == set()
+
+
+def test_connections_of_others_are_nobodys_business() -> None:
+    found = findings_of(
+        job(), *(text(SS.format(unread=9, unsent=0, own="1.1.1.1:1", peer="2.2.2.2:2", pid=7)) for _ in "12")
+    )
+    assert codes(found) == set()
+
+
+def test_a_lossy_connection_is_told_by_what_it_holds() -> None:
+    facts = fact_rows((RECORDED / "ss_loss.txt").read_bytes(), "ss", "ss")
+    assert [fact["subject"] for fact in facts] == ["10.77.0.2:5201", "10.77.0.2:5201"]
+    assert '"unsent_bytes": 3318096' in facts[1]["facts"]
+
+
+PIECES = st.sampled_from(
+    ["ESTAB ", "0 ", "9" * 14, " 1.2.3.4:5", " [::1]:9", ' users:(("x",pid=1,fd=2))', "\n\t rto:1 mss:2 backoff:3",
+     "\n", "timer:(on,", "Tcp: a b\nTcp: 1 2\n", "eth0\t00000000\tFFFFFFFF\t0001\t0\t0\t0\t00000000\t", "\0", "::",
+     "retrans:0/1"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=30))
+def test_no_text_of_connections_can_hurt_the_reader(pieces: list[str]) -> None:
+    assert findings_in("Recv-Q Tcp: Iface\tDestination\n" + "".join(pieces)) is not None

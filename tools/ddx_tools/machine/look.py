@@ -1,0 +1,231 @@
+"""One read-only look at the machine that a job runs on: what is asked, in which order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from ddx_tools.errors import DdxError, HostError, NotPermitted
+from ddx_tools.formats.launchers import Job, find_jobs
+from ddx_tools.hosts.base import Host, Reply
+from ddx_tools.machine.asking import Asking
+from ddx_tools.probe import Raw
+
+PROCESSES, INTERFACES, NVML, NAMES = "processes", "interfaces", "nvml", "host_name"
+
+_MOST_RANKS = 64
+_KERNEL_LOG_BYTES = 8 << 20
+_NAME_BYTES = 256
+_OF_PROCESS = ("limits", "status", "uid_map")
+_CONTROLLERS = {
+    "memory": (
+        "memory.max", "memory.current", "memory.events",
+        "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.failcnt", "memory.oom_control",
+        "memory.stat",
+    ),
+    "cpu": ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.stat"),
+    "pids": ("pids.max", "pids.current"),
+}  # fmt: skip
+_CGROUP = re.compile(r":\d{1,4}:(?P<controllers>[\w,=-]{0,200}):(?P<path>/.{0,600})$", re.M)
+_MOST_CGROUPS = 24
+_NAMESPACE = re.compile(r"/proc/(?P<pid>\d{1,10}|self)/ns/(?P<kind>mnt|net)['\u2019] -> ['\u2018](?P<id>\w+:\[\d+\])")
+_DISPLAY_OR_ACCELERATOR = re.compile(r"^(?P<device>/sys/bus/pci/devices/.{1,40})/class:0x(?:0300|0302|1200)", re.M)
+_NETWORK = re.compile(r"^(?P<device>/sys/bus/pci/devices/.{1,40})/class:0x(?:0200|0207)", re.M)
+
+
+def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
+    """Look at this machine: for the ranks of the job on it, or for these processes and their job.
+
+    Counters are read twice, `interval_s` apart; 0 reads them once.
+    """
+    asking = Asking(host)
+    subjects = _subjects(asking, pids)
+    cgroups, other_net = _process_files(asking, subjects)
+    devices = _rdma_ports(asking)
+    _counters(asking, subjects, cgroups, devices, first=True)
+    _memory_and_disks(asking)
+    _kernel_log(asking)
+    _names(asking)
+    _pci(asking)
+    _gpus(asking)
+    if interval_s > 0:
+        host.pause(interval_s)
+        _counters(asking, subjects, cgroups, devices, first=False)
+    for pid in other_net:
+        words = f"runs in another network namespace: `nsenter -t {pid} -n ddx host {pid}` looks from there"
+        asking.unavailable(f"network of process {pid}", words)
+    if asking.not_recorded and all(item.kind == PROCESSES for item in asking.raw.items):
+        raise asking.not_recorded
+    asking.raw.searched.append(f"this machine, for {_whom(subjects)}")
+    return asking.raw
+
+
+def _whom(subjects: Sequence[int]) -> str:
+    return f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
+
+
+def _subjects(asking: Asking, pids: Sequence[int]) -> list[int]:
+    """The processes whose limits and sockets matter: the ranks of the jobs that are meant, else the pids themselves."""
+    reply = asking.ask("processes", asking.host.processes, PROCESSES)
+    if reply is None:
+        return list(pids)
+    asking.raw.items[-1].facts["pids"] = list(pids)
+    try:
+        jobs = jobs_meant(find_jobs(json.loads(reply.data)), pids)
+    except (ValueError, DdxError):  # a damaged bundle
+        jobs = []
+    ranks = [member.pid for job in jobs for member in job.live if member.pid]
+    return list(dict.fromkeys([*ranks, *(pid for pid in pids if not jobs)]))[:_MOST_RANKS]
+
+
+def jobs_meant(jobs: Sequence[Job], pids: Sequence[int]) -> list[Job]:
+    """The jobs of these processes; without one, all that run here."""
+    return [job for job in jobs if not pids or any(_is_of(pid, job) for pid in pids)]
+
+
+def _is_of(pid: int, job: Job) -> bool:
+    """A member, or what started the launcher (`ddx run`, a shell script)."""
+    root = job.member(job.root_pid)
+    return bool(job.member(pid) or (root and root.process and root.process.ppid == pid))
+
+
+# --- processes and their containers
+
+
+def _process_files(asking: Asking, subjects: Sequence[int]) -> tuple[list[str], list[int]]:
+    """Limits and namespaces; the directories of the cgroups, and the processes that see another network."""
+    names = [str(pid) for pid in subjects] or ["self"]
+    paths = [f"/proc/{name}/{file}" for name in dict.fromkeys([*names, "self"]) for file in _OF_PROCESS]
+    asking.files("limits", [*paths, "/proc/sys/kernel/yama/ptrace_scope"])
+    groups = asking.files("cgroups", [f"/proc/{name}/cgroup" for name in names])
+    links = [f"/proc/{name}/ns/{kind}" for name in ("self", *names) for kind in ("mnt", "net")]
+    namespaces = asking.run("namespaces", "stat", "-c", "%N", *dict.fromkeys(links))
+    elsewhere = _elsewhere(namespaces.data.decode("utf-8", "replace")) if namespaces else {}
+    own_shm = [f"/proc/{pid}/root/dev/shm" for pid in elsewhere.get("mnt", [])]
+    # In a job that runs in a container, that container's /dev/shm counts and not that of the host.
+    asking.run("file systems", "env", "LC_ALL=C", "stat", "-f", *(own_shm or ["/dev/shm"]), "/tmp")
+    return cgroup_directories(groups.data.decode("utf-8", "replace") if groups else ""), elsewhere.get("net", [])
+
+
+def _elsewhere(text: str) -> dict[str, list[int]]:
+    """By kind of namespace: one process for each that is not our own."""
+    found = {(item["kind"], item["pid"]): item["id"] for item in _NAMESPACE.finditer(text)}
+    there: dict[tuple[str, str], int] = {}
+    for (kind, pid), id_ in found.items():
+        if pid != "self" and id_ != found.get((kind, "self"), id_):
+            there.setdefault((kind, id_), int(pid))
+    return {kind: [pid for (of, _), pid in there.items() if of == kind] for kind in ("mnt", "net")}
+
+
+def cgroup_directories(text: str) -> list[str]:
+    """Where the files of these cgroups and of those above them are: a limit of any of them holds.
+
+    `text` is /proc/PID/cgroup as grep -H prints it. Inside a container the path may not be there; its root is.
+    """
+    found: dict[str, None] = {}
+    for line in _CGROUP.finditer(text):
+        parts = [part for part in line["path"].split("/") if part not in ("", "..")]
+        below = ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
+        controllers = [name for name in line["controllers"].split(",") if name in _CONTROLLERS]
+        roots = [f"/sys/fs/cgroup/{name}" for name in controllers]
+        roots += ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] if not line["controllers"] else []
+        found.update(dict.fromkeys(f"{root}/{path}".rstrip("/") for root in roots for path in below))
+    return list(found)[: _MOST_CGROUPS * len(_CONTROLLERS)]
+
+
+def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
+    kinds = {"cpu": ("cpu.stat",)} if counters else _CONTROLLERS
+    return [
+        f"{directory}/{file}"
+        for directory in directories
+        for kind, files in kinds.items()
+        if f"/cgroup/{kind}" in directory or not any(f"/cgroup/{name}" in directory for name in _CONTROLLERS)
+        for file in files
+    ]
+
+
+# --- counters
+
+
+def _counters(
+    asking: Asking, subjects: Sequence[int], cgroups: Sequence[str], ports: Sequence[str], *, first: bool
+) -> None:
+    """What counts up, in both looks; what stands still, in the first."""
+    asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
+    asking.ask("interfaces", asking.host.interfaces, INTERFACES)
+    asking.ask("TCP counters", lambda: asking.host.read("/proc/net/snmp"))
+    counted = [f"{port}/{name}" for port in ports for name in ("counters", "hw_counters")]
+    asking.files("RDMA counters", counted, below=True)
+    if subjects:
+        asking.run("TCP connections", "ss", "-tinp")
+
+
+def _rdma_ports(asking: Asking) -> list[str]:
+    ports = asking.glob("/sys/class/infiniband/*/ports/*", "rdma", "no RDMA device in /sys/class/infiniband")
+    if not ports:
+        return []
+    names = ("state", "phys_state", "rate", "link_layer", "gids", "gid_attrs/types", "gid_attrs/ndevs")
+    asking.files("rdma", [f"{port}/{name}" for port in ports for name in names], below=True)
+    asking.run("rdma MTU", "ibv_devinfo", "-v")
+    return ports
+
+
+# --- the machine
+
+
+def _memory_and_disks(asking: Asking) -> None:
+    asking.ask("memory", lambda: asking.host.read("/proc/meminfo"))
+
+
+def _kernel_log(asking: Asking) -> None:
+    """dmesg, or the journal where the kernel's buffer is not for everybody."""
+    journal = ["journalctl", "-k", "-b", "-o", "short-monotonic", "--no-pager", "-q"]
+    for argv in (["dmesg"], journal):
+        if asking.ask("kernel log", partial(_printed, asking.host, argv), absent=False):
+            return
+    if not asking.not_recorded:
+        asking.unavailable("kernel log", "this user may not read it, by dmesg or journalctl -k: sudo ddx host")
+
+
+def _printed(host: Host, argv: Sequence[str]) -> Reply:
+    """What a command prints; nothing at all is no answer."""
+    reply = host.run(argv, timeout_s=5.0, max_bytes=_KERNEL_LOG_BYTES)
+    if not reply.data:
+        raise NotPermitted(f"{argv[0]} prints nothing", "")
+    return reply
+
+
+def _names(asking: Asking) -> None:
+    """What the host's own name means to those who ask the resolver, as Gloo does."""
+    asking.ask("default route", lambda: asking.host.read("/proc/net/route"))
+    try:
+        # The kernel sets memory aside for as much as one asks of a file of /proc/sys.
+        reply = asking.host.read("/proc/sys/kernel/hostname", max_bytes=_NAME_BYTES)
+    except HostError:
+        return
+    name = reply.data.decode("ascii", "replace").strip()
+    if asking.ask("host name", lambda: asking.host.run(["getent", "ahosts", name], timeout_s=3.0), NAMES):
+        asking.raw.items[-1].facts["name"] = name
+
+
+def _pci(asking: Asking) -> None:
+    """Accelerators and network devices, the width of their links, and what ACS and the IOMMU do to peer traffic."""
+    devices = asking.glob("/sys/bus/pci/devices/*", "PCI", "no devices in /sys/bus/pci")
+    classes = asking.files("PCI", [f"{device}/class" for device in devices])
+    text = classes.data.decode("ascii", "replace") if classes else ""
+    accelerators = [found["device"] for found in _DISPLAY_OR_ACCELERATOR.finditer(text)]
+    chosen = accelerators + [found["device"] for found in _NETWORK.finditer(text)]
+    names = ("class", "vendor", "current_link_width", "max_link_width")
+    asking.files("PCI links", [f"{device}/{name}" for device in chosen for name in names])
+    groups = asking.glob("/sys/kernel/iommu_groups/*/type", "IOMMU", "no IOMMU is in use on this machine")
+    asking.files("IOMMU", groups)
+    if accelerators:
+        asking.run("ACS", "lspci", "-vvv", timeout_s=10.0)
+
+
+def _gpus(asking: Asking) -> None:
+    if asking.ask("GPUs", asking.host.gpus, NVML):
+        asking.ask("driver", lambda: asking.host.read("/proc/driver/nvidia/version"))
+        asking.run("fabric manager", "nv-fabricmanager", "--version")

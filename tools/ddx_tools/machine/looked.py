@@ -1,0 +1,214 @@
+"""Rows of `host_facts` out of what a live look brought home beside texts: processes, interfaces, names, GPUs."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ddx_tools.errors import DdxError
+from ddx_tools.formats.launchers import Job, find_jobs
+from ddx_tools.formats.names import shown
+from ddx_tools.machine.asking import ANSWER, UNAVAILABLE
+from ddx_tools.machine.look import INTERFACES, NAMES, NVML, PROCESSES, jobs_meant
+from ddx_tools.machine.nvml_rows import nvml_rows
+from ddx_tools.machine.texts import fact_rows
+from ddx_tools.probe import Raw, RawItem, Rows
+
+FactRow = dict[str, Any]
+
+_VARIABLES = (
+    "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME",
+    "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
+_GETENT = re.compile(r"^(?P<address>[0-9a-fA-F:.%\w]{2,60})\s+STREAM", re.M)
+_FIRST_STAMP = re.compile(rb"\[ {0,8}(\d{1,9}\.\d{1,9})\] ")
+_CGROUP_ROOT = re.compile(r"^/sys/fs/cgroup(?:/memory|/unified)?")
+_DAY_S = 86_400.0
+_GRACE_S = 60.0
+"""A clock that was set after boot moves the times of the kernel's log."""
+
+
+def looked_rows(raw: Raw) -> Rows:
+    """Rows of everything that `look` asked; their host is the one that was looked at."""
+    rows = [row for item in raw.items for row in _readable(item)]
+    for row in rows:
+        row["host"] = raw.host
+    _relate(rows, _log_begins_s(raw))
+    for row in rows:
+        row["facts"] = json.dumps(row["facts"], ensure_ascii=False)
+    return {"host_facts": rows}
+
+
+def _readable(item: RawItem) -> list[FactRow]:
+    """Rows of one answer; one that somebody has damaged costs only itself."""
+    try:
+        return list(_rows(item))
+    except (ValueError, TypeError, LookupError, AttributeError, DdxError):
+        words = "what was recorded of it cannot be read"
+        return [_row("unavailable", item.kind, {"why": words}, words, item, None)]
+
+
+def _rows(item: RawItem) -> Iterator[FactRow]:
+    if item.kind == ANSWER:
+        for row in fact_rows(item.data, item.source, ""):
+            yield row | {"facts": json.loads(row["facts"])}
+    elif item.kind == UNAVAILABLE:
+        yield _row("unavailable", item.facts["what"], {"why": item.facts["why"]}, item.facts["why"], item, None)
+    elif item.kind == PROCESSES:
+        yield from _job_rows(item)
+    elif item.kind == INTERFACES:
+        yield from _interface_rows(item)
+    elif item.kind == NAMES:
+        yield _name_row(item)
+    elif item.kind == NVML:
+        yield from nvml_rows(item.data, item.source)
+
+
+def _row(topic: str, subject: str | None, facts: FactRow, text: str, item: RawItem, line: int | None) -> FactRow:
+    known = {name: value for name, value in facts.items() if value is not None}
+    return {
+        "topic": topic,
+        "subject": subject,
+        "facts": known,
+        "text": text[:300],
+        "source": item.source,
+        "source_line": line,
+    }
+
+
+def _relate(rows: list[FactRow], log_begins_s: float | None) -> None:
+    """Mark what the kernel did before the job began (without a job: more than a day ago), and to others.
+
+    Where the log is whole since then, it tells all kills for memory; counters, which know no time, add nothing.
+    """
+    looks = [row["facts"] for row in rows if row["topic"] == "look"]
+    if not looks:
+        return
+    now, boot_time = looks[0]["now"], looks[0]["boot_time"]
+    since = looks[0].get("since", now - _DAY_S)
+    groups = _deepest(str(row["subject"]) for row in rows if row["topic"] == "cgroup") if looks[0]["about"] else []
+    killed = [row["facts"] for row in rows if row["topic"] == "kernel" and row["facts"].get("task_cgroup")]
+    strangers = {kill.get("pid") for kill in killed if not _below(kill["task_cgroup"], groups)}
+    for row in rows:
+        facts = row["facts"]
+        if row["topic"] == "kernel" and (stamp := _seconds(facts.get("time"))) is not None:
+            facts["age_s"] = round(now - boot_time - stamp)
+            if boot_time + stamp < since - _GRACE_S:
+                facts["before_job"] = True
+            if groups and row["subject"] == "oom_kill" and facts.get("pid") in strangers:
+                facts["elsewhere"] = True
+        elif row["topic"] == "cgroup" and log_begins_s is not None and boot_time + log_begins_s < since:
+            facts["dated_by_log"] = True
+
+
+def _below(path: str, groups: Iterable[str]) -> bool:
+    return any(f"{path.rstrip('/')}/".startswith(f"{group}/") for group in groups)
+
+
+def _deepest(directories: Iterable[str]) -> list[str]:
+    """The paths of cgroups as the kernel's log names them, of those only that lie above no other."""
+    paths = {_CGROUP_ROOT.sub("", directory) for directory in directories}
+    return [path for path in paths if not any(other.startswith(f"{path}/") for other in paths)]
+
+
+def _log_begins_s(raw: Raw) -> float | None:
+    """Seconds after boot of the first line of the kernel's log, if it was read."""
+    stamps = (_FIRST_STAMP.match(item.data) for item in raw.of(ANSWER))
+    return next((float(found[1]) for found in stamps if found), None)
+
+
+def _seconds(stamp: object) -> float | None:
+    try:
+        return float(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        return None
+
+
+# --- the job
+
+
+def _job_rows(item: RawItem) -> Iterator[FactRow]:
+    """The moment of the look, the jobs here, and their ranks."""
+    snapshot = json.loads(item.data)
+    meant = jobs_meant(find_jobs(snapshot), item.facts.get("pids", []))
+    members = [member.process for job in meant for member in job.members if member.process]
+    wanted = set(item.facts.get("pids", []))
+    begun = [process.row.get("create_time") for process in members]
+    if not meant:
+        begun = [row.get("create_time") for row in snapshot.get("processes", []) if row.get("pid") in wanted]
+    moment = {"now": snapshot.get("now"), "boot_time": snapshot.get("boot_time"), "uid": snapshot.get("uid")}
+    since = min((float(start) for start in begun if start is not None), default=None)
+    if all(isinstance(moment[name], (int, float)) for name in ("now", "boot_time")):
+        about = sorted(wanted) or [job.id for job in meant]
+        yield _row("look", None, moment | {"since": since, "about": about}, "", item, None)
+    for job in meant:
+        yield from _ranks_of(job, item)
+
+
+def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
+    variables: dict[str, list[str]] = {}
+    for member in job.live:
+        env = member.process.env if member.process else {}
+        for name in _VARIABLES:
+            if name in env:
+                variables.setdefault(name, [])
+                variables[name] += [env[name]] if env[name] not in variables[name] else []
+        values = {
+            "rank": member.rank,
+            "local_rank": member.local_rank,
+            "job": job.id,
+            "uid": member.process.row.get("uid") if member.process else None,
+            "visible_devices": env.get("CUDA_VISIBLE_DEVICES"),
+        }
+        yield _row("rank_process", str(member.pid), values, f"rank {member.rank}", item, None)
+    here = len(job.live)
+    facts = {
+        "world_size": job.world_size,
+        "ranks_here": here,
+        "several_hosts": None if job.world_size is None else job.world_size > len(job.ranks),
+        "master": job.master,
+        "variables": {name: values[0] for name, values in variables.items() if len(values) == 1},
+        "pids": sorted(member.pid for member in job.members if member.pid)[:4_096],
+    }
+    yield _row("job", job.id, facts, f"{job.launcher}, {here} ranks here", item, None)
+
+
+# --- network
+
+
+def _interface_rows(item: RawItem) -> Iterator[FactRow]:
+    """Two facts for each interface: what it is, and its counters."""
+    for place, line in enumerate(item.data.decode("utf-8", "replace").splitlines(), 1):
+        if not line.startswith('{"name"'):
+            continue
+        one = json.loads(line.rstrip(","))
+        name = shown(str(one["name"]))
+        facts = {
+            "mtu": one["mtu"],
+            "admin_up": one["up"],
+            "carrier": one["running"],
+            "loopback": one["loopback"],
+            "speed_mbit_per_s": one["speed_mbit_per_s"],
+            "addresses": one["ipv4"],
+            "addresses6": [address for address in one["ipv6"] if not _is_link_local(address)],
+        }
+        yield _row("interface", name, facts, line, item, place)
+        counted = ("received", "sent", "receive_errors", "send_errors", "receive_drops", "send_drops")
+        yield _row("nic_counters", name, {key: one[key] for key in counted}, line, item, place)
+
+
+def _is_link_local(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_link_local
+    except ValueError:
+        return False
+
+
+def _name_row(item: RawItem) -> FactRow:
+    text = item.data.decode("ascii", "replace")
+    addresses = list(dict.fromkeys(found["address"] for found in _GETENT.finditer(text)))
+    name = shown(str(item.facts.get("name", "")))
+    return _row("host_name", name, {"addresses": addresses}, f"{name}: {', '.join(addresses) or 'no address'}", item, 1)
