@@ -1,0 +1,204 @@
+"""Which host, or which pair of hosts, is bad? The fewest rounds of runs that tell it.
+
+A run is a collective over a group of hosts; it is bad if a bad host takes part, or both ends of a bad pair (two hosts
+that are well apart, and ill together). Runs of one round use different hosts, so that they run side by side.
+
+1. All hosts together: is anything bad at all?
+2. Regrouping: hosts stand in a square; one round by rows, one by columns. A bad host is where bad rows and bad columns
+   cross. A bad pair spoils the one row or column that holds both ends, or none.
+3. Each host at a crossing runs with one known to be good; where that is bad, with another one, because the first may be
+   the other end of a bad pair.
+4. A bad pair is found by halves: of two halves without a bad one, the pair has an end in each, so that quarters are
+   tried crosswise.
+5. All but the culprits together: is that all?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Groups of hosts that run at the same time; no host is in two of them."""
+
+    why: str
+    groups: tuple[Group, ...]
+
+
+@dataclass
+class Culprits:
+    """What the rounds brought to light."""
+
+    hosts: list[str] = field(default_factory=list)
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    """Something among these is bad, and no host is known to be good that could tell what."""
+
+
+Search = Generator[Round, Sequence[bool], Culprits]
+"""Yields rounds, is sent which groups of it were bad, and returns the culprits."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """At most so many rounds and runs, if up to three hosts or one pair are bad."""
+
+    rounds: int
+    runs: int
+
+
+def bounds(hosts: int) -> Bounds:
+    """For nine hosts or more; among fewer, three bad ones may leave none to compare with."""
+    side, halvings = math.ceil(math.sqrt(hosts)), math.ceil(math.log2(max(hosts, 2)))
+    # All, rows, columns, two comparisons, the rest; or all, rows, columns, two rounds a halving, the rest.
+    crossings = 3 * 3 + 3
+    return Bounds(max(6, 4 + 2 * halvings), 2 + 2 * side + max(crossings, 4 * halvings))
+
+
+def search(hosts: Sequence[str]) -> Search:
+    """Look for what is bad among these hosts (each once)."""
+    found = Culprits()
+    left = tuple(hosts)
+    while len(left) > 1:
+        [bad] = yield Round("all but the culprits" if left != tuple(hosts) else "all hosts", (left,))
+        if not bad:
+            break
+        seen = yield from _one_culprit_or_more(left)
+        found.hosts += seen.hosts
+        found.pairs += seen.pairs
+        out = {*seen.hosts, *(one for one, _ in seen.pairs)}
+        if not out:
+            found.undecided = list(left)
+            break
+        left = tuple(host for host in left if host not in out)
+    return found
+
+
+def _one_culprit_or_more(hosts: Group) -> Search:
+    """The hosts together are bad: why?"""
+    if len(hosts) == 2:
+        return Culprits()
+    side = math.ceil(math.sqrt(len(hosts)))
+    by_rows = [hosts[start : start + side] for start in range(0, len(hosts), side)]
+    by_columns = [hosts[start::side] for start in range(side)]
+    good: dict[str, None] = {}
+    bad_groups: list[Group] = []
+    crossing = set(hosts)
+    for why, groups in (("rows of a square", by_rows), ("its columns", by_columns)):
+        together = tuple(group for group in groups if len(group) > 1)
+        cleared = set[str]()
+        for group, bad in zip(together, (yield Round(why, together)), strict=True):
+            if bad:
+                bad_groups.append(group)
+            else:
+                good |= dict.fromkeys(group)
+                cleared |= set(group)
+        crossing -= cleared
+    if crossing:
+        if not good:
+            good = yield from _some_good(hosts)
+            crossing -= set(good)
+        found = yield from _compare([host for host in hosts if host in crossing], list(good))
+        if found.hosts or found.pairs:
+            return found
+    for region in bad_groups or [hosts]:
+        if pair := (yield from _bad_pair(region)):
+            return Culprits(pairs=[pair])
+    return Culprits()
+
+
+def _some_good(hosts: Group) -> Generator[Round, Sequence[bool], dict[str, None]]:
+    """Hosts that run well in a pair: two rounds of a tournament, three among three."""
+    seats: list[str | None] = [*hosts] if len(hosts) % 2 == 0 else [*hosts, None]
+    for _ in range(3):
+        halves = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
+        pairs = tuple((a, b) for a, b in halves if a is not None and b is not None)
+        results = yield Round("pairs, to find a good one", pairs)
+        if not all(results):
+            return dict.fromkeys(host for pair, bad in zip(pairs, results, strict=True) if not bad for host in pair)
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return {}
+
+
+def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
+    """Each suspect beside a good host, and once more beside another one."""
+    found = Culprits()
+    first_partner: dict[str, str] = {}
+    for start in range(0, len(suspects), max(len(good), 1)) if good else ():
+        pairs = tuple(zip(suspects[start:], good, strict=False))
+        results = yield Round("each suspect with a good host", pairs)
+        first_partner |= {suspect: partner for (suspect, partner), bad in zip(pairs, results, strict=True) if bad}
+    left = list(first_partner)
+    if len(good) < 2:
+        # Nobody is there who could tell a bad host from a bad pair.
+        return found
+    while left:
+        again: list[tuple[str, str]] = []
+        taken = set[str]()
+        for suspect in left:
+            partner = next((g for g in good if g not in taken and g != first_partner[suspect]), None)
+            if partner is not None:
+                taken.add(partner)
+                again.append((suspect, partner))
+        for (suspect, _), bad in zip(again, (yield Round("again with another", tuple(again))), strict=True):
+            left.remove(suspect)
+            if bad:
+                found.hosts.append(suspect)
+            else:
+                found.pairs.append((suspect, first_partner[suspect]))
+    return found
+
+
+def _bad_pair(region: Group) -> Generator[Round, Sequence[bool], tuple[str, str] | None]:
+    """Both ends of a bad pair are in the region; None if the results contradict each other."""
+    one, other = _halves(region)
+    while len(one) + len(other) > 2:
+        groups = tuple(half for half in (one, other) if len(half) > 1)
+        results = dict(zip(groups, (yield Round("halves, for a bad pair", groups)), strict=True))
+        inside = next((half for half, bad in results.items() if bad), None)
+        if inside is None:
+            break
+        one, other = _halves(inside)
+    while len(one) > 1 or len(other) > 1:
+        (a, b), (c, d) = _halves(one), _halves(other)
+        for crossed in (((a, c), (b, d)), ((a, d), (b, c))):
+            sides = {x + y: (x, y) for x, y in crossed if x and y}
+            results = dict(zip(sides, (yield Round("quarters, crosswise", tuple(sides))), strict=True))
+            bad_side = next((sides[group] for group, bad in results.items() if bad), None)
+            if bad_side:
+                one, other = bad_side
+                break
+        else:
+            return None
+    return one[0], other[0]
+
+
+def _halves(group: Group) -> tuple[Group, Group]:
+    middle = (len(group) + 1) // 2
+    return group[:middle], group[middle:]
+
+
+def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> Round | Culprits:
+    """The round to run next, or the culprits, after rounds of which somebody told the bad groups (from 1).
+
+    Raises ValueError where a number is no group of that round, or more rounds were told than there were.
+    """
+    searching = search(hosts)
+    try:
+        now = next(searching)
+        for number, bad in enumerate(told, 1):
+            if not all(1 <= group <= len(now.groups) for group in bad):
+                raise ValueError(f"round {number} has the groups 1 to {len(now.groups)}")
+            last, results = number, [group in bad for group in range(1, len(now.groups) + 1)]
+            now = searching.send(results)
+    except StopIteration as end:
+        culprits: Culprits = end.value
+        if told and last < len(told):
+            raise ValueError(f"the search ended after {last} rounds") from None
+        return culprits
+    return now
