@@ -1,0 +1,65 @@
+"""One TCP connection: whether a port answers, in the words that `nc -vz` has for it; or a server's answer to a line.
+
+    Connection to 10.0.0.2 29500 port [tcp/*] succeeded! (0.4 ms)
+    connect to 10.0.0.2 port 29500 (tcp) failed: Connection refused (0.1 ms)
+    10.0.0.2 port 46883 (tcp) answers: Connection refused (0.1 ms)     where nobody has to listen, that is no failure
+
+Containers have no nc as often as not. Addresses only, never names: a resolver that does not answer has no deadline.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+
+from ddx_tools.errors import HostError, TimedOut
+
+_PIECE_BYTES = 64 << 10
+
+
+def try_port(address: str, port: int, timeout_s: float, *, listens: bool = True) -> bytes:
+    """Connect and hang up. What comes of it is one line of text, also if there is no connection.
+
+    `listens`: somebody should. If not, a refusal is as good an answer as any: packets pass in both directions.
+    """
+    began = time.monotonic()
+    try:
+        with _connection(address, port, timeout_s):
+            words = f"Connection to {address} {port} port [tcp/*] succeeded!"
+    except TimeoutError:
+        words = f"connect to {address} port {port} (tcp) failed: Connection timed out"
+    except ConnectionRefusedError as error:
+        verb = "failed" if listens else "answers"
+        words = f"{'connect to ' if listens else ''}{address} port {port} (tcp) {verb}: {os.strerror(error.errno or 0)}"
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        words = f"connect to {address} port {port} (tcp) failed: {reason}"
+    return f"{words} ({(time.monotonic() - began) * 1e3:.1f} ms)\n".encode()
+
+
+def ask_line(address: str, port: int, line: str, timeout_s: float, max_bytes: int) -> bytes:
+    """Send a line, and read until the server hangs up. Raises TimedOut, or OSError if there is no connection."""
+    ends = time.monotonic() + timeout_s
+    answer = bytearray()
+    try:
+        with _connection(address, port, timeout_s) as connection:
+            connection.sendall(line.encode() + b"\n")
+            while len(answer) <= max_bytes:
+                connection.settimeout(max(0.001, ends - time.monotonic()))
+                piece = connection.recv(_PIECE_BYTES)
+                if not piece:
+                    return bytes(answer)
+                answer += piece
+    except TimeoutError as error:
+        raise TimedOut(f"{address} port {port} did not end its answer within {timeout_s:g} s", "") from error
+    return bytes(answer[:max_bytes])
+
+
+def _connection(address: str, port: int, timeout_s: float) -> socket.socket:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError as error:
+        raise HostError(f"{address[:100]!r} is no address", "Name an IPv4 or IPv6 address.") from error
+    return socket.create_connection((address, port), timeout=timeout_s)

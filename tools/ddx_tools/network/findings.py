@@ -1,0 +1,28 @@
+"""All that was learned of the network, as findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddx_tools.model import Finding
+from ddx_tools.nccl.ras_findings import ras_findings
+from ddx_tools.network.check import read_checks
+from ddx_tools.network.flows import flow_findings
+from ddx_tools.network.path import path_findings
+from ddx_tools.network.reach import reach_findings
+from ddx_tools.network.speed import speed_findings
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+
+def network_findings(store: Store) -> list[Finding]:
+    """Findings of `network_checks`, `network_flows` and, as far as it was asked, of NCCL's RAS."""
+    checks = read_checks(store)
+    return [
+        *reach_findings(checks),
+        *path_findings(checks),
+        *speed_findings(checks),
+        *flow_findings(store),
+        *ras_findings(store),
+    ]

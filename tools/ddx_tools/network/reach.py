@@ -1,0 +1,149 @@
+"""Findings about ports: who answers, who does not and how, and who listens where the master wants to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddx_tools.formats.tcp_connect_text import ANSWERS
+from ddx_tools.model import Finding, Severity
+from ddx_tools.network.check import Check, finding
+
+_WORDS = {
+    "refused": "is refused: nobody listens there, or a firewall rejects it",
+    "timed_out": "gets no answer at all: a firewall drops it, or the host is not there",
+    "no_route": "has no way there, or a firewall says so",
+    "closed": "was closed at once",
+    "failed": "failed",
+}
+
+
+def reach_findings(checks: list[Check]) -> Iterator[Finding]:
+    """All of them."""
+    for name in (check for check in checks if check.what == "name"):
+        yield from _name(name)
+    for of_peer in _by_peer([check for check in checks if check.what == "tcp"]):
+        address = _best(of_peer)
+        tried = [check for check in of_peer if check.address == address]
+        pings = [check for check in checks if check.what == "ping" and check.address == address]
+        alive = any(check.outcome in ANSWERS for check in tried) or any(ping.facts["received"] for ping in pings)
+        listeners = [check for check in checks if check.what == "listener" and check.address == address]
+        for check in tried:
+            yield from _by_the_kernel(check, alive) if check.facts["by_kernel"] else _asked(check, alive, listeners)
+        for listener in listeners:
+            yield from _held(listener)
+
+
+def _by_peer(checks: list[Check]) -> list[list[Check]]:
+    grouped: dict[tuple[str, str], list[Check]] = defaultdict(list)
+    for check in checks:
+        grouped[check.host, check.peer].append(check)
+    return list(grouped.values())
+
+
+def _best(checks: list[Check]) -> str | None:
+    """Of several addresses of a name, the one that answers: programs try all of them, too."""
+    answers: dict[str | None, int] = {}
+    for check in checks:
+        answers[check.address] = answers.get(check.address, 0) + (check.outcome in ANSWERS)
+    return max(answers, key=lambda address: answers[address])
+
+
+def _name(check: Check) -> Iterator[Finding]:
+    ports = check.facts["ports"]
+    if check.outcome == "unresolved":
+        yield finding(
+            "startup.endpoint_unreachable",
+            Severity.WARNING,
+            [check],
+            f"The name {check.peer} cannot be resolved on {check.host}.",
+            address=check.peer,
+            port=ports[0] if ports else None,
+            how="unresolved",
+            stage="store",
+            tried=True,
+        )
+    elif check.facts["loopback"] and check.peer != "localhost":
+        address = check.facts["addresses"][0]
+        yield finding(
+            "network.hostname_loopback",
+            Severity.WARNING,
+            [check],
+            f"On {check.host} the name {check.peer} means {address}, which is {check.host} itself: it will never "
+            "reach another host by that name.",
+            name=check.peer,
+            addresses=check.facts["addresses"],
+            of="peer",
+        )
+
+
+def _asked(check: Check, alive: bool, listeners: list[Check]) -> Iterator[Finding]:
+    """A port on which somebody should listen."""
+    if check.outcome == "open":
+        yield _answers(check)
+        return
+    elsewhere = [one for one in listeners if one.port == check.port and one.facts["listens_on"] != check.address]
+    where = f" Somebody listens on {elsewhere[0].facts['listens_on']} only." if elsewhere else ""
+    yield _unreachable(check, alive, "store", where)
+
+
+def _by_the_kernel(check: Check, alive: bool) -> Iterator[Finding]:
+    """A port on which nobody listens, as a rule: a refusal is the good answer, silence is not."""
+    if check.outcome in ANSWERS:
+        yield _answers(check)
+    else:
+        more = " NCCL and Gloo listen on such ports, which the kernel chooses."
+        yield _unreachable(check, alive, "peers", more)
+
+
+def _answers(check: Check) -> Finding:
+    took = check.facts.get("took_ms")
+    kind = "accepts a connection" if check.outcome == "open" else "answers (nobody listens, as is to be expected)"
+    return finding(
+        "network.peer_answers",
+        Severity.INFO,
+        [check],
+        f"{check.peer_text} {kind} on port {check.port}" + (f" within {took:g} ms." if took is not None else "."),
+        peer=check.peer,
+        address=check.address,
+        port=check.port,
+        chosen_by_kernel=check.facts["by_kernel"],
+        took_ms=took,
+    )
+
+
+def _unreachable(check: Check, alive: bool, stage: str, more: str) -> Finding:
+    how = check.outcome
+    reason = f" ({check.facts['reason']})" if how == "failed" else ""
+    proof = " The host itself answers, so something on the way drops this port." if alive and how == "timed_out" else ""
+    return finding(
+        "startup.endpoint_unreachable",
+        Severity.WARNING,
+        [check],
+        f"From {check.host} a connection to port {check.port} of {check.peer_text} {_WORDS[how]}{reason}.{proof}{more}",
+        address=check.peer,
+        port=check.port,
+        how=how,
+        stage=stage,
+        loopback=check.facts["loopback"] or None,
+        tried=True,
+        host_answers=alive,
+    )
+
+
+def _held(listener: Check) -> Iterator[Finding]:
+    """A port of this host in the hands of a process that is of no job; of a job's own it is as it should be."""
+    facts = listener.facts
+    if facts.get("of_job") is not False:
+        return
+    yield finding(
+        "startup.port_in_use",
+        Severity.WARNING,
+        [listener],
+        f"{facts['name']} (pid {facts['pid']}) listens on port {listener.port} of {listener.host}, and belongs to no "
+        "job that is known here: a job that wants this port cannot have it.",
+        port=listener.port,
+        pid=facts["pid"],
+        process=facts["name"],
+        how="listening",
+    )

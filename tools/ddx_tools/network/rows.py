@@ -1,0 +1,174 @@
+"""Rows of the evidence store out of what the checks and tshark printed."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ddx_tools.formats.iperf3_json import read_iperf3
+from ddx_tools.formats.names import shown
+from ddx_tools.formats.perftest_text import read_perftest
+from ddx_tools.formats.ping_text import read_ping
+from ddx_tools.formats.ss_listen_text import read_listeners
+from ddx_tools.formats.tcp_connect_text import read_addresses, read_tried
+from ddx_tools.formats.tshark_text import Flow, read_flows
+from ddx_tools.nccl.material import RAS, material_rows
+from ddx_tools.network import kinds
+from ddx_tools.network.jobs_here import jobs_in
+from ddx_tools.probe import Raw, RawItem, Rows
+
+Row = dict[str, Any]
+
+
+def network_rows(raw: Raw) -> Rows:
+    """Rows of `network_checks`, `network_flows` and `nccl_ras`."""
+    checks = [row for item in raw.items if item.kind in _READERS for row in _READERS[item.kind](item)]
+    checks += [row for item in raw.of(kinds.LISTENERS) for row in _listeners(item, raw)]
+    flows = [_flow(flow, item) for item in raw.of(kinds.PACKETS) for flow in read_flows(item.data)]
+    rows: Rows = {
+        "network_checks": [{"host": raw.host, **row, "facts": json.dumps(row["facts"])} for row in checks],
+        "network_flows": flows,
+    }
+    if raw.of(RAS):
+        rows["nccl_ras"] = material_rows(raw)["nccl_ras"]
+    return rows
+
+
+def _check(item: RawItem, what: str, outcome: str, text: str, facts: Row, line: int = 1) -> Row:
+    return {
+        "peer": item.facts.get("peer"),
+        "address": item.facts.get("address"),
+        "port": item.facts.get("port"),
+        "what": what,
+        "outcome": outcome,
+        "facts": {name: value for name, value in facts.items() if value is not None},
+        "text": shown(text, 300),
+        "source": item.source,
+        "source_line": line,
+    }
+
+
+def _name(item: RawItem) -> Iterator[Row]:
+    addresses = read_addresses(item.data)
+    means = ", ".join(addresses[:8]) or "no address"
+    facts = {
+        "addresses": addresses[:8],
+        "loopback": bool(addresses) and _is_loopback(addresses[0]),
+        "ports": item.facts["ports"],
+    }
+    outcome = "resolved" if addresses else "unresolved"
+    yield _check(item, "name", outcome, f"getent ahosts {item.facts['peer']}: {means}", facts)
+
+
+def _tried(item: RawItem) -> Iterator[Row]:
+    tried = read_tried(item.data)
+    if tried:
+        facts = {
+            "by_kernel": item.facts["by_kernel"],
+            "took_ms": tried.took_ms,
+            "reason": tried.reason,
+            "loopback": _is_loopback(tried.address),
+        }
+        yield _check(item, "tcp", tried.outcome, tried.quote, facts)
+
+
+def _ping(item: RawItem) -> Iterator[Row]:
+    run = read_ping(item.data)
+    facts = {
+        "sent": run.sent,
+        "received": run.received,
+        "mean_ms": run.mean_ms,
+        "payload_bytes": run.payload_bytes,
+        "size_bytes": item.facts.get("size_bytes"),
+        "interface": item.facts.get("interface"),
+        "interface_mtu": item.facts.get("interface_mtu"),
+        "mtu_told": run.mtu_told,
+        "hop": run.hop,
+    }
+    yield _check(item, "ping" if item.kind == kinds.LOSS else "size", run.outcome, run.quote, facts)
+
+
+def _iperf3(item: RawItem) -> Iterator[Row]:
+    run = read_iperf3(item.data)
+    if run is None or run.gbit_per_s is None:
+        why = run.error if run and run.error else item.data.decode("utf-8", "replace").strip()[-200:]
+        yield _check(item, "iperf3", "failed", f"iperf3: {why}", {"error": why})
+        return
+    text = f"{run.gbit_per_s:.3g} Gbit/s, {run.sent_again} segments sent again"
+    names = ("gbit_per_s", "sent_again", "share_sent_again", "quiet_intervals", "intervals", "error")
+    yield _check(item, "iperf3", "measured", text, {name: getattr(run, name) for name in names})
+
+
+def _perftest(item: RawItem) -> Iterator[Row]:
+    run = read_perftest(item.data)
+    if not run.rows:
+        why = run.error or item.data.decode("utf-8", "replace").strip()[-200:]
+        yield _check(item, "perftest", "failed", f"ib_write_bw: {why}", {"error": why, "device": item.facts["device"]})
+        return
+    best = max(run.rows, key=lambda row: row.gbit_per_s)
+    facts: Row = {"gbit_per_s": best.gbit_per_s, "message_bytes": best.size_bytes, "device": item.facts["device"]}
+    facts |= {"link": run.facts, "error": run.error}
+    yield _check(item, "perftest", "measured", best.quote, facts, best.line)
+
+
+def _listeners(item: RawItem, raw: Raw) -> Iterator[Row]:
+    """Who listens on the ports of this host that were tried, and whether that is a process of a job."""
+    of_jobs = _pids_of_jobs(raw)
+    for one in read_listeners(item.data):
+        if one.port in item.facts["ports"]:
+            of_job = None if of_jobs is None or one.pid is None else one.pid in of_jobs
+            facts = {"pid": one.pid, "name": one.name, "listens_on": one.address, "of_job": of_job}
+            yield _check(item, "listener", "held", one.quote, facts, one.line) | {"port": one.port}
+
+
+def _pids_of_jobs(raw: Raw) -> set[int] | None:
+    """Processes of distributed jobs here; None if the process table is not known."""
+    for item in raw.of(kinds.PROCESSES):
+        jobs = jobs_in(item.data)
+        if jobs is not None:
+            return {member.pid for job in jobs for member in job.members if member.pid}
+    return None
+
+
+def _flow(flow: Flow, item: RawItem) -> Row:
+    client, server = flow.of_client, flow.of_server
+    made = "made" if client.syns and flow.answered else "unseen"
+    return {
+        "capture": shown(item.facts["capture"]),
+        "client": flow.client,
+        "server": flow.server,
+        "first_s": flow.first_s,
+        "last_s": flow.last_s,
+        "packets": client.packets + server.packets,
+        "with_data": client.with_data + server.with_data,
+        "client_again": client.again,
+        "server_again": server.again,
+        "duplicate_acks": client.duplicate_acks + server.duplicate_acks,
+        "client_zero_windows": client.zero_windows,
+        "server_zero_windows": server.zero_windows,
+        "client_resets": client.resets,
+        "server_resets": server.resets,
+        "syns": client.syns,
+        "setup": "refused" if flow.refused else "unanswered" if flow.never_answered else made,
+        "source": item.source,
+        "source_line": flow.line,
+    }
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+_READERS: dict[str, Callable[[RawItem], Iterator[Row]]] = {
+    kinds.NAME: _name,
+    kinds.TRIED: _tried,
+    kinds.LOSS: _ping,
+    kinds.SIZE: _ping,
+    kinds.IPERF3: _iperf3,
+    kinds.PERFTEST: _perftest,
+}

@@ -1,0 +1,82 @@
+"""Probe `network`: try the way to other hosts, or read captures of what went over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ddx_tools.model import Finding
+from ddx_tools.network.args import NetworkArgs
+from ddx_tools.probe import Probe, Raw, Rows
+
+if TYPE_CHECKING:
+    from ddx_tools.hosts.base import Host
+    from ddx_tools.store import Store
+
+
+def capture(host: Host, args: NetworkArgs) -> Raw:
+    """Try the peers from this host; or read the captures that are named."""
+    from ddx_tools.network.capture import capture_network
+
+    return capture_network(host, args)
+
+
+def parse(raw: Raw) -> Rows:
+    """Rows of `network_checks`, `network_flows` and `nccl_ras`."""
+    from ddx_tools.network.rows import network_rows
+
+    return network_rows(raw)
+
+
+def analyse(store: Store) -> list[Finding]:
+    """Which port does not answer and how, which packets do not arrive, what was measured."""
+    from ddx_tools.network.findings import network_findings
+
+    return network_findings(store)
+
+
+def table(store: Store) -> list[dict[str, Any]]:
+    """Each check with its outcome, each captured connection with what went wrong in it."""
+    from ddx_tools.network.table import network_table
+
+    return network_table(store)
+
+
+PROBE = Probe(
+    id="network",
+    title="The way to other hosts",
+    description="Tries the way from here to other hosts: ports, MTU, loss, throughput. Says whether a port of the "
+    "master and one as NCCL and Gloo get them from the kernel are open or refused or dropped or without a route or a "
+    "name or mean this very host; the largest packet that arrives in one piece, to the byte; how many are lost; who "
+    "holds a port of this host. On request it measures with iperf3 and ib_write_bw. It asks NCCL's RAS here. It "
+    "sends packets to the hosts that are named, and to no other. Or it reads captures (pcap) through tshark: packets "
+    "sent again, zero windows, resets, connections that were never answered.",
+    args=NetworkArgs,
+    finding_codes=(
+        "startup.endpoint_unreachable",
+        "startup.port_in_use",
+        "network.hostname_loopback",
+        "network.peer_answers",
+        "network.path_mtu",
+        "network.mtu_differs",
+        "network.packet_loss",
+        "network.throughput",
+        "network.unread_bytes",
+        "network.connection_failed",
+        "collective.missing_ranks",
+        "log.signature",
+    ),
+    capture=capture,
+    parse=parse,
+    analyse=analyse,
+    read_only=False,
+    sends_traffic=True,
+    table=table,
+    rest="name one peer or one capture, or ask the evidence store: SELECT * FROM network_checks, network_flows",
+    examples={
+        "": "from here to the master of the job on this host",
+        "--peer node-2 --port 29500": "one host: this port, a high port, MTU, loss",
+        "--peer node-2 --peer node-3": "two hosts",
+        "--peer node-2 --iperf3-port 5201": "throughput as well; on node-2 runs: iperf3 -s",
+        "capture.pcap": "what `tcpdump -i eth0 -s 128 -w capture.pcap host node-2` kept",
+    },
+)
