@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import types
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -14,6 +15,9 @@ from rich.markup import escape
 from ddx_server.output import JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
 from ddx_tools.probe import Export, Probe
 from ddx_tools.probes import PROBES
+
+_LAUNCHER = "launcher"
+"""An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
 
 
 def mount_probes(app: typer.Typer) -> None:
@@ -44,6 +48,8 @@ def _command(probe: Probe[Any]) -> Any:
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
         exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
+        if _LAUNCHER in probe.args.model_fields and _is_command(given["target"]):
+            given |= {_LAUNCHER: given["target"], "target": []}
         with progress_line(quiet=as_json) as progress, on_disk(given["target"]) as readable:
             result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, save)
         if as_json:
@@ -52,7 +58,7 @@ def _command(probe: Probe[Any]) -> Any:
             render_result(result, console())
         exit_with(result)
 
-    parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items()]
+    parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items() if name != _LAUNCHER]
     parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
     parameters += [
         inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
@@ -62,6 +68,16 @@ def _command(probe: Probe[Any]) -> Any:
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     run.__name__ = probe.id
     return run
+
+
+def _is_command(words: list[str]) -> bool:
+    """Whether it is something to start, such as `torchrun --nnodes 2` or `./launch.sh`, rather than results to read.
+
+    A file comes before a program of the same name; what is neither shall be told in the words of who starts it.
+    """
+    if not words or not Path(words[0]).exists():
+        return bool(words)
+    return "/" in words[0] and shutil.which(words[0]) is not None
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -241,3 +241,9 @@ def test_the_published_schema_accepts_every_answer() -> None:
     required = set(schema["required"])
     for name in NAMES:
         assert required <= json.loads(diagnosed(name).to_json()).keys() <= schema["properties"].keys()
+
+
+@pytest.mark.parametrize("item", ["x" * 300, "a log\0", "\udc80" * 90])
+def test_a_target_that_can_be_no_path_is_told_to_be_none(item: str) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        investigate([item])

@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stack_bundles import forget, lose, manifest, packed, unpacked, write_manifest
 
+from ddx_evals.simulator import simulate, write
 from ddx_tools.bundle import MANIFEST, Bundle, BundleWriter
 from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.probes import probe
 
 SECRET = "hf_" + "a1B2c3D4" * 4
 
@@ -200,3 +206,44 @@ def test_a_replay_is_the_same_in_another_process(tmp_path: Path) -> None:
         return found
 
     assert run("1", "a") == run("2", "b")
+
+
+def test_who_asks_for_more_of_a_file_gets_the_longer_answer(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.pkl"
+    file.write_bytes(b"\x80\x02" + b"q" * 20_000)
+    host, writer = recording(tmp_path)
+    host.read(str(file), max_bytes=4096, suffix="bin")  # one probe looks what it is
+    host.read(str(file), max_bytes=1 << 20, suffix="bin")  # another reads it
+    writer.close()
+    with Bundle(tmp_path / "b") as bundle:
+        assert len(RecordedHost(bundle, "node1").read(str(file), max_bytes=1 << 20).data) == 20_002
+        assert len(RecordedHost(bundle, "node1").read(str(file), max_bytes=4096).data) == 4096
+
+
+def test_a_probe_alone_reads_kept_records_as_the_whole_investigation_did(tmp_path: Path) -> None:
+    job = simulate(3, kind="rank_dead")
+    write(job, tmp_path / "dumps")
+    investigate([str(tmp_path / "dumps")], save=tmp_path / "bundle")
+    step = Step(probe("flight_recorder"), {"target": [str(tmp_path / "dumps")]})
+    from_files, _ = run_probe(step)
+    from_bundle, _ = run_probe(replace(step, args={"target": [str(tmp_path / "bundle")]}))
+    assert [finding.summary for finding in from_bundle.findings] == [finding.summary for finding in from_files.findings]
+    assert from_files.findings
+
+
+def test_an_endpoint_does_not_send_us_elsewhere() -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", "http://192.0.2.9/")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(HostError, match="Found"):
+            LocalHost().fetch(f"http://127.0.0.1:{server.server_port}/dump")
+        thread.join()

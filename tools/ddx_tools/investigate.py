@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from ddx_tools.probes import probe
 from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
+Machine = Callable[[str | None], Host]
+"""Makes the host that answers for this machine: under its own name, or under the one given."""
 IMPORT_HOST, IMPORT_SECTION = "unknown", "import"
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
@@ -63,15 +65,22 @@ class Investigation:
 
 def live_plan(target: Sequence[str]) -> list[Step]:
     """What to run against a live job: cheap and decisive first."""
-    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}}
-    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env")
+    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}, "host": {"interval_s": 0.25}}
+    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
     return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:
     """What to run over files and directories that somebody brought."""
-    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "notes")
-    return [Step(probe(id_), {"target": list(target)}) for id_ in ids]
+    once = {"mesh": {"records": False}}  # which flight_recorder reads
+    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "mesh", "notes")
+    return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in ids]
+
+
+def _this_machine(name: str | None = None) -> Host:
+    from ddx_tools.hosts.local import LocalHost
+
+    return LocalHost(name)
 
 
 def investigate(
@@ -79,26 +88,30 @@ def investigate(
     save: Path | None = None,
     progress: Progress = lambda _: None,
     notes: Sequence[str] = (),
+    *,
+    machine: Machine = _this_machine,
+    store: Store | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     `notes` is what somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot
-    be used. With `save`, the bundle is kept there.
+    be used. With `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     if bundle := _the_bundle(target):
-        return replay(bundle, progress, notes)
+        return replay(bundle, progress, notes, store)
     if all(item.isdigit() for item in target):
-        return _capture([*live_plan(target), *_note_steps(notes)], target, save, progress)
+        plan = [*live_plan(target), *_note_steps(notes)]
+        return _capture(plan, target, save, progress, machine, store)
     for item in target:
-        if not Path(item).exists():
+        if not _exists(item):
             raise UsageError(
                 f"{item}: no such file or directory",
                 "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
             )
     absolute = _absolute(target)
-    return _capture([*file_plan(absolute), *_note_steps(notes)], absolute, save, progress)
+    return _capture([*file_plan(absolute), *_note_steps(notes)], absolute, save, progress, machine, store)
 
 
 def _note_steps(notes: Sequence[str]) -> list[Step]:
@@ -108,8 +121,16 @@ def _note_steps(notes: Sequence[str]) -> list[Step]:
 
 def _the_bundle(target: Sequence[str]) -> Path | None:
     """The bundle, if the target is one."""
-    path = Path(target[0]) if len(target) == 1 else None
-    return path if path and path.exists() and is_bundle(path) else None
+    path = Path(target[0]) if len(target) == 1 and _exists(target[0]) else None
+    return path if path and is_bundle(path) else None
+
+
+def _exists(item: str) -> bool:
+    """Whether there is such a path; of a text that cannot be one (pasted by mistake, say) there is none."""
+    try:
+        return Path(item).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _absolute(target: Sequence[str]) -> list[str]:
@@ -117,13 +138,15 @@ def _absolute(target: Sequence[str]) -> list[str]:
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 
-def replay(path: Path, progress: Progress = lambda _: None, notes: Sequence[str] = ()) -> Investigation:
+def replay(
+    path: Path, progress: Progress = lambda _: None, notes: Sequence[str] = (), store: Store | None = None
+) -> Investigation:
     """Take a bundle through exactly the code that a live job takes; `notes` come on top of those that it holds."""
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
 
-    return _replay(path, as_captured, progress, _note_steps(notes))
+    return _replay(path, as_captured, progress, _note_steps(notes), store)
 
 
 def _replay(
@@ -131,9 +154,10 @@ def _replay(
     choose: Callable[[Manifest], list[tuple[str, Step]]],
     progress: Progress,
     on_top: Sequence[Step] = (),
+    kept: Store | None = None,
 ) -> Investigation:
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
-    with Bundle(path) as bundle, Store() as store:
+    with Bundle(path) as bundle, _opened(kept) as store:
         found = Investigation(origins=_origins(bundle.manifest.journal))
         hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
         steps = choose(bundle.manifest)
@@ -148,15 +172,27 @@ def _replay(
         return found
 
 
-def _capture(plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress) -> Investigation:
-    with _bundle_directory(save) as directory, Store() as store:
+def _opened(kept: Store | None) -> AbstractContextManager[Store]:
+    """The caller's store, which stays open, or one for the time of the investigation."""
+    return Store() if kept is None else nullcontext(kept)
+
+
+def _capture(
+    plan: Sequence[Step],
+    target: Sequence[str],
+    save: Path | None,
+    progress: Progress,
+    machine: Machine = _this_machine,
+    kept: Store | None = None,
+) -> Investigation:
+    with _bundle_directory(save) as directory, _opened(kept) as store:
         writer = BundleWriter(directory, list(target), kept=save is not None)
         found = Investigation()
         raws: list[Raw] = []
         try:
             for step in plan:
                 progress(step.probe.title.lower())
-                raws.append(_run(step, recording_host(writer, step)))
+                raws.append(_run(step, recording_host(writer, step, machine)))
                 _parse(store, found, step, raws[-1])
                 writer.manifest.probes.append(_probe_run(step, raws[-1]))
             _refuse_nothing(raws, target)
@@ -177,16 +213,14 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
         )
 
 
-def recording_host(writer: BundleWriter, step: Step) -> Host:
+def recording_host(writer: BundleWriter, step: Step, machine: Machine) -> Host:
     """The local machine, recorded; files that somebody brought belong to no host that we know."""
-    from ddx_tools.hosts.local import LocalHost
-
     if step.host:
         return RecordingHost(step.host, writer, IMPORT_SECTION)
     brought = any(not item.isdigit() for item in step.args["target"])
     if brought:
-        return RecordingHost(LocalHost(IMPORT_HOST), writer, IMPORT_SECTION)
-    return RecordingHost(LocalHost(), writer, step.probe.id)
+        return RecordingHost(machine(IMPORT_HOST), writer, IMPORT_SECTION)
+    return RecordingHost(machine(None), writer, step.probe.id)
 
 
 def _run(step: Step, host: Host) -> Raw:
@@ -259,7 +293,11 @@ def _write_exports(
 
 
 def run_probe(
-    step: Step, progress: Progress = lambda _: None, save: Path | None = None
+    step: Step,
+    progress: Progress = lambda _: None,
+    save: Path | None = None,
+    *,
+    machine: Machine = _this_machine,
 ) -> tuple[ProbeResult, Investigation]:
     """One probe alone, live or (if the target is a bundle) recorded."""
     target = step.args["target"]
@@ -276,7 +314,7 @@ def run_probe(
         found = _replay(bundle, as_asked, progress)
     else:
         absolute = _absolute(target)
-        found = _capture([replace(step, args={**step.args, "target": absolute})], absolute, save, progress)
+        found = _capture([replace(step, args={**step.args, "target": absolute})], absolute, save, progress, machine)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
     result = found.results[0]

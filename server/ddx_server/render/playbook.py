@@ -24,14 +24,15 @@ def list_pages(playbooks: Playbooks, console: Console) -> None:
 
 def show_page(page: Symptom | Cause, console: Console) -> None:
     """One page: drawn on a terminal, as plain Markdown into a pipe or a file."""
-    text = _markdown(page)
+    text = page_markdown(page)
     if console.is_terminal:
         console.print(Markdown(text))
     else:
         console.file.write(text)
 
 
-def _markdown(page: Symptom | Cause) -> str:
+def page_markdown(page: Symptom | Cause) -> str:
+    """A page as Markdown: its text, then what to do, and what not to."""
     parts = [f"# {page.title}", page.text]
     if isinstance(page, Cause):
         lists = {"Fix": page.fix, "Verify": page.verify, "Prevent": page.prevent, "Tempting, and harmful": page.harmful}

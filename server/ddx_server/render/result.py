@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddx_server.render.diagnosis import command_line
+from ddx_server.render.mesh import render_grid
 from ddx_server.render.safe_text import safe
 from ddx_tools.model import Evidence, Finding, ProbeResult, Severity, rank_list
 
@@ -34,7 +35,7 @@ def render_result(result: ProbeResult, console: Console) -> None:
     if result.table:
         if result.findings:
             console.print()
-        console.print(_table(result.table, console.width))
+        console.print(_rows_of(result, console.width))
     for item in result.truncated:
         console.print(safe(f"{item.shown} of {item.total} rows shown; {item.how}", "dim"))
     for problem in result.problems[:_SHOWN_PROBLEMS]:
@@ -45,6 +46,11 @@ def render_result(result: ProbeResult, console: Console) -> None:
         console.print(safe(f"next: {command_line(following.probe, following.args)}    {following.why}", "dim"))
     if result.searched:
         console.print(safe("looked at: " + "; ".join(result.searched), "dim"))
+
+
+def _rows_of(result: ProbeResult, width: int) -> RenderableType:
+    """A mesh as the grid that it is, all else as a table."""
+    return render_grid(result, width) if result.probe == "mesh" else _table(result.table, width)
 
 
 def _findings(result: ProbeResult) -> Iterator[RenderableType]:

@@ -169,6 +169,14 @@ class Host(ABC):
         """The process table as JSON: see `ddx_tools.hosts.processes` for its fields and its limits."""
         return self.answer(Call("processes", "", suffix="json")).checked()
 
+    def gpus(self) -> Reply:
+        """What NVML says of the GPUs, as JSON; see `ddx_tools.hosts.nvml`. NotFound: no library or no driver."""
+        return self.answer(Call("nvml", "", suffix="json")).checked()
+
+    def interfaces(self) -> Reply:
+        """The network interfaces with their counters, as JSON; see `ddx_tools.hosts.interfaces`."""
+        return self.answer(Call("interfaces", "", suffix="json")).checked()
+
     def threads(self, pid: int, tids: Sequence[int] = ()) -> Reply:
         """What the kernel says of a process's threads, as JSON; see `ddx_tools.hosts.threads`.
 

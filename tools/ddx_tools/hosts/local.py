@@ -17,7 +17,10 @@ from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
 from ddx_tools.hosts import pyspy
 from ddx_tools.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.hosts.file_survey import list_files, look_at_files
+from ddx_tools.hosts.interfaces import read_interfaces
+from ddx_tools.hosts.nvml import read_gpus
 from ddx_tools.hosts.processes import snapshot
+from ddx_tools.hosts.tcp_exchange import ask_line, try_port
 from ddx_tools.hosts.threads import read_threads
 from ddx_tools.rank_agent_client import ask
 
@@ -109,6 +112,14 @@ def _processes(_: Call) -> Reply:
     return Reply(snapshot())
 
 
+def _nvml(_: Call) -> Reply:
+    return Reply(read_gpus())
+
+
+def _interfaces(_: Call) -> Reply:
+    return Reply(read_interfaces())
+
+
 def _threads(call: Call) -> Reply:
     pid, *tids = (int(part) for part in call.key.split())
     return Reply(read_threads(pid, tids))
@@ -132,6 +143,16 @@ def _agent(call: Call) -> Reply:
     return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """An endpoint of a job does not say where else we knock."""
+
+    def redirect_request(self, *_: object) -> None:
+        """None: the redirection is the answer, and an error."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 def _fetch(call: Call) -> Reply:
     method, _, url = call.key.partition(" ")
     if not url.startswith(("http://", "https://")):
@@ -139,13 +160,29 @@ def _fetch(call: Call) -> Reply:
     request = urllib.request.Request(url, method=method, data=b"" if method == "POST" else None)
     most = call.options["max_bytes"]
     try:
-        with urllib.request.urlopen(request, timeout=call.options["timeout_s"]) as response:
+        with _OPENER.open(request, timeout=call.options["timeout_s"]) as response:
             data = response.read(most + 1)
     except TimeoutError as error:
         raise TimedOut(f"{url} did not answer in time", "") from error
     except urllib.error.URLError as error:
         raise NotFound(f"{url}: {error.reason}", "") from error
     return Reply(data[:most], truncated=len(data) > most)
+
+
+def _tcp(call: Call) -> Reply:
+    address, port, *line = call.key.split(" ", 2)
+    limit = call.options["timeout_s"]
+    if not line:
+        return Reply(try_port(address, int(port), limit, listens=call.options["listens"]))
+    return Reply(ask_line(address, int(port), line[0], limit, call.options["max_bytes"]))
+
+
+def _preflight(call: Call) -> Reply:
+    # It investigates what hangs, and so needs what is built on hosts.
+    from ddx_tools.preflight.args import PreflightArgs
+    from ddx_tools.preflight.run import run_preflight
+
+    return Reply(str(run_preflight(PreflightArgs.model_validate(call.options))).encode())
 
 
 _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
@@ -156,8 +193,12 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "files": _files,
     "survey": _survey,
     "processes": _processes,
+    "nvml": _nvml,
+    "interfaces": _interfaces,
     "threads": _threads,
     "stack": _stack,
     "agent": _agent,
     "fetch": _fetch,
+    "preflight": _preflight,
+    "tcp": _tcp,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Mapping
 
 from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry
 from ddx_tools.errors import UnreadableInput
@@ -79,6 +80,7 @@ class RecordedHost(Host):
                 f"the bundle holds no answer to: {call.op} {call.key}",
                 "Nobody asked this when the bundle was captured; it says nothing about the job.",
             )
+        entry = self._long_enough(entry, entries, call)
         data, file = b"", None
         try:
             if entry.path and call.options.get("in_place"):
@@ -89,6 +91,23 @@ class RecordedHost(Host):
             return _not_recorded(error.message, "The bundle is incomplete: copy it again from where it was captured.")
         source = entry.path or ""
         return Reply(data, entry.rc, entry.truncated, entry.error, entry.message, entry.help, source, file)
+
+    def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: Call) -> JournalEntry:
+        """The answer, or one to the same question that was cut later.
+
+        The key of a question has no limits in it: run alone, a probe would get what another one read before it,
+        perhaps only to see what kind of file it is.
+        """
+        if call.op != "read" or not entry.truncated or self._size_bytes(entry) >= call.options["max_bytes"]:
+            return entry
+        whole = (other for other in entries.values() if other.path and not other.truncated)
+        return next(whole, max(entries.values(), key=self._size_bytes))
+
+    def _size_bytes(self, entry: JournalEntry) -> int:
+        try:
+            return self._bundle.file(entry.path).stat().st_size if entry.path else 0
+        except (OSError, UnreadableInput):
+            return 0
 
 
 def _not_recorded(message: str, help_text: str) -> Reply:

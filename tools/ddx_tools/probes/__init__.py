@@ -6,7 +6,20 @@ from typing import Any
 
 from ddx_tools.errors import UsageError
 from ddx_tools.probe import Probe
-from ddx_tools.probes import env, flight_recorder, host, job_log, jobs, native_stacks, nccl_log, notes, stacks
+from ddx_tools.probes import (
+    env,
+    flight_recorder,
+    host,
+    job_log,
+    jobs,
+    mesh,
+    native_stacks,
+    nccl_log,
+    network,
+    notes,
+    preflight,
+    stacks,
+)
 
 PROBES: tuple[Probe[Any], ...] = (
     jobs.PROBE,
@@ -17,6 +30,9 @@ PROBES: tuple[Probe[Any], ...] = (
     nccl_log.PROBE,
     host.PROBE,
     env.PROBE,
+    mesh.PROBE,
+    network.PROBE,
+    preflight.PROBE,
     notes.PROBE,
 )
 

@@ -41,10 +41,10 @@ PROBE = Probe(
     id="job_log",
     title="Logs and last words",
     description=(
-        "Reads the output of a distributed job (a launcher's log with all ranks mixed, a file for each rank, "
-        "torchrun's log directory, a run directory of `ddx run`) and says how each rank ended: exceptions with "
-        "the line that raised them, signals and exit codes, fatal errors, timeouts and lost connections; and "
-        "which failure stands on its own while the others only follow from it."
+        "Says from its output how each rank of a job crashed or ended: exceptions with the line that raised them, "
+        "signals and exit codes, fatal errors, watchdog timeouts and lost connections; and which failure stands on "
+        "its own while the others only follow from it. Reads a launcher's log with all ranks mixed, a file for each "
+        "rank, torchrun's log directory, a run directory of `ddx run`."
     ),
     args=JobLogArgs,
     finding_codes=(

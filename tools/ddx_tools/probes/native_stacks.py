@@ -84,4 +84,9 @@ PROBE = Probe(
     parse=parse,
     analyse=analyse,
     read_only=False,
+    table=(
+        "SELECT rank, depth, function, file || ':' || line AS place, variables FROM stack_frames "
+        "JOIN stack_threads USING (host, pid, snapshot, tid) WHERE is_main ORDER BY rank, pid, depth"
+    ),
+    rest="name fewer ranks (--ranks 3), or keep the material (--save BUNDLE): it has all threads",
 )

@@ -58,7 +58,7 @@ def table(store: Store) -> list[dict[str, Any]]:
 PROBE: Probe[NcclLogArgs] = Probe(
     id="nccl_log",
     title="NCCL's own log",
-    description="Read what NCCL logged (NCCL_DEBUG=INFO or WARN of 2.18 to 2.30, one file for all ranks or one for "
+    description="Reads what NCCL logged (NCCL_DEBUG=INFO or WARN of 2.18 to 2.30, one file for all ranks or one for "
     "each; with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL also operations) and what `ncclras` printed: which ranks "
     "never finished setting up a communicator, which GPU, network and transports each uses, where hosts differ in "
     "version, settings or GPUDirect, which rank enqueued another operation, size or data type than its peers, or "

@@ -53,9 +53,9 @@ PROBE = Probe(
     id="stacks",
     title="Stacks of all ranks",
     description=(
-        "Dump the Python stack of every rank of a live job (py-spy, all ranks in parallel), say what each is doing "
-        "(which collective, data loading, checkpoint, breakpoint, lock, sleep, …), group ranks that are in the same "
-        "place and name the odd ones with their line of code. Start here for a hang: a job that is stuck or frozen."
+        "Start here for a live job that hangs, is stuck or frozen: dumps the Python stack of every rank (py-spy, all "
+        "ranks in parallel), says what each is doing (which collective, data loading, checkpoint, breakpoint, lock, "
+        "sleep, …), groups ranks that are in the same place and names the odd ones with their line of code."
     ),
     args=StacksArgs,
     finding_codes=(

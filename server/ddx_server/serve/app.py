@@ -1,0 +1,54 @@
+"""The MCP server: tools, resources and prompts over one workspace. Every transport serves this same object."""
+
+from __future__ import annotations
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.tools import Tool
+
+from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.diagnose_tool import diagnose_tool
+from ddx_server.serve.incident_tools import capture_tool, open_tool
+from ddx_server.serve.instructions import INSTRUCTIONS
+from ddx_server.serve.investigations import Investigations
+from ddx_server.serve.playbook_tool import playbook_tool
+from ddx_server.serve.probe_tools import probe_tool
+from ddx_server.serve.prompts import register_prompts
+from ddx_server.serve.query_tool import query_tool
+from ddx_server.serve.report_tool import report_tool
+from ddx_server.serve.resources import register_resources
+from ddx_server.serve.skills_extension import SkillsExtension
+from ddx_server.serve.workspace import Workspace
+from ddx_tools import __version__
+from ddx_tools.probes import PROBES
+
+SERVER_NAME = "debug-distributed"
+
+
+def build_server(config: ServeConfig) -> MCPServer:
+    """The server of one configuration. What a tool needs is imported when it is first called."""
+    workspace = Workspace(config)
+    server = MCPServer(
+        SERVER_NAME,
+        title="debug-distributed (ddx)",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        tools=_tools(workspace),
+        extensions=[SkillsExtension()],
+        log_level="WARNING",
+    )
+    register_resources(server, workspace)
+    register_prompts(server)
+    return server
+
+
+def _tools(workspace: Workspace) -> list[Tool]:
+    investigations = Investigations(workspace)
+    return [
+        diagnose_tool(workspace, investigations),
+        *(probe_tool(probe, workspace) for probe in PROBES),
+        capture_tool(workspace, investigations),
+        open_tool(workspace, investigations),
+        query_tool(workspace, investigations),
+        playbook_tool(),
+        report_tool(workspace),
+    ]

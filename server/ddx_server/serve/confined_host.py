@@ -1,0 +1,113 @@
+"""This machine as a client of the server may see it: files below the roots, processes of the same user."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import os
+import urllib.parse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddx_server.serve.roots import is_below
+from ddx_tools.errors import HostError, NotFound, NotPermitted
+from ddx_tools.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.hosts.local import LocalHost
+
+_SLICE_S = 0.2
+
+
+class ConfinedHost(Host):
+    """Asks the local host what is allowed. Every call is a place where the work may stop.
+
+    Files of a live job (its logs, its records) lie where its own processes say; only files that a client named
+    have to lie below the roots.
+    """
+
+    def __init__(self, brought_as: str | None, roots: Sequence[Path], stop_if_cancelled: Callable[[], None]) -> None:
+        self._inner = LocalHost(brought_as)
+        self.name = self._inner.name
+        self._roots = tuple(roots) if brought_as else None
+        self._stop_if_cancelled = stop_if_cancelled
+        self._checks: dict[str, Callable[[Call], None]] = {
+            "read": self._check_path,
+            "files": self._check_path,
+            "survey": self._check_path,
+            "stack": self._check_owner,
+            "threads": self._check_owner,
+            "agent": self._check_owner,
+            "fetch": _check_address,
+        }
+
+    def pause(self, seconds: float) -> None:
+        """Wait, in slices short enough for a cancelled call to end soon."""
+        while seconds > 0:
+            self._stop_if_cancelled()
+            self._inner.pause(min(seconds, _SLICE_S))
+            seconds -= _SLICE_S
+
+    def answer(self, call: Call) -> Reply:
+        """The local answer, or why there is none."""
+        self._stop_if_cancelled()
+        try:
+            if check := self._checks.get(call.op):
+                check(call)
+        except HostError as error:
+            return error_reply(error)
+        reply = self._inner.answer(call)
+        if reply.error is None and call.op in ("processes", "glob", "files", "survey"):
+            return self._without_foreign(reply)
+        return reply
+
+    def _without_foreign(self, reply: Reply) -> Reply:
+        """A list of processes or files without those that may not be seen."""
+        found = json.loads(reply.data)
+        name = next((name for name in ("processes", "matter") if name in found), None)
+        rows = found[name] if name else found
+        kept = [row for row in rows if self._may_be_seen(row)]
+        if len(kept) == len(rows):
+            return reply
+        return dataclasses.replace(reply, data=json.dumps({**found, name: kept} if name else kept).encode())
+
+    def _may_be_seen(self, row: Any) -> bool:
+        """A process as `hosts.processes` describes it, a surveyed file (path, kind, trouble), or a path."""
+        if isinstance(row, dict):
+            return row["uid"] in (None, os.getuid())
+        return self._is_readable(row if isinstance(row, str) else row[0])
+
+    def _is_readable(self, path: str) -> bool:
+        return self._roots is None or is_below(Path(os.path.realpath(path)), self._roots)
+
+    def _check_path(self, call: Call) -> None:
+        if not self._is_readable(call.key):
+            raise NotPermitted(f"{call.key}: a link that leads out of what this server may read", "")
+
+    def _check_owner(self, call: Call) -> None:
+        pid = json.loads(call.key)["pid"] if call.op == "agent" else int(call.key.split()[0])
+        try:
+            owner = psutil.Process(pid).uids().real
+        except psutil.Error as error:
+            raise NotFound(f"process {pid} has ended", "") from error
+        if owner != os.getuid():
+            raise NotPermitted(
+                f"process {pid} belongs to another user", "The server looks only at processes of its own user."
+            )
+
+
+def _check_address(call: Call) -> None:
+    """Endpoints are asked on this machine only: what a log says must not make the server knock on other doors."""
+    url = call.key.partition(" ")[2]
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost"
+    if not here:
+        raise NotPermitted(
+            f"{url[:200]} is not on this machine",
+            "On the shell: ddx flight-recorder --endpoint RANK=URL",
+        )

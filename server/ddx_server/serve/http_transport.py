@@ -1,0 +1,127 @@
+"""MCP over streamable HTTP: on loopback, for whoever holds the token."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ddx_server.serve.bearer_token import bearer_token
+from ddx_server.serve.ending import end_soon
+from ddx_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_PATH = "/mcp"
+_MOST_REQUEST_BYTES = 4 << 20
+_MOST_SESSIONS = 100
+_WIND_UP_S = 1
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Where to listen, and who may come."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+    token_file: Path | None = None
+    allow_remote: bool = False
+
+
+def serve_http(server: MCPServer, options: HttpOptions, say: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; `say` gets the address and how clients use it.
+
+    Raises UsageError for an address that cannot be listened on, one that others reach without `allow_remote`, or an
+    unusable token.
+    """
+    _refuse_remote(options)
+    token = bearer_token(options.token_file)
+    listening = _listen(options)
+    url = _url(listening)
+    say(_how_to_connect(url, token.written))
+    if not _is_loopback(options.host):
+        say(_what_it_opens(url))
+    _run(server, token.value, listening, any_host=not _is_loopback(options.host))
+
+
+def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: bool) -> None:
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    from ddx_server.serve.http_gate import HttpGate
+
+    class Http(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # Requests that are cut off now are no errors.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            end_soon()
+            super().handle_exit(sig, frame)
+
+    app = server.streamable_http_app(
+        streamable_http_path=_PATH,
+        max_request_body_size=_MOST_REQUEST_BYTES,
+        max_sessions=_MOST_SESSIONS,
+        # The gate has looked at Host and Origin, and says what to do about them.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+    gate = HttpGate(app, token, any_host)
+    # Without a configuration of its own, uvicorn logs as the rest does: warnings, on standard error.
+    # The gate guards HTTP alone, so there are no web sockets.
+    config = uvicorn.Config(gate, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=_WIND_UP_S)
+    Http(config).run([listening])
+
+
+def _refuse_remote(options: HttpOptions) -> None:
+    if not options.allow_remote and not _is_loopback(options.host):
+        raise UsageError(
+            f"{options.host} can be reached from other machines",
+            "Leave --host out and come through ssh -L PORT:127.0.0.1:PORT, or add --allow-remote if you mean it.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(options: HttpOptions) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {options.host}, port {options.port}: {error.strerror or error}",
+            "Leave --port out to take one that is free.",
+        ) from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}{_PATH}" if ":" in host else f"http://{host}:{port}{_PATH}"
+
+
+def _how_to_connect(url: str, token: str) -> str:
+    header = f"Authorization: Bearer {token}"
+    entry = {"ddx": {"type": "http", "url": url, "headers": dict([header.split(": ", 1)])}}
+    return (
+        f"MCP server: {url}    (Ctrl-C ends it)\n"
+        f'Claude Code: claude mcp add --transport http ddx {url} --header "{header}"\n'
+        f"Other clients: {json.dumps({'mcpServers': entry})}"
+    )
+
+
+def _what_it_opens(url: str) -> str:
+    return (
+        f"WARNING: whoever can reach {url} and has the token can read, as this user, the stacks of processes and the "
+        "files below the roots. Nothing is encrypted, the token neither: use it in a network that you trust only."
+    )

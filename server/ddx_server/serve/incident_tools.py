@@ -1,0 +1,140 @@
+"""The tools `open_incident` and `capture_incident`: from material or a live job to an id that stays good."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from ddx_server.serve.budget import Payload, Rest, bounded
+from ddx_server.serve.call import ToolCall
+from ddx_server.serve.investigations import Investigations, Opened
+from ddx_server.serve.probe_tools import TARGET_TEXT
+from ddx_server.serve.replies import IncidentReply, result
+from ddx_server.serve.roots import below_roots
+from ddx_server.serve.tool import make_tool
+from ddx_server.serve.workspace import RECORDED_ID, Incident, Workspace
+from ddx_tools.errors import NotPermitted, UsageError
+
+_CAPTURE = (
+    "Keep everything about a live job (stacks of all ranks, flight records, logs, environment) as an incident, BEFORE "
+    "it is restarted or killed. Returns an id; nothing of the job is changed."
+)
+_OPEN = (
+    "Open logs, dumps, a bundle or a directory of them by path, or text that the user pasted (a traceback, an NCCL "
+    "log, nvidia-smi). Returns an incident id to use as target, and what the incident holds."
+)
+_MOST_TEXT_BYTES = 2 << 20
+_PASTED = "pasted.txt"
+
+
+def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
+    """`capture_incident`."""
+
+    def capture_incident(
+        ctx: Context[Any, Any],
+        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+    ) -> CallToolResult:
+        if workspace.config.recorded is not None:
+            raise NotPermitted(
+                "this server answers out of a recorded incident: there is no live job to capture",
+                f"It is open already: {RECORDED_ID}.",
+            )
+        call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
+        kept = _kept(workspace, investigations, call, resolved)
+        return result(_incident_payload(kept, investigations.of([str(kept.material)], call)))
+
+    return make_tool(capture_incident, "capture_incident", _CAPTURE, IncidentReply, read_only=False)
+
+
+def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
+    """`open_incident`."""
+
+    def open_incident(
+        ctx: Context[Any, Any],
+        path: Annotated[str, Field(description="file, directory or bundle")] = "",
+        text: Annotated[str, Field(description="pasted text instead of a path, at most 2 MiB")] = "",
+    ) -> CallToolResult:
+        call = ToolCall(ctx, workspace)
+        opened = _opened(workspace, investigations, call, path, text)
+        return result(_incident_payload(opened, investigations.of([str(opened.material)], call)))
+
+    return make_tool(open_incident, "open_incident", _OPEN, IncidentReply, read_only=False)
+
+
+def _opened(workspace: Workspace, investigations: Investigations, call: ToolCall, path: str, text: str) -> Incident:
+    from ddx_tools.bundle import is_bundle
+
+    if workspace.config.recorded is not None:
+        if path not in ("", RECORDED_ID) or text:
+            raise NotPermitted("this server answers out of one recorded incident", f"It is open: {RECORDED_ID}.")
+        return workspace.incident(RECORDED_ID)
+    if bool(path) == bool(text):
+        raise UsageError("name a path, or give the text", "open_incident(path=…) or open_incident(text=…)")
+    if text:
+        return _pasted(workspace, investigations, call, text)
+    place = below_roots(path, workspace.config.roots)
+    if not is_bundle(place):
+        return _kept(workspace, investigations, call, [str(place)])
+    investigations.of([str(place)], call)  # a damaged one is refused before it gets an id
+    return workspace.refer(place)
+
+
+def _pasted(workspace: Workspace, investigations: Investigations, call: ToolCall, text: str) -> Incident:
+    data = text.encode("utf-8", "replace")
+    if len(data) > _MOST_TEXT_BYTES:
+        raise UsageError(
+            f"{len(data)} bytes of text are more than {_MOST_TEXT_BYTES}",
+            "Save it as a file below a root, and open that.",
+        )
+    with tempfile.TemporaryDirectory(prefix="ddx-pasted-") as directory:
+        file = Path(directory).resolve() / _PASTED
+        file.write_bytes(data)
+        return _kept(workspace, investigations, call, [str(file)], pasted=file.parent)
+
+
+def _kept(
+    workspace: Workspace,
+    investigations: Investigations,
+    call: ToolCall,
+    target: Sequence[str],
+    pasted: Path | None = None,
+) -> Incident:
+    """Investigate, and keep the material as a new incident."""
+
+    def fill(bundle: Path) -> None:
+        investigations.capture(target, bundle, call, call.machine(pasted) if pasted else call.machine())
+
+    if pasted:
+        return workspace.add("text", ["pasted text"], fill)
+    return workspace.add("captured" if workspace.is_live(target) else "files", target, fill)
+
+
+def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
+    from ddx_tools.alignment.rank_spans import rank_spans
+
+    hosts = [bounded(host, 80) for host in opened.hosts]
+    seen = Counter((one.probe, one.status.value) for one in opened.found.results)
+    probes = [f"{probe}: {status}" + (f" ({n} hosts)" if n > 1 else "") for (probe, status), n in seen.items()]
+    problems = [bounded(line, 260) for one in opened.found.results for line in one.problems]
+    payload = Payload(
+        hosts=Rest(len(hosts), "query_evidence"),
+        probes=Rest(len(probes), "query_evidence"),
+        problems=Rest(len(problems), "the probe that had them"),
+    )
+    payload.put("incident", incident.id)
+    payload.put("kind", incident.kind)
+    payload.put("ranks", rank_spans(opened.ranks) if opened.ranks else "")
+    payload.extend("probes", probes)
+    payload.put("tables", opened.tables)
+    payload.put("next", [{"tool": "diagnose", "args": {"target": [incident.id]}, "why": "it judges all of it"}])
+    payload.extend("hosts", hosts)
+    payload.extend("problems", problems)
+    return payload.finished()

@@ -1,0 +1,145 @@
+"""Investigations that several calls share: a bundle does not change, so it is read once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddx_server.serve.call import ToolCall
+from ddx_server.serve.workspace import Workspace
+
+if TYPE_CHECKING:
+    from ddx_tools.investigate import Investigation, Machine
+    from ddx_tools.store import Store
+
+_MOST_KEPT = 8
+_WAIT_S = 0.2
+
+Key = tuple[str, int, int]
+
+
+class Opened:
+    """What an investigation found, and a file with its rows, which lasts as long as this object."""
+
+    def __init__(self, found: Investigation, store: Store) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="ddx-evidence-"))
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self.found = found
+        self.rows = directory / "evidence.duckdb"
+        store.save(self.rows)
+        self.tables = _row_counts(store)
+        self.ranks = _distinct(store, self.tables, "rank")
+        self.hosts = _distinct(store, self.tables, "host")
+
+
+class Investigations:
+    """Opens targets, and keeps the last few that cannot change. Safe to use from several threads."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._kept: OrderedDict[Key, Opened] = OrderedDict()
+        self._busy: dict[Key, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def of(self, target: Sequence[str], call: ToolCall) -> Opened:
+        """The investigation of a resolved target (see `Workspace.resolve`). Raises DdxError if it cannot be used."""
+        key = self._key(target)
+        if key is None:
+            return _investigated(target, call)
+        with self._alone(key, call):
+            opened = self._known(key)
+            if opened is None:
+                opened = _investigated(target, call)
+                self._keep(key, opened)
+            return opened
+
+    def found(self, target: Sequence[str], call: ToolCall) -> Investigation:
+        """What an investigation of a resolved target finds, for who needs no rows: those of a live job are not kept."""
+        from ddx_tools.investigate import investigate
+
+        if self._key(target) is None:
+            return investigate(target, progress=call.progress, machine=call.machine())
+        return self.of(target, call).found
+
+    def capture(self, target: Sequence[str], bundle: Path, call: ToolCall, machine: Machine) -> None:
+        """Investigate, and keep the material as a new bundle; what was found is what its investigation will find."""
+        opened = _investigated(target, call, bundle, machine)
+        if key := self._key([str(bundle)]):
+            self._keep(key, opened)
+
+    def _key(self, target: Sequence[str]) -> Key | None:
+        """What a target that stays as it is can be known by; None for all others."""
+        from ddx_tools.bundle import MANIFEST, is_bundle
+
+        if len(target) != 1 or self._workspace.is_live(target):
+            return None
+        path = Path(target[0])
+        if path != self._workspace.config.recorded and not is_bundle(path):
+            return None
+        manifest = path / MANIFEST
+        stat = (manifest if manifest.is_file() else path).stat()
+        return str(path), stat.st_mtime_ns, stat.st_size
+
+    def _known(self, key: Key) -> Opened | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def _keep(self, key: Key, opened: Opened) -> None:
+        with self._lock:
+            self._kept[key] = opened
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+
+    @contextmanager
+    def _alone(self, key: Key, call: ToolCall) -> Iterator[None]:
+        """Of several calls about the same material one works, and the others wait (or are cancelled)."""
+        with self._lock:
+            busy = self._busy.setdefault(key, threading.Lock())
+        while not busy.acquire(timeout=_WAIT_S):
+            call.stop_if_cancelled()
+        try:
+            yield
+        finally:
+            busy.release()
+
+
+def _investigated(
+    target: Sequence[str], call: ToolCall, save: Path | None = None, machine: Machine | None = None
+) -> Opened:
+    from ddx_tools.investigate import investigate
+    from ddx_tools.store import Store
+
+    with Store() as store:
+        found = investigate(target, save, call.progress, machine=machine or call.machine(), store=store)
+        call.progress("keeping the rows for queries")
+        return Opened(found, store)
+
+
+def _row_counts(store: Store) -> dict[str, int]:
+    """Rows by table, of the tables that have any."""
+    from ddx_tools.schema import tables
+
+    counted = {table: store.query(f"SELECT count(*) AS rows FROM {table}")[0]["rows"] for table in tables()}
+    return {table: rows for table, rows in counted.items() if rows}
+
+
+def _distinct(store: Store, tables: Iterable[str], column: str) -> list[Any]:
+    """The values of a column wherever a table has it, in order."""
+    from ddx_tools.schema import columns
+
+    having = [f"SELECT {column} AS value FROM {table}" for table in tables if column in columns(table)]
+    if not having:
+        return []
+    rows = store.query(
+        f"SELECT DISTINCT value FROM ({' UNION ALL '.join(having)}) WHERE value IS NOT NULL ORDER BY value"
+    )
+    return [row["value"] for row in rows]

@@ -1,0 +1,93 @@
+"""Before a tool that is not read-only acts, somebody says yes; who cannot be asked is told what to type instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from pydantic import BaseModel, Field
+
+from ddx_server.serve.budget import bounded
+from ddx_server.serve.tool import sign
+from ddx_server.serve.workspace import Workspace
+from ddx_tools.errors import DdxError
+from ddx_tools.probe import Probe
+
+PERMISSION = "permission"
+_LONGEST_LINE = 4000
+
+
+class Permission(BaseModel):
+    """The answer."""
+
+    go_ahead: bool = Field(description="Do it.")
+
+
+def permission_parameter(
+    probe: Probe[Any], arguments: Sequence[inspect.Parameter], workspace: Workspace
+) -> inspect.Parameter:
+    """The parameter through which a tool gets its permission; clients do not see it among the arguments."""
+
+    def ask(ctx: Context[Any, Any], **given: Any) -> Elicit[Permission] | Permission:
+        changed = _changed(probe, given)
+        if _only_reads(workspace, changed):
+            return Permission(go_ahead=True)
+        line = _shell_line(probe, given)
+        capabilities = ctx.client_capabilities
+        if len(line) >= _LONGEST_LINE:
+            raise ToolError(f"{probe.id}: arguments of {_LONGEST_LINE} characters and more can be read by nobody")
+        if capabilities is None or capabilities.elicitation is None:
+            raise ToolError(
+                f"{probe.id} is not read-only, and this client cannot ask its user. Let the user run it: {line}"
+            )
+        return Elicit(f"{line}\n{probe.title}. Run this?", Permission)
+
+    sign(ask, arguments, Elicit[Permission] | Permission)
+    annotation = Annotated[ElicitationResult[Permission], Resolve(ask)]
+    return inspect.Parameter(PERMISSION, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+
+
+def refuse_unless_permitted(answer: object, probe: Probe[Any], given: Mapping[str, Any]) -> None:
+    """Raise ToolError unless the user agreed."""
+    if isinstance(answer, AcceptedElicitation) and answer.data.go_ahead:
+        return
+    raise ToolError(
+        f"the user did not agree to {probe.id}; nothing was done. Go on without it, or let the user run: "
+        + _shell_line(probe, given)
+    )
+
+
+def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
+    """Whether nothing acts: a bundle answers, or files are read and nothing else is asked for.
+
+    What cannot be resolved is explained when the tool itself runs.
+    """
+    from ddx_tools.bundle import is_bundle
+
+    try:
+        paths = workspace.resolve(changed.get("target", []))
+    except DdxError:
+        return True
+    if workspace.config.recorded is not None:
+        return True
+    if workspace.is_live(paths):
+        return False
+    return (len(paths) == 1 and is_bundle(Path(paths[0]))) or changed.keys() == {"target"}
+
+
+def _shell_line(probe: Probe[Any], given: Mapping[str, Any]) -> str:
+    """The call as one types it: every argument that is not as usual, whole, since the user answers for all of it."""
+    from ddx_server.render.diagnosis import command_line
+
+    return bounded(command_line(probe.id, _changed(probe, given)), _LONGEST_LINE)
+
+
+def _changed(probe: Probe[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    usual = probe.args()
+    return {name: value for name, value in given.items() if value != getattr(usual, name)}

@@ -1,0 +1,60 @@
+"""MCP on standard input and output: one client, which started us and whose end is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ddx_server.serve.ending import end_soon
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_CHUNK_BYTES = 1 << 16
+_FOR_A_PERSON = "This speaks MCP with the program that started it (see ddx install, ddx serve --http). Ctrl-C ends it."
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve_stdio(server: MCPServer, say: Callable[[str], None]) -> None:
+    """Serve until the client closes our standard input, or a signal says the same; `say` speaks to a person.
+
+    While it serves, what else is printed goes to standard error, and children read nothing: the SDK sees to that.
+    """
+    if sys.stdin.isatty():
+        say(_FOR_A_PERSON)
+    with _input_that_signals_end():
+        server.run("stdio")
+
+
+@contextlib.contextmanager
+def _input_that_signals_end() -> Iterator[None]:
+    """Pass the client's bytes on through a channel that we can end, too.
+
+    The SDK reads in a thread that cannot be interrupted: after a signal it would wait for the client for ever.
+    """
+    client = os.dup(0)
+    ours, read_by_server = socket.socketpair()
+    os.dup2(read_by_server.fileno(), 0)
+    read_by_server.close()
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(OSError):
+            ours.shutdown(socket.SHUT_WR)
+        end_soon()
+
+    def pass_on() -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(client, _CHUNK_BYTES):
+                ours.sendall(data)
+        end()
+
+    for number in _END_SIGNALS:
+        signal.signal(number, end)
+    threading.Thread(target=pass_on, name="standard input", daemon=True).start()
+    yield

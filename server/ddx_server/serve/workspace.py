@@ -1,0 +1,220 @@
+"""What a server knows between calls: its limits, and the incidents that were captured, opened or pasted.
+
+    <incidents>/<id>/incident.json        what it is and where its material lies
+    <incidents>/<id>/bundle/              the material, unless somebody brought a bundle: that stays where it is
+    <incidents>/<id>/diagnosis-<n>.json   what was reported about it
+
+Everything lies on disk: an id stays good after a restart, and calls share no "current" incident.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.roots import below_roots, exists, followed, is_below
+from ddx_tools.errors import NotPermitted, UsageError
+
+RECORDED_ID = "inc-recorded"
+"""The incident of a server that answers out of a recording."""
+
+_ID = re.compile(r"inc-[a-z0-9-]{1,40}")
+_RECORD, _BUNDLE = "incident.json", "bundle"
+_MOST_ITEMS = 64
+_MOST_DIGITS = 10
+_MOST_LISTED = 50
+
+
+class Incident(BaseModel):
+    """`incident.json`: one incident that calls may name by its id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    kind: Literal["captured", "files", "text", "bundle", "recorded"]
+    created: Annotated[str, Field(pattern=r"^[0-9T:+-]{0,25}$")]
+    """UTC, ISO 8601, to the second."""
+    about: Annotated[list[str], Field(max_length=_MOST_ITEMS)]
+    """What it was made of: pids, paths; nothing for the job on this host."""
+    material: Path
+    """The bundle (or, where a recording is served, perhaps plain files): what an investigation reads."""
+
+
+class Workspace:
+    """The limits of one server and its incidents. Safe to use from several threads: all state is on disk."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+
+    def resolve(self, target: Sequence[str]) -> list[str]:
+        """What an investigation takes for a target of pids, paths below the roots and incident ids.
+
+        Raises UsageError or NotPermitted with what to name instead.
+        """
+        if len(target) > _MOST_ITEMS:
+            raise UsageError(f"a target of {len(target)} items", f"At most {_MOST_ITEMS}: name their directory.")
+        if not all(target):
+            raise UsageError("a target is empty", "Name a pid, a path or an incident; leave it out for the job here.")
+        if self.config.recorded is not None:
+            return self._recorded(target)
+        return [self._item(item) for item in target]
+
+    def is_live(self, target: Sequence[str]) -> bool:
+        """Whether a resolved target means running processes."""
+        return all(map(_is_pid, target))
+
+    def incident(self, incident_id: str) -> Incident:
+        """An incident by its id. Raises UsageError if there is none."""
+        found = self._read(incident_id)
+        if found is None:
+            known = ", ".join(incident.id for incident in self.incidents()[:8]) or "none yet"
+            raise UsageError(
+                f"there is no incident {incident_id[:60]!r} here",
+                f"Known: {known}. `open_incident` (files, pasted text) and `capture_incident` (a live job) return one.",
+            )
+        return found
+
+    def incidents(self) -> list[Incident]:
+        """The incidents, newest first, at most 50."""
+        if self.config.recorded is not None:
+            return [self.incident(RECORDED_ID)]
+        if not self.config.incidents.is_dir():
+            return []
+        names = sorted((path.name for path in self.config.incidents.iterdir()), reverse=True)
+        return [found for name in names[:_MOST_LISTED] if (found := self._read(name))]
+
+    def add(
+        self, kind: Literal["captured", "files", "text"], about: Sequence[str], fill: Callable[[Path], None]
+    ) -> Incident:
+        """A new incident whose bundle `fill` writes to the path it is given. If that fails, nothing is left behind."""
+        directory, created = self._new_directory()
+        try:
+            fill(directory / _BUNDLE)
+            incident = Incident(
+                id=directory.name, kind=kind, created=created, about=list(about), material=directory / _BUNDLE
+            )
+            self._write(directory, incident)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return incident
+
+    def refer(self, bundle: Path) -> Incident:
+        """A new incident of a bundle that stays where it is."""
+        directory, created = self._new_directory()
+        incident = Incident(id=directory.name, kind="bundle", created=created, about=[str(bundle)], material=bundle)
+        self._write(directory, incident)
+        return incident
+
+    def report_file(self, incident_id: str) -> Path:
+        """A new file for a diagnosis: beside the bundle of its incident, or (of none) among the incidents."""
+        directory = self._place()
+        if incident_id:
+            directory /= self.incident(incident_id).id
+            directory.mkdir(exist_ok=True, mode=0o700)
+        number = 1
+        while True:
+            file = directory / f"diagnosis-{number}.json"
+            try:
+                file.touch(mode=0o600, exist_ok=False)
+            except FileExistsError:
+                number += 1
+            else:
+                return file
+
+    def sources(self, target: Sequence[str], origins: Mapping[str, str]) -> Callable[[str], str]:
+        """How to name the source of some evidence: of an incident its own file, which can be read again.
+
+        Of what was not kept, only where it came from can be said; `origins` has that, as an investigation found it.
+        """
+        if self.config.recorded is not None or any(_ID.fullmatch(item) for item in target):
+            return lambda source: source
+
+        def origin(source: str) -> str:
+            from ddx_tools.investigate import origin_of
+
+            return origin_of(source, origins) or source
+
+        return origin
+
+    def _recorded(self, target: Sequence[str]) -> list[str]:
+        foreign = next((item for item in target if not _is_pid(item) and item != RECORDED_ID), None)
+        if foreign is not None:
+            raise NotPermitted(
+                f"{foreign[:200]}: this server answers out of one recorded incident and looks at nothing else",
+                "Leave the target empty (or name a pid of the recording).",
+            )
+        return [str(self.config.recorded)]
+
+    def _item(self, item: str) -> str:
+        if _is_pid(item):
+            return item
+        if _ID.fullmatch(item) and not (self.config.roots[0] / item).exists():
+            return str(self.incident(item).material)
+        return str(below_roots(item, self.config.roots))
+
+    def _read(self, incident_id: str) -> Incident | None:
+        if self.config.recorded is not None:
+            recorded = Incident(id=RECORDED_ID, kind="recorded", created="", about=[], material=self.config.recorded)
+            return recorded if incident_id == RECORDED_ID else None
+        if not _ID.fullmatch(incident_id):
+            return None
+        own = self.config.incidents / incident_id
+        try:
+            # Somebody else's record may be a pipe, and its reader would wait for ever.
+            text = (own / _RECORD).read_text(encoding="utf-8") if (own / _RECORD).is_file() else ""
+            incident = Incident.model_validate_json(text)
+        except (OSError, ValueError, ValidationError):
+            return None
+        # The record lies where others may write: what it points at is checked like a path that somebody names.
+        allowed = (own, *self.config.roots)
+        return incident if incident.id == incident_id and _leads_below(incident.material, allowed) else None
+
+    def _new_directory(self) -> tuple[Path, str]:
+        now = dt.datetime.now(dt.UTC)
+        directory = self._place() / f"inc-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        directory.mkdir(mode=0o700)
+        return directory, now.isoformat(timespec="seconds")
+
+    def _place(self) -> Path:
+        """The directory of the incidents. Raises UsageError if it cannot be made or written to."""
+        place = self.config.incidents
+        try:
+            place.mkdir(parents=True, mode=0o700)
+            # What a job printed does not belong into the repository that it was started from.
+            (place / ".gitignore").write_text("*\n", encoding="utf-8")
+        except FileExistsError:  # not made by us: nor is its .gitignore, or what that links to
+            pass
+        except OSError as error:
+            raise _not_kept(place, error.strerror or str(error)) from error
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise _not_kept(place, "it is no directory that this user may write to")
+        return place
+
+    def _write(self, directory: Path, incident: Incident) -> None:
+        (directory / _RECORD).write_text(incident.model_dump_json(indent=1), encoding="utf-8")
+
+
+def _not_kept(place: Path, reason: str) -> UsageError:
+    return UsageError(
+        f"no incident can be kept in {place}: {reason}",
+        "Start the server with a root that it may write to, or with --incidents DIRECTORY.",
+    )
+
+
+def _is_pid(item: str) -> bool:
+    return item.isascii() and item.isdigit() and len(item) <= _MOST_DIGITS
+
+
+def _leads_below(path: Path, places: Sequence[Path]) -> bool:
+    end = followed(path)
+    return end is not None and exists(end) and is_below(end, places)
