@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from ddx_server.bisect import bisect
 from ddx_server.output import (
     EXIT_OURS,
     JSON_OPTION,
@@ -30,7 +31,7 @@ from ddx_server.output import (
 )
 from ddx_server.probe_commands import mount_probes
 from ddx_server.render.safe_text import safe
-from ddx_tools.errors import DdxError
+from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.model import Finding
 
 
@@ -65,6 +66,7 @@ app = typer.Typer(
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
 [bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
+[bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools
 [bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
 [bold]ddx doctor[/bold]                    what this machine lets ddx see
 
@@ -118,6 +120,46 @@ def _understood(findings: Sequence[Finding]) -> str:
     """What became of the user's notes, so that nobody thinks that they counted where they did not."""
     said = [finding.summary for finding in findings if finding.code == "user.reported"]
     return "\n".join(said) or "Nothing in your notes was understood; docs/notes.md says what is."
+
+
+@app.command(rich_help_panel="Diagnose")
+def ask(
+    question: Annotated[str, typer.Argument(help="In your words: 'why is my job hung?'", show_default=False)],
+    target: TARGET = None,
+    url: Annotated[
+        str | None, typer.Option(help="An MCP server (ddx serve --http) on the machine of the job. Default: this one.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="The token of that server. Default: DDX_TOKEN.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model. Default: DDX_MODEL, ANTHROPIC_MODEL, or one of ours.")
+    ] = None,
+    max_calls: Annotated[int, typer.Option(min=1, help="Calls of tools, at most.")] = 40,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens read and written, at most.")] = 1_000_000,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Seconds, at most.")] = 600.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow also tools that do more than look, unasked.")] = False,
+    transcript: Annotated[
+        Path | None, typer.Option(help="New file for what was said. Default: .ddx/asked/<time>-<pid>.jsonl.")
+    ] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Let a model investigate with ddx's tools until it can say why, or a budget is spent.
+
+    Needs a key for the Anthropic API (ANTHROPIC_API_KEY; ANTHROPIC_BASE_URL for another address). Without one it
+    answers as `ddx why` does. The model sees what the tools return, without known kinds of secrets.
+    """
+    from ddx_server.ask.budget import Limits
+    from ddx_server.ask.command import AskOptions, print_asked
+    from ddx_server.ask.command import ask as ask_model
+    from ddx_server.ask.connection import RemoteServer
+    from ddx_server.ask.display import Display
+    from ddx_server.standard_input import on_disk
+
+    remote = RemoteServer(url, token_file) if url else None
+    options = AskOptions(model, remote, Limits(max_calls, max_tokens, max_seconds), yes, transcript)
+    with on_disk(target or []) as readable:
+        asked = ask_model(question, readable, options, Display(None if as_json else console()))
+    print_json(asked.to_json()) if as_json else print_asked(asked, console())
+    exit_with(asked.diagnosis)
 
 
 @app.command(rich_help_panel="Diagnose")
@@ -201,6 +243,79 @@ def doctor(as_json: JSON_OPTION = False) -> None:
         render(report, console())
 
 
+@app.command(rich_help_panel="Agents")
+def install(
+    client: Annotated[
+        str, typer.Option(help="claude-code, claude-desktop, cursor, vscode, codex or gemini.", show_default=False)
+    ] = "",
+    write: Annotated[
+        bool, typer.Option("--write", help="Put it into that file, beside what is there, and keep a backup.")
+    ] = False,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(help="Directory that the server may read; several times. Default: the folder that is open."),
+    ] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Show, or write, what makes a coding agent start `ddx serve`, in its own format and place."""
+    from ddx_server.clients.catalogue import client_of
+    from ddx_server.clients.install import plan, this_place
+    from ddx_server.clients.install import write as write_entry
+    from ddx_server.render.installation import render_installation
+
+    installation = plan(client_of(client), this_place(), root or [])
+    if write:
+        installation = write_entry(installation)
+    if as_json:
+        print_json(json.dumps(installation.as_dict(), indent=2))
+    else:
+        render_installation(installation, console(), asked_to_write=write)
+
+
+@app.command(rich_help_panel="Agents")
+def serve(
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(help="Paths below it may be opened; several times for several. Default: the working directory."),
+    ] = None,
+    incidents: Annotated[
+        Path | None, typer.Option(help="Where incidents are kept. Default: .ddx/incidents in the first root.")
+    ] = None,
+    recorded: Annotated[
+        Path | None, typer.Option(help="A bundle that answers instead of this machine.", metavar="BUNDLE")
+    ] = None,
+    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
+    host: Annotated[str, typer.Option(help="With --http: address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="With --http: 0 takes one that is free.", min=0, max=65535)] = 0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="With --http: the file of the bearer token. Default: DDX_TOKEN, or one for this run."),
+    ] = None,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="With --http: listen on an address that other machines can reach.")
+    ] = False,
+) -> None:
+    """Serve ddx to coding agents over MCP; `ddx install` sets up the client that starts it."""
+    if not http and (port or token_file or allow_remote or host != "127.0.0.1"):
+        raise UsageError("--host, --port, --token-file and --allow-remote belong to --http", "Try: ddx serve --http …")
+
+    def say(text: str) -> None:
+        error_console().print(text, markup=False, soft_wrap=True)
+
+    from ddx_server.serve.app import build_server
+    from ddx_server.serve.config import ServeConfig
+
+    server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded))
+    if http:
+        from ddx_server.serve.http_transport import HttpOptions, serve_http
+
+        serve_http(server, HttpOptions(host, port, token_file, allow_remote), say)
+    else:
+        from ddx_server.serve.stdio_transport import serve_stdio
+
+        serve_stdio(server, say)
+
+
 @app.command(rich_help_panel="Diagnose")
 def schema() -> None:
     """Print the JSON Schema of a diagnosis: what `ddx why --json` prints."""
@@ -210,12 +325,17 @@ def schema() -> None:
 
 
 def _mount_extensions() -> None:
-    """Commands that other packages bring (`ddx.commands` entry points): name → a function with typer parameters."""
+    """Commands that other packages bring (`ddx.commands` entry points): name → a function or a typer app."""
     for entry in sorted(entry_points(group="ddx.commands"), key=lambda entry: entry.name):
-        app.command(entry.name, rich_help_panel="Learn")(entry.load())
+        brought = entry.load()
+        if isinstance(brought, typer.Typer):
+            app.add_typer(brought, name=entry.name, rich_help_panel="Learn")
+        else:
+            app.command(entry.name, rich_help_panel="Learn")(brought)
 
 
 mount_probes(app)
+app.command(rich_help_panel="Prepare")(bisect)
 _mount_extensions()
 
 

@@ -1,0 +1,86 @@
+"""What an investigation by a model may cost, and what it has cost so far."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+_WARN_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one investigation may use."""
+
+    calls: int = 40
+    tokens: int = 1_000_000
+    """As the API counts them: read and written, from its cache or not."""
+    duration_s: float = 600.0
+
+
+@dataclass
+class Usage:
+    """What was used, in the words of the API."""
+
+    turns: int = 0
+    calls: int = 0
+    retries: int = 0
+    input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int = 0
+    duration_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        read = self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
+        return read + self.output_tokens
+
+
+@dataclass
+class Budget:
+    """Usage held against its limits. Time runs from when it is made."""
+
+    limits: Limits
+    usage: Usage = field(default_factory=Usage)
+    _started: float = field(default_factory=time.monotonic)
+    _warned: bool = False
+
+    def take_call(self) -> bool:
+        """Count one call of a tool; False if there is none left."""
+        if not self.calls_left:
+            return False
+        self.usage.calls += 1
+        return True
+
+    @property
+    def calls_left(self) -> int:
+        """How many calls are left."""
+        return self.limits.calls - self.usage.calls
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens are left, at least 0."""
+        return max(0, self.limits.tokens - self.usage.tokens)
+
+    def stop_clock(self) -> None:
+        """Keep how long it took."""
+        self.usage.duration_s = round(time.monotonic() - self._started, 3)
+
+    def warning(self) -> str | None:
+        """Words for the model once, when three quarters of any limit are used up."""
+        elapsed_s = time.monotonic() - self._started
+        shares = (
+            self.usage.calls / self.limits.calls,
+            self.usage.tokens / self.limits.tokens,
+            elapsed_s / self.limits.duration_s,
+        )
+        if self._warned or max(shares) < _WARN_SHARE:
+            return None
+        self._warned = True
+        left_s = max(0.0, self.limits.duration_s - elapsed_s)
+        return (
+            f"Little is left: {self.calls_left} calls, {self.tokens_left} tokens, {left_s:.0f} s. "
+            "Make only the check that decides, then report."
+        )

@@ -1,0 +1,158 @@
+"""`ddx ask`: from a question to a diagnosis, with a model if there is one, and without if there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddx_server.ask.budget import Budget, Limits, Usage
+from ddx_server.ask.conclusion import undecided, what_is_known
+from ddx_server.ask.connection import RemoteServer, local_server, use_server
+from ddx_server.ask.consent import Consent
+from ddx_server.ask.display import Display
+from ddx_server.ask.loop import Ended, Investigator
+from ddx_server.ask.model import SDK_RETRIES, Model, ModelGone
+from ddx_server.ask.toolbox import Toolbox
+from ddx_server.ask.transcript import Transcript, default_path
+from ddx_server.render.safe_text import safe
+from ddx_tools.errors import UsageError
+from ddx_tools.model import Diagnosis
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from mcp.client import Client
+    from mcp.server import MCPServer
+    from rich.console import Console
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+_MODEL_VARIABLES = ("DDX_MODEL", "ANTHROPIC_MODEL")
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """How to ask."""
+
+    model: str | None = None
+    server: MCPServer | RemoteServer | None = None
+    """None: our own, made for the target, in this process."""
+    limits: Limits = field(default_factory=Limits)
+    allow_all: bool = False
+    transcript: Path | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The answer, how it came about and what it cost."""
+
+    diagnosis: Diagnosis
+    ended: str
+    usage: Usage
+    model: str | None = None
+    transcript: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """For sources that the evidence names: what they were on the host."""
+
+    def to_json(self) -> str:
+        """`diagnosis` as everywhere, `ended`, `model`, `transcript`, and `usage` in the words of the API."""
+        about = {"ended": self.ended, "model": self.model, "transcript": str(self.transcript or "") or None}
+        diagnosis = self.diagnosis.model_dump(mode="json", by_alias=True)
+        return json.dumps({"diagnosis": diagnosis, **about, "usage": asdict(self.usage)}, indent=2, ensure_ascii=False)
+
+
+def ask(question: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
+    """Answer a question about a job. Raises UsageError if the target, the key or the server cannot be used."""
+    import anyio
+
+    client = _client()
+    if isinstance(client, str):
+        return _without_model(client, target, options, display)
+    server = options.server or local_server(target)
+    with Transcript(options.transcript or default_path()) as transcript:
+        consent = Consent(options.allow_all)
+        asking = _Asking(question, target, options, display, consent, client, server, transcript)
+        return anyio.run(asking.run)
+
+
+def print_asked(asked: Asked, console: Console) -> None:
+    """The diagnosis as `ddx why` prints it, and what it cost."""
+    from ddx_server.render.diagnosis import render_diagnosis
+
+    render_diagnosis(asked.diagnosis, console, asked.origins)
+    if asked.model:
+        used = asked.usage
+        cost = f"{asked.model}: {used.turns} turns, {used.calls} calls, {used.tokens} tokens, {used.duration_s:.0f} s"
+        console.print(safe(f"{cost}    transcript: {asked.transcript}", "dim"))
+
+
+def _client() -> AsyncAnthropic | str:
+    """A client by the SDK's own conventions for keys and addresses, or why there is none."""
+    if find_spec("anthropic") is None:
+        return "the package anthropic is missing (pip install 'debug-distributed[agent]')"
+    from anthropic import AnthropicError, AsyncAnthropic
+
+    try:
+        client = AsyncAnthropic(max_retries=SDK_RETRIES)
+    except AnthropicError as error:
+        raise UsageError(f"the key cannot be read: {error}", "Set ANTHROPIC_API_KEY.") from error
+    if client.api_key is None and client.auth_token is None and client.credentials is None:
+        return "there is no key (ANTHROPIC_API_KEY)"
+    return client
+
+
+def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
+    """What `ddx why` says."""
+    from ddx_tools.investigate import investigate
+
+    if options.server is not None:
+        raise UsageError(f"no model can be asked: {reason}", "On the machine of the job, without a model: ddx why")
+    display.note(f"No model is asked: {reason}. This is what ddx why says.")
+    found = investigate(target)
+    return Asked(found.diagnose(), f"no model: {reason}", Usage(), origins=found.origins)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    question: str
+    target: Sequence[str]
+    options: AskOptions
+    display: Display
+    consent: Consent
+    client: AsyncAnthropic
+    server: MCPServer | RemoteServer
+    transcript: Transcript
+
+    async def run(self) -> Asked:
+        """Ask the model, and the playbooks where it has no answer."""
+        async with self.client:
+            return await use_server(self.server, self.consent, self._with_tools)
+
+    async def _with_tools(self, connection: Client) -> Asked:
+        toolbox, budget = await Toolbox.of(connection), Budget(self.options.limits)
+        name = self.options.model or next(filter(None, map(os.environ.get, _MODEL_VARIABLES)), DEFAULT_MODEL)
+        model = Model(self.client, name, budget.usage, self.display)
+        investigator = Investigator(model, toolbox, self.consent, budget, self.transcript, self.display)
+        ended = await self._in_time(investigator)
+        diagnosis = ended.report
+        if diagnosis is None:
+            self.display.note(f"No diagnosis by the model: {ended.reason}. Asking the playbooks.")
+            diagnosis = undecided(ended.reason, await what_is_known(toolbox, self.target))
+        budget.stop_clock()
+        asked = Asked(diagnosis, ended.reason, budget.usage, name, self.transcript.path)
+        self.transcript.add("end", **json.loads(asked.to_json()))
+        return asked
+
+    async def _in_time(self, investigator: Investigator) -> Ended:
+        import anyio
+
+        limit_s = self.options.limits.duration_s
+        try:
+            with anyio.move_on_after(limit_s):
+                return await investigator.investigate(self.question, self.target)
+        except ModelGone as error:
+            return Ended(None, str(error))
+        return Ended(None, f"the budget of {limit_s:g} s is spent")

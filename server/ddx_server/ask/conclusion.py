@@ -1,0 +1,47 @@
+"""The diagnosis that an investigation ends with: the model's, or undecided with what is known without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from ddx_tools.model import Diagnosis, Missing, Verdict
+
+if TYPE_CHECKING:
+    from ddx_server.ask.toolbox import Toolbox
+
+_FIELDS = frozenset(field.alias or name for name, field in Diagnosis.model_fields.items())
+
+
+def diagnosis_in(fields: Any) -> Diagnosis | None:
+    """The diagnosis among the fields of a tool's arguments or reply, None if there is none.
+
+    A reply says beside it what was left out of it.
+    """
+    from ddx_server.serve.diagnosis_payload import diagnosis_fields
+
+    if not isinstance(fields, dict):
+        return None
+    told = diagnosis_fields(fields)
+    try:
+        return Diagnosis.model_validate({name: value for name, value in told.items() if name in _FIELDS})
+    except ValidationError:
+        return None
+
+
+async def what_is_known(toolbox: Toolbox, target: Sequence[str]) -> Diagnosis | None:
+    """What the playbooks say of the target, by the same server; None if it cannot say."""
+    return diagnosis_in((await toolbox.call("diagnose", {"target": list(target)})).data)
+
+
+def undecided(reason: str, known: Diagnosis | None) -> Diagnosis:
+    """What is known, marked as not concluded. `reason` is why the model did not conclude it."""
+    gap = Missing(what="a conclusion of the model", why_it_matters=reason)
+    if known is None:
+        return Diagnosis(verdict=Verdict.UNDECIDED, headline=f"No diagnosis: {reason}.", missing=[gap])
+    headline = f"No diagnosis by the model: {reason}. ddx why says ({known.verdict}): {known.headline}"
+    return known.model_copy(
+        update={"verdict": Verdict.UNDECIDED, "headline": headline, "missing": [gap, *known.missing]}
+    )

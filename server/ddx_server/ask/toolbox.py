@@ -1,0 +1,86 @@
+"""The tools of an MCP server, as the model's API wants to have them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anthropic.types import ToolParam
+    from mcp.client import Client
+    from mcp_types import CallToolResult, Tool
+
+# Our own server stays far below; another version of it might not.
+_RESULT_CHARS = 20_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool said: text for the model, and the structured content behind it, if there is any."""
+
+    text: str
+    is_error: bool = False
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools of a connected server."""
+
+    client: Client
+    tools: dict[str, Tool]
+
+    @classmethod
+    async def of(cls, client: Client) -> Toolbox:
+        """All tools that the server lists."""
+        tools: dict[str, Tool] = {}
+        cursor = None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            tools |= {tool.name: tool for tool in page.tools}
+            cursor = page.next_cursor
+            if not cursor:
+                return cls(client, tools)
+
+    def for_the_model(self) -> list[ToolParam]:
+        """Name, description and arguments of each. The last one marks where the API may cut off its cache."""
+        listed: list[ToolParam] = [
+            {"name": tool.name, "description": tool.description or "", "input_schema": tool.input_schema}
+            for tool in self.tools.values()
+        ]
+        if listed:
+            listed[-1]["cache_control"] = {"type": "ephemeral"}
+        return listed
+
+    def only_looks(self, name: str) -> bool:
+        """Whether the server says that a tool changes nothing; what it does not say is not so."""
+        annotations = self.tools[name].annotations
+        return bool(annotations and annotations.read_only_hint)
+
+    async def call(self, name: str, arguments: object) -> Answer:
+        """Call a tool. What goes wrong is an answer, too: the model is to mend it."""
+        from mcp.shared.exceptions import MCPError
+
+        if name not in self.tools:
+            return Answer(f"There is no tool {name}. There are: {', '.join(self.tools)}.", is_error=True)
+        if not isinstance(arguments, dict):
+            return Answer(f"The arguments of {name} must be one JSON object.", is_error=True)
+        try:
+            return _answer(await self.client.call_tool(name, arguments))
+        except (
+            MCPError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # the last two: the result breaks its schema, or the protocol
+            return Answer(f"{name} failed: {error}", is_error=True)
+
+
+def _answer(result: CallToolResult) -> Answer:
+    if result.structured_content is not None and not result.is_error:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    else:
+        text = "\n".join(block.text for block in result.content if block.type == "text")
+    if len(text) > _RESULT_CHARS:
+        text = f"{text[:_RESULT_CHARS]}… (cut here: {_RESULT_CHARS} of {len(text)} characters; ask for less)"
+    return Answer(text, result.is_error, result.structured_content)
