@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -65,6 +67,32 @@ def _may_dump_stacks() -> bool:
         dump = subprocess.run([pyspy, "dump", "--pid", str(beside.pid)], capture_output=True, check=False)
         beside.kill()
     return dump.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def npm_program() -> Callable[[str, str], Path]:
+    """A program of an npm package, installed once: `npm_program("@anthropic-ai/claude-code@2.1.329", "claude")`.
+
+    It stays in `$DDX_TEST_CACHE` (`~/.cache/ddx-tests`) for the next run. Mark such tests `needs("npm")`.
+    """
+    return _npm_program
+
+
+@cache
+def _npm_program(package: str, program: str) -> Path:
+    kept = Path(os.environ.get("DDX_TEST_CACHE") or Path.home() / ".cache/ddx-tests")
+    prefix = kept / re.sub(r"[^\w.]+", "-", package).strip("-")
+    prefix.mkdir(parents=True, exist_ok=True)
+    found = prefix / "node_modules/.bin" / program
+    with (prefix / ".lock").open("w") as lock:  # closing it lets go
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            argv = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(prefix), package]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode:
+                give_up = pytest.fail if IN_CI else pytest.skip
+                give_up(f"npm cannot install {package}: {done.stderr[-500:]}")
+    return found
 
 
 @pytest.fixture(autouse=True)

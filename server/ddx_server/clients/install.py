@@ -1,0 +1,112 @@
+"""Writes the entry into a client's configuration: atomically, with a backup, never through a half-written file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_server.clients.catalogue import SERVER_NAME, Client, Entry, Place
+from ddx_server.clients.configuration import merged, snippet
+from ddx_tools.errors import NotPermitted, UnreadableInput, UsageError
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What a client is told, and what was done about it."""
+
+    client: Client
+    file: Path
+    entry: Entry
+    snippet: str
+    """The entry as a whole file, for a person who adds it by hand."""
+    written: bool = False
+    """False also if the file held exactly this entry already."""
+    backup: Path | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "client": self.client.id,
+            "file": str(self.file),
+            "format": self.client.format,
+            "servers_key": self.client.servers_key,
+            "server": {SERVER_NAME: self.entry},
+            "snippet": self.snippet,
+            "written": self.written,
+            "backup": str(self.backup) if self.backup else None,
+        }
+
+
+def this_place() -> Place:
+    """This machine and user."""
+    return Place(Path.home(), sys.platform, os.environ)
+
+
+def executable() -> Path:
+    """The absolute path of `ddx`: clients with windows do not have the PATH of a shell. Raises UsageError."""
+    beside_python = Path(sys.executable).with_name("ddx")
+    if beside_python.is_file():
+        return beside_python
+    if on_path := shutil.which("ddx"):
+        return Path(on_path).absolute()
+    raise UsageError("no ddx next to this Python, nor on PATH", "Install it: pip install . in its checkout.")
+
+
+def plan(client: Client, place: Place, roots: Sequence[Path] = ()) -> Installation:
+    """What would be written, and where. Raises UsageError for a root that is no directory."""
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"no such directory: {root}", "--root names directories that the server may read.")
+    entry = client.entry(executable(), [root.resolve() for root in roots], Path.cwd())
+    return Installation(client, client.file(place), entry, snippet(client, entry))
+
+
+def write(planned: Installation) -> Installation:
+    """Puts the entry into the client's file. A file that was there is kept beside it as `….before-ddx-<time>`.
+
+    Raises UnreadableInput if it is not of the client's format, NotPermitted if it cannot be written.
+    """
+    file = planned.file.resolve()  # a link into somebody's dotfiles stays a link
+    try:
+        present = file.read_text(encoding="utf-8") if file.exists() else ""
+        text = merged(planned.client, planned.entry, present)
+        if text == present:
+            return planned
+        file.parent.mkdir(parents=True, exist_ok=True)
+        backup = _keep(file) if file.exists() else None
+        _replace(file, text)
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(f"{file} is not UTF-8 text", f"Add this by hand:\n{planned.snippet}") from error
+    except OSError as error:
+        raise NotPermitted(f"cannot write {file}: {error.strerror}", f"Add this by hand:\n{planned.snippet}") from error
+    return Installation(planned.client, planned.file, planned.entry, planned.snippet, True, backup)
+
+
+def _keep(file: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    names = (file.with_name(f"{file.name}.before-ddx-{stamp}{n}") for n in ("", *(f"-{n}" for n in range(2, 100))))
+    backup = next(name for name in names if not name.exists())
+    shutil.copy2(file, backup)
+    return backup
+
+
+def _replace(file: Path, text: str) -> None:
+    """A reader sees the old file or the new one; both have the same permissions (0600 for a new one)."""
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        if file.exists():
+            shutil.copymode(file, temporary)
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
