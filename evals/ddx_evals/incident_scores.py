@@ -1,9 +1,10 @@
 """Scores `ddx why` on incidents whose cause is known: `python -m ddx_evals.incident_scores [DIRECTORY …]`.
 
-An incident is a directory with `artifacts/`, what somebody had at hand, and `truth.yaml`. The first cause named
-is right if it is the truth's `cause` or one that it accepts. A diagnosis is *confidently wrong* if its verdict is
-`diagnosed` and its first cause is not right: the worst answer there is. An undecided one is *well asked* if its next
-check is what settled the incident, told by the words that the truth names.
+It is the quick look while playbooks are written: only causes and next checks count. `ddx evals run` scores the whole
+answer, and others beside ours. The first cause named is right if it is the truth's `cause` or one that it accepts. A
+diagnosis is *confidently wrong* if its verdict is `diagnosed` and its first cause is not right: the worst answer there
+is. An undecided one is *well asked* if its next check is what settled the incident, told by the words that the truth
+names.
 """
 
 from __future__ import annotations
@@ -16,29 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from ddx_evals.incidents import IncidentError, Truth, incident_directories, load_incident
 from ddx_tools.investigate import investigate
 from ddx_tools.model import Diagnosis, Verdict
 from ddx_tools.resources import incidents_dir
-from ddx_tools.yaml_data import YAMLError, load_yaml
-
-
-class IncidentError(Exception):
-    """A directory that is no incident, or a truth that does not say what it must."""
-
-
-class Truth(BaseModel):
-    """What is known of an incident; a truth says more than is scored here."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    cause: str
-    """Id of a cause; or `healthy`, or `undecided` where nothing can be told."""
-    accept: list[str] = []
-    deciding_fact: str
-    deciding_words: str
-    """A regular expression that the next check of a good undecided answer matches."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +41,10 @@ class IncidentScore:
     """Of an undecided one; None for the others."""
 
 
-def incidents_below(directories: Sequence[Path]) -> list[Path]:
-    """The incidents in some directories, each of which may be one itself."""
-    found = [truth.parent for directory in directories for truth in sorted(directory.rglob("truth.yaml"))]
-    if not found:
-        raise IncidentError(f"no truth.yaml below {', '.join(map(str, directories))}")
-    return found
-
-
-def truth_of(incident: Path) -> Truth:
-    """The truth of an incident. Raises IncidentError if it lacks something."""
-    try:
-        return Truth.model_validate(load_yaml((incident / "truth.yaml").read_text(encoding="utf-8")))
-    except (OSError, YAMLError, ValidationError) as error:
-        raise IncidentError(f"{incident}: {error}") from error
-
-
 def score(incident: Path) -> IncidentScore:
-    """What `ddx why` says of the artifacts, held against the truth."""
-    truth = truth_of(incident)
-    return judged(incident.name, truth, investigate([str(incident / "artifacts")]).diagnose())
+    """What `ddx why` says of the whole material, held against the truth."""
+    found = load_incident(incident)
+    return judged(found.id, found.truth, investigate([str(found.material)]).diagnose())
 
 
 def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
@@ -130,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Score incidents and print a line each. 0 if none was confidently wrong."""
     asked = _asked(arguments)
     try:
-        scores = [score(incident) for incident in incidents_below(asked.directories)]
+        scores = [score(incident) for incident in incident_directories(asked.directories)]
     except IncidentError as error:
         print(error, file=sys.stderr)
         return 2

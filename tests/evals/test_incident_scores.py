@@ -4,23 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from ddx_evals.incident_scores import IncidentError, Truth, incidents_below, judged, main, score, summary, truth_of
+from ddx_evals.incident_scores import judged, main, score, summary
+from ddx_evals.incidents import IncidentError, Truth, incident_directories, load_incident, truth_of
 from ddx_tools.model import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.resources import incidents_dir
 
-EVERY = incidents_below([incidents_dir()])
+EVERY = incident_directories([incidents_dir()])
 
 
 @pytest.mark.parametrize("incident", EVERY, ids=[path.name for path in EVERY])
 def test_the_truth_names_causes_that_have_a_page(incident: Path) -> None:
-    truth = truth_of(incident)
-    assert {truth.cause, *truth.accept} - {"healthy", "undecided"} <= set(load_playbooks().causes)
-    assert any((incident / "artifacts").iterdir())
+    found = load_incident(incident)
+    assert found.truth.right_causes - {"healthy", "undecided"} <= set(load_playbooks().causes)
+    assert found.material.exists()
 
 
 def test_most_public_incidents_are_judged_right_and_none_wrong() -> None:
-    counts = summary([score(incident) for incident in incidents_below([incidents_dir() / "public"])])
+    counts = summary([score(incident) for incident in incident_directories([incidents_dir() / "public"])])
     assert counts["incidents"] == 14
     assert counts["first"] >= 13
     assert counts["confidently_wrong"] == 0
@@ -28,7 +29,7 @@ def test_most_public_incidents_are_judged_right_and_none_wrong() -> None:
 
 @pytest.mark.long
 def test_the_written_incidents_are_still_judged_right() -> None:
-    counts = summary([score(incident) for incident in incidents_below([incidents_dir() / "written"])])
+    counts = summary([score(incident) for incident in incident_directories([incidents_dir() / "written"])])
     assert counts["incidents"] == 72
     assert counts["first"] >= 64
     assert counts["confidently_wrong"] <= 1
@@ -36,7 +37,7 @@ def test_the_written_incidents_are_still_judged_right() -> None:
 
 # --- the scorer
 
-TRUTH = Truth(cause="port-in-use", accept=["rank-crashed"], deciding_fact="who listens", deciding_words="ss -l|listens")
+TRUTH = Truth(cause="port-in-use", accept=("rank-crashed",), deciding_fact="who?", deciding_words="ss -l|listens")
 
 
 def said(verdict: Verdict, *causes: str, question: str = "") -> Diagnosis:

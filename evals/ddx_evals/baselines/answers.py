@@ -1,0 +1,42 @@
+"""Diagnoses that are put together by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddx_tools.model import CandidateCause, Claim, Diagnosis, Level, NextCheck, Party, Verdict
+from ddx_tools.playbook import load_playbooks
+
+OTHER = "other"
+"""The id of a cause that no playbook describes, as `report_diagnosis` takes it."""
+
+
+def undecided(question: str = "", *, probe: str = "ask") -> Diagnosis:
+    """Not enough evidence; with what to look at next, if something is asked."""
+    check = NextCheck(probe=probe, question=question) if question else None
+    return Diagnosis(verdict=Verdict.UNDECIDED, headline="It cannot be told from this.", next_check=check)
+
+
+def healthy() -> Diagnosis:
+    """Nothing is wrong."""
+    return Diagnosis(verdict=Verdict.HEALTHY, headline="Nothing is wrong.")
+
+
+def diagnosed(cause: str, culprits: Party, claims: Sequence[Claim], *, probability: float, level: Level) -> Diagnosis:
+    """One cause and who is to blame; `cause` is the id of a page, or OTHER."""
+    page = load_playbooks().causes.get(cause)
+    candidate = CandidateCause(
+        id=cause,
+        title=page.title if page else "",
+        category=page.category if page else OTHER,
+        probability=probability,
+        level=level,
+        culprits=culprits,
+    )
+    return Diagnosis(
+        verdict=Verdict.DIAGNOSED,
+        headline=candidate.title,
+        causes=[candidate],
+        culprits=culprits,
+        evidence=list(claims),
+    )

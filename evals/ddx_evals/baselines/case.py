@@ -1,0 +1,72 @@
+"""What a baseline gets, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from ddx_evals.incidents import Incident, Truth, View
+from ddx_evals.incidents.validation import texts_below
+from ddx_evals.incidents.views import printed
+from ddx_evals.scoring import Replayed, Transcript
+from ddx_tools.bundle import Bundle, is_bundle
+from ddx_tools.investigate import Investigation, investigate
+from ddx_tools.model import Diagnosis
+
+
+@dataclass(frozen=True)
+class Case:
+    """One view of one incident, with its material staged."""
+
+    incident: Incident
+    view: View
+    material: Path
+
+    @property
+    def truth(self) -> Truth:
+        """The truth, for the oracle and the score alone."""
+        return self.incident.truth
+
+    @cached_property
+    def found(self) -> Investigation:
+        """What the probes find in the material and in the user's words, looked at once for all who ask."""
+        return investigate([str(self.material)], notes=[self.truth.prompt])
+
+    @cached_property
+    def replayed(self) -> Replayed:
+        """What an answer may quote."""
+        return Replayed.of(self.material, self.found, [self.truth.prompt])
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The raw files by path, as text."""
+        if self._is_plain:
+            return dict(texts_below(self.material))
+        with Bundle(self.material) as bundle:
+            return {name: text for name, text in texts_below(bundle.directory) if name.startswith("raw/")}
+
+    @cached_property
+    def logs(self) -> dict[str, str]:
+        """Of a bundle what the job printed, of brought files everything."""
+        if self._is_plain:
+            return self.texts
+        with Bundle(self.material) as bundle:
+            return {entry.path: self.texts[entry.path] for entry in printed(bundle).values() if entry.path}
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.material.is_dir() and not is_bundle(self.material)
+
+
+class Answer(NamedTuple):
+    """What somebody concluded, and what was done on the way."""
+
+    diagnosis: Diagnosis
+    transcript: Transcript = Transcript()
+
+
+Baseline = Callable[[Case], Answer]
+"""Answers a case without a model."""

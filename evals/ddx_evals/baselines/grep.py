@@ -1,0 +1,47 @@
+"""Ordered regular expressions over the logs: what a person with `grep` and experience gets to."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from ddx_evals.baselines.answers import diagnosed, undecided
+from ddx_evals.baselines.case import Answer, Case
+from ddx_evals.scoring import ToolCall, Transcript
+from ddx_tools.model import Claim, Level, Party
+from ddx_tools.yaml_data import load_yaml
+
+_PROBABILITY = 0.6
+_LONGEST_LINE = 2000
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cause: str
+    pattern: str
+
+
+def grep(case: Case) -> Answer:
+    """The cause of the first rule that a line matches, and the rank that the line names, if any."""
+    lines = [(name, line) for name, text in case.logs.items() for line in text.splitlines()]
+    transcript = Transcript(calls=[ToolCall(tool="grep")])
+    for cause, pattern in _rules():
+        for name, line in lines:
+            if found := pattern.search(line[:_LONGEST_LINE]):
+                rank = found.groupdict().get("rank")
+                claim = Claim(finding="", claim="", source=name, quote=found[0])
+                blamed = Party(ranks=[int(rank)] if rank else [])
+                said = diagnosed(cause, blamed, [claim], probability=_PROBABILITY, level=Level.SUPPORTED)
+                return Answer(said, transcript)
+    return Answer(undecided(), transcript)
+
+
+@cache
+def _rules() -> list[tuple[str, re.Pattern[str]]]:
+    file = Path(__file__).with_name("grep_rules.yaml")
+    rules = [_Rule.model_validate(rule) for rule in load_yaml(file.read_text(encoding="utf-8"))]
+    return [(rule.cause, re.compile(rule.pattern, re.I)) for rule in rules]

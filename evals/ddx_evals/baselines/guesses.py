@@ -1,0 +1,37 @@
+"""Answers that look at nothing: what a figure has to beat before it means anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ddx_evals.baselines.answers import diagnosed, undecided
+from ddx_evals.baselines.case import Answer, Baseline, Case
+from ddx_evals.incidents import Incident
+from ddx_tools.model import Level, Party, Verdict
+
+_OF_RANK_0 = "slow-rank-before-collective"
+"""The most general of the causes that blame a rank."""
+
+
+def null(case: Case) -> Answer:
+    """Does not know, ever, and asks nothing."""
+    return Answer(undecided())
+
+
+def rank0(case: Case) -> Answer:
+    """Blames rank 0: it prints the most, and does what the others need not."""
+    guess = diagnosed(_OF_RANK_0, Party(ranks=[0]), [], probability=0.5, level=Level.HYPOTHESIS)
+    return Answer(guess)
+
+
+def majority(incidents: Sequence[Incident]) -> Baseline:
+    """Names the cause that is the most frequent among these incidents, in every case."""
+    causes = Counter(incident.truth.cause for incident in incidents)
+    named = [(count, cause) for cause, count in causes.items() if cause not in (Verdict.HEALTHY, Verdict.UNDECIDED)]
+    most_frequent = max(named, default=(0, _OF_RANK_0))
+
+    def answer(case: Case) -> Answer:
+        return Answer(diagnosed(most_frequent[1], Party(), [], probability=0.5, level=Level.HYPOTHESIS))
+
+    return answer

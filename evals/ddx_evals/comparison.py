@@ -1,0 +1,65 @@
+"""What changed from one run to another, case by case: a mean that stands still may hide ten that swapped places."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddx_evals.results import CaseResult
+
+Case = tuple[str, str, str, str]
+"""System, split, incident, view."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One case whose share of passed tries, or whose score, is another."""
+
+    case: Case
+    passed_before: float
+    passed_now: float
+    score_before: float
+    score_now: float
+
+    @property
+    def gained(self) -> bool:
+        """Whether it is better now."""
+        return (self.passed_now, self.score_now) > (self.passed_before, self.score_before)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    changes: list[Change]
+    unchanged: int
+    only_before: list[Case]
+    only_now: list[Case]
+
+
+def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparison:
+    """Hold two runs against each other; a failed try counts as not passed, with score 0."""
+    old, new = _by_case(before), _by_case(now)
+    common = [case for case in old if case in new]
+    changes = [Change(case, old[case][0], new[case][0], old[case][1], new[case][1]) for case in common]
+    changed = [change for change in changes if old[change.case] != new[change.case]]
+    return Comparison(
+        changes=sorted(changed, key=lambda change: (change.gained, change.case)),
+        unchanged=len(common) - len(changed),
+        only_before=[case for case in old if case not in new],
+        only_now=[case for case in new if case not in old],
+    )
+
+
+def _by_case(results: Iterable[CaseResult]) -> dict[Case, tuple[float, float]]:
+    """Share of passed tries and mean score, by case."""
+    tries: dict[Case, list[tuple[float, float]]] = defaultdict(list)
+    for result in results:
+        score = result.score
+        outcome = (float(score.passed), score.score) if score else (0.0, 0.0)
+        tries[result.system, result.split, result.incident, result.view].append(outcome)
+    return {
+        case: (sum(passed for passed, _ in each) / len(each), round(sum(s for _, s in each) / len(each), 6))
+        for case, each in tries.items()
+    }

@@ -1,0 +1,31 @@
+"""Incidents: recorded or brought material, the truth beside it, and the views that are cut from it."""
+
+from ddx_evals.incidents.incident import (
+    Incident,
+    IncidentError,
+    incident_directories,
+    load_incident,
+    named_incidents,
+    truth_of,
+)
+from ddx_evals.incidents.truth import CANARY, Culprits, Fact, Layout, Place, Provenance, RightAnswer, Truth, View
+from ddx_evals.incidents.views import staged
+
+__all__ = [
+    "CANARY",
+    "Culprits",
+    "Fact",
+    "Incident",
+    "IncidentError",
+    "Layout",
+    "Place",
+    "Provenance",
+    "RightAnswer",
+    "Truth",
+    "View",
+    "incident_directories",
+    "load_incident",
+    "named_incidents",
+    "staged",
+    "truth_of",
+]

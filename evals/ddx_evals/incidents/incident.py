@@ -1,0 +1,105 @@
+"""An incident on disk: material that can be replayed, and the truth beside it.
+
+<split>/<id>/bundle.tar.zst    an ordinary bundle; or
+<split>/<id>/artifacts/        files as somebody brought them
+<split>/<id>/truth.yaml        never shown to who is being scored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ddx_evals.incidents.truth import Truth, View
+from ddx_tools.errors import UsageError
+from ddx_tools.resources import incidents_dir
+from ddx_tools.yaml_data import YAMLError, load_yaml
+
+BUNDLE, ARTIFACTS, TRUTH = "bundle.tar.zst", "artifacts", "truth.yaml"
+
+_OF_BROUGHT = ("cause", "accept", "deciding_fact", "deciding_words")
+"""What is scored of a thread's truth. The rest is for its reader, and its `category` is not that of our pages."""
+
+
+class IncidentError(UsageError):
+    """A directory that is no incident, or a truth that does not say what it must."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One incident of a split."""
+
+    directory: Path
+    truth: Truth
+
+    @property
+    def id(self) -> str:
+        """Its name within the split."""
+        return self.directory.name
+
+    @property
+    def split(self) -> str:
+        """The split that it belongs to."""
+        return self.directory.parent.name
+
+    @property
+    def material(self) -> Path:
+        """The bundle, or the directory of brought files. Raises IncidentError if there is neither."""
+        for name in (BUNDLE, ARTIFACTS):
+            if (self.directory / name).exists():
+                return self.directory / name
+        raise IncidentError(f"{self.directory} has neither {BUNDLE} nor {ARTIFACTS}/")
+
+    @property
+    def views(self) -> list[View]:
+        """The views of which the truth says what is right to answer."""
+        return [view for view in View if view in self.truth.views]
+
+
+def load_incident(directory: Path) -> Incident:
+    """One incident. Raises IncidentError if its truth lacks something."""
+    return Incident(directory, truth_of(directory))
+
+
+def truth_of(directory: Path) -> Truth:
+    """The truth of an incident. Raises IncidentError if it lacks something."""
+    try:
+        told = load_yaml((directory / TRUTH).read_text(encoding="utf-8"))
+        if not isinstance(told, dict):
+            raise IncidentError(f"{directory / TRUTH} holds no mapping")
+        if (directory / ARTIFACTS).is_dir() or "provenance" not in told:
+            told = {name: told[name] for name in _OF_BROUGHT if name in told}
+        return Truth.model_validate(told)
+    except (OSError, UnicodeDecodeError, YAMLError, ValidationError) as error:
+        raise IncidentError(f"{directory}: {error}") from error
+
+
+def incident_directories(places: Sequence[Path]) -> list[Path]:
+    """The incidents in some directories, each of which may be one itself. Raises IncidentError if there is none."""
+    found = [truth.parent for place in places for truth in sorted(place.rglob(TRUTH))]
+    if not found:
+        raise IncidentError(
+            f"no {TRUTH} below {', '.join(map(str, places))}", "Name an incident, a split, or a directory of splits."
+        )
+    return found
+
+
+def named_incidents(names: Sequence[str]) -> list[Incident]:
+    """Incidents by split (`dev`), by split and id (`dev/0f3a`), or by path; all that ship without a name.
+
+    Raises IncidentError for what is none of these.
+    """
+    places = [_place(name) for name in names] or [incidents_dir()]
+    return [load_incident(directory) for directory in dict.fromkeys(incident_directories(places))]
+
+
+def _place(name: str) -> Path:
+    shipped = incidents_dir() / name
+    for place in (shipped, Path(name)):
+        if place.is_dir():
+            return place
+    splits = sorted(path.name for path in incidents_dir().glob("*") if path.is_dir())
+    raise IncidentError(f"there is no incident or split {name!r}", f"Splits: {', '.join(splits)}; or name a directory.")

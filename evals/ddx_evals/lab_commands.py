@@ -1,0 +1,87 @@
+"""`ddx lab`: real training jobs on the CPU that go wrong in known ways, to look at or to record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddx_server.output import console, progress_line
+from ddx_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from ddx_evals.lab import Scenario
+
+app = typer.Typer(no_args_is_help=True, help="Real training jobs on the CPU that go wrong in known ways.")
+
+SCENARIO = Annotated[str, typer.Argument(help="As shown by `ddx lab list`.")]
+NPROC = Annotated[int, typer.Option(help="Number of ranks: 4 or 8.")]
+
+
+@app.command("list")
+def list_scenarios() -> None:
+    """Show every scenario."""
+    from ddx_evals.lab import load_scenarios
+
+    for scenario in load_scenarios().values():
+        console().print(f"{scenario.id:28} {scenario.job:9} {scenario.title}", markup=False)
+
+
+@app.command()
+def run(
+    scenario: SCENARIO,
+    nproc: NPROC = 4,
+    seconds: Annotated[float | None, typer.Option(help="How long to keep it; until Ctrl-C without.")] = None,
+) -> None:
+    """Run a scenario and keep it alive after it has struck, to look at with `ddx why PID`."""
+    import signal
+    import time
+
+    from ddx_evals.lab import LabError, LabRun
+
+    try:
+        with LabRun(_scenario(scenario, nproc), nproc) as lab_run:
+            lab_run.start()
+            console().print(f"launcher {lab_run.launcher_pid} in {lab_run.workdir}")
+            lab_run.wait_struck()
+            console().print(f"ranks {lab_run.rank_pids()}\n{lab_run.truth()}", markup=False)
+            signal.pause() if seconds is None else time.sleep(seconds)
+    except LabError as error:
+        raise UsageError(str(error), "Try again; the job's working directory is gone.") from error
+
+
+@app.command()
+def record(
+    scenario: SCENARIO,
+    out: Annotated[Path, typer.Option(help="The split that it belongs to.")] = Path("evals/incidents/dev"),
+    nproc: NPROC = 4,
+    incident_id: Annotated[
+        str | None, typer.Option("--id", help="Hex digits; without it, new ones.", show_default=False)
+    ] = None,
+) -> None:
+    """Record a scenario as an incident: a bundle of all raw material, and the truth beside it."""
+    import secrets
+
+    from ddx_evals.lab import LabError
+    from ddx_evals.recorder import record as record_incident
+
+    chosen = _scenario(scenario, nproc)
+    try:
+        with progress_line(quiet=False) as progress:
+            incident = record_incident(chosen, nproc, out, incident_id or secrets.token_hex(3), progress)
+    except LabError as error:
+        raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
+    size_kib = incident.material.stat().st_size >> 10
+    console().print(f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}", markup=False)
+
+
+def _scenario(name: str, nproc: int) -> Scenario:
+    from ddx_evals.lab import load_scenarios
+
+    scenarios = load_scenarios()
+    if name not in scenarios:
+        raise UsageError(f"there is no scenario {name!r}", "List them: ddx lab list")
+    if scenarios[name].ranks and nproc not in scenarios[name].ranks:
+        raise UsageError(f"{name} is defined for {sorted(scenarios[name].ranks)} ranks, not {nproc}")
+    return scenarios[name]

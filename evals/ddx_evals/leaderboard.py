@@ -1,0 +1,85 @@
+"""The table of systems, for a terminal and for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ddx_evals.summary import Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEAD = (
+    "system", "pass ± s.e.", "of all", "not easy", "pass^k", "score", "verdict", "cause", "culprits", "grounded",
+    "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls",
+)  # fmt: skip
+LEGEND = (
+    "pass: cause and place right, and a key fact quoted. of all: failed runs counted as failures. not easy: of the "
+    "cases that grep does not solve. culprits: exact 1, right host 0.6, right group 0.3, divided by everybody blamed. "
+    "Brier: 0 is best. calls: beside the score."
+)
+
+
+def markdown(rows: Sequence[Summary]) -> str:
+    """A heading and a table for each split and view."""
+    parts = []
+    for title, group in _grouped(rows):
+        lines = [f"### {title}", "", f"| {' | '.join(HEAD)} |", f"|---|{'---:|' * (len(HEAD) - 1)}"]
+        lines += [f"| {' | '.join(_cells(row))} |" for row in group]
+        parts.append("\n".join(lines))
+    return "\n\n".join([*parts, LEGEND]) + "\n"
+
+
+def show(rows: Sequence[Summary], out: Console) -> None:
+    """The same in a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    for title, group in _grouped(rows):
+        table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=0)
+        for column in HEAD:
+            table.add_column(column, justify="left" if column == HEAD[0] else "right", no_wrap=column == HEAD[0])
+        for row in group:
+            table.add_row(*_cells(row))
+        out.print(table)
+    out.print(LEGEND, style="dim", markup=False)
+
+
+def _grouped(rows: Sequence[Summary]) -> Iterable[tuple[str, list[Summary]]]:
+    for (split, view), group in groupby(rows, key=lambda row: (row.split, row.view)):
+        listed = list(group)
+        yield f"{split}, {view}: {listed[0].tries // listed[0].epochs} incidents", listed
+
+
+def _cells(row: Summary) -> list[str]:
+    of_tries = "" if row.scored == row.tries else f" ({row.scored}/{row.tries})"
+    return [
+        row.system,
+        _percent(row.passed, row.passed_error) + of_tries,
+        _percent(row.passed_of_all),
+        _percent(row.passed_not_easy),
+        "–" if row.pass_hat_k is None else f"{_percent(row.pass_hat_k)} (k={row.epochs})",
+        f"{row.score:.2f}",
+        _percent(row.right_verdict),
+        f"{row.cause:.2f}",
+        _decimal(row.localisation),
+        _percent(row.grounded),
+        _decimal(row.brier),
+        str(row.confidently_wrong),
+        str(row.false_alarms),
+        str(row.invented),
+        str(row.harmful),
+        f"{row.calls:.1f}",
+    ]
+
+
+def _percent(share: float | None, error: float | None = None) -> str:
+    if share is None:
+        return "–"
+    return f"{100 * share:.0f} %" if error is None else f"{100 * share:.0f} ± {100 * error:.0f} %"
+
+
+def _decimal(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,52 @@
+"""Paths of the machine that recorded, replaced in a bundle by neutral ones of the same length.
+
+The same length, because records hold strings behind their lengths; everywhere, names of files and the journal's keys
+included, because a replay asks for the paths that it reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
+_NEUTRAL = "/opt/train/project/environment/python/install"
+
+
+def own_paths() -> list[str]:
+    """Where this interpreter and this checkout lie, longest first."""
+    checkout = Path(__file__).resolve().parents[3]
+    paths = {sys.prefix, sys.base_prefix, str(checkout), str(Path.home())}
+    return sorted((path for path in paths if path.count("/") > 1 or path == str(Path.home())), key=len, reverse=True)
+
+
+def make_neutral(directory: Path, paths: Iterable[str]) -> None:
+    """Replace `paths` in the files below a directory and in their names."""
+    pairs = [pair for path in paths for pair in _pairs(path)]
+    for file in sorted(directory.rglob("*")):
+        if not file.is_file():
+            continue
+        data = file.read_bytes()
+        for old, new in pairs:
+            data = data.replace(old.encode(), new.encode())
+        file.write_bytes(data)
+        name = file.name
+        for old, new in pairs:
+            name = name.replace(old, new)
+        file.rename(file.with_name(name))
+
+
+def neutral(path: str) -> str:
+    """A path of the same length that tells nothing: /home/somebody/git → /opt/train/project."""
+    padded = _NEUTRAL + "x" * max(0, len(path) - len(_NEUTRAL))
+    cut = padded[: len(path)]
+    return cut[:-1] + "x" if cut.endswith("/") else cut
+
+
+def _pairs(path: str) -> list[tuple[str, str]]:
+    """The path, and the words that names of answers make of it."""
+    other = neutral(path)
+    slugs = [_UNSAFE.sub("_", each).strip("_") for each in (path, other)]
+    return [(path, other), (slugs[0], slugs[1])] if len(slugs[0]) == len(slugs[1]) else [(path, other)]

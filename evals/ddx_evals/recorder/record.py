@@ -1,0 +1,156 @@
+"""Records a lab scenario as an incident: runs it, keeps all raw material, and writes the truth apart from it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import yaml
+
+from ddx_evals.baselines.grep import grep
+from ddx_evals.incidents import CANARY, Culprits, Layout, Place, Provenance, RightAnswer, Truth, View
+from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident
+from ddx_evals.incidents.truth import Hardness
+from ddx_evals.incidents.validation import problems
+from ddx_evals.incidents.views import lost_processes
+from ddx_evals.lab import LabRun, Scenario
+from ddx_evals.lab.truth import Truth as LabTruth
+from ddx_evals.recorder.job_host import JobHost
+from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
+from ddx_evals.recorder.questions import Question, question
+from ddx_evals.suite import run_suite
+from ddx_evals.summary import GREP, easy_cases
+from ddx_tools.bundle import MANIFEST, Manifest, pack
+from ddx_tools.investigate import investigate
+from ddx_tools.model import Verdict
+from ddx_tools.playbook import load_playbooks
+
+_VERSIONS_OF = {"torch": "torch", "ddx": "debug-distributed"}
+_STRIKES_WITHIN_S = 300.0
+_MOST_PLACES = 12
+"""A scenario that names more lines as its place names none."""
+
+
+def record(
+    scenario: Scenario, nproc: int, out: Path, incident_id: str, progress: Callable[[str], None] = lambda _: None
+) -> Incident:
+    """Run a scenario and keep it as the incident `out`/`incident_id`.
+
+    Raises LabError if the job does not get there, IncidentError (and leaves the directory to look at) if what came
+    of it may not be used, UsageError if nobody has written the scenario's question.
+    """
+    asked = question(scenario.id)
+    target = out / incident_id
+    if target.exists():
+        raise IncidentError(f"{target} exists", "Remove it to record it again, or name another --id.")
+    with LabRun(scenario, nproc, launcher_prefix=[str(Path(sys.executable).with_name("ddx")), "run", "--"]) as run:
+        progress(f"running {scenario.id}")
+        run.start()
+        run.wait_struck(timeout_s=_STRIKES_WITHIN_S)
+        progress("capturing")
+        truth = run.truth()
+        with tempfile.TemporaryDirectory(prefix="ddx-record-") as scratch:
+            directory = Path(scratch) / "bundle"
+            investigate(_target(run), directory, machine=lambda name: JobHost(name, run.launcher_pid))
+            make_neutral(directory, own_paths())
+            target.mkdir(parents=True)
+            pack(directory, target / BUNDLE)
+            manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
+    told = _truth(scenario, nproc, incident_id, asked, truth, manifest, out)
+    if _grep_solves(Incident(target, told)):
+        told = told.model_copy(update={"hardness": Hardness(tag="easy", measured_by="grep")})
+    text = yaml.safe_dump(told.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=120)
+    (target / TRUTH).write_text(text, encoding="utf-8")
+    incident = load_incident(target)
+    if wrong := problems(incident):
+        listed = "\n".join(wrong)
+        raise IncidentError(f"{target} may not be used:\n{listed}", "Look at it, remove it, record it again.")
+    return incident
+
+
+def _target(run: LabRun) -> list[str]:
+    if run.scenario.settles.how == "exited":
+        return [str(max(run.workdir.glob("ddx-runs/*"))), str(run.launcher_log)]
+    return [str(run.launcher_pid)]
+
+
+def _grep_solves(incident: Incident) -> bool:
+    results = run_suite([incident], {GREP: grep}, [View.FULL])
+    return bool(easy_cases(results))
+
+
+def _truth(
+    scenario: Scenario,
+    nproc: int,
+    incident_id: str,
+    asked: Question,
+    truth: LabTruth,
+    manifest: Manifest,
+    out: Path,
+) -> Truth:
+    causes = truth.causes or (Verdict(truth.verdicts[0]).value,)
+    page = load_playbooks().causes.get(causes[0])
+    ranks = truth.culprits
+    right = RightAnswer(verdict=Verdict(truth.verdicts[0]))
+    views = {View.FULL: right}
+    if asked.log_only:
+        views[View.LOG_ONLY] = asked.log_only
+    lost = lost_processes(manifest, incident_id)
+    culprits = frozenset().union(*ranks)
+    if lost and None not in lost.values() and not culprits & set(lost.values()):
+        views[View.PARTIAL] = right
+    return Truth(
+        id=incident_id,
+        prompt=asked.prompt,
+        cause=causes[0],
+        accept=causes[1:],
+        category=page.category if page else "",
+        culprits=Culprits(
+            ranks=tuple(sorted(ranks[0])) if ranks else (),
+            or_ranks=tuple(tuple(sorted(each)) for each in ranks[1:]),
+            locations=_places(truth),
+        ),
+        layout=Layout(hosts={host: tuple(range(nproc)) for host in manifest.hosts[:1]}),
+        innocent=asked.innocent,
+        evidence=asked.evidence,
+        views=views,
+        deciding_fact=asked.deciding_fact,
+        deciding_words=asked.deciding_words,
+        minimal_probes=asked.minimal_probes,
+        fix_class=asked.fix_class,
+        provenance=Provenance(
+            kind="recorded",
+            scenario=scenario.id,
+            command=f"ddx lab record {scenario.id} --nproc {nproc} --id {incident_id} --out {_shown(out)}",
+            versions=_versions(),
+            date=dt.datetime.now(dt.UTC).date(),
+        ),
+        canary=CANARY,
+    )
+
+
+def _places(truth: LabTruth) -> tuple[Place, ...]:
+    if len(truth.places) > _MOST_PLACES:
+        return ()
+    return tuple(Place(file=place.file, line=place.line) for place in truth.places)
+
+
+def _shown(out: Path) -> str:
+    """The directory as one names it from the top of the checkout, if it lies in there."""
+    checkout = Path(__file__).resolve().parents[3]
+    resolved = out.resolve()
+    return str(resolved.relative_to(checkout)) if resolved.is_relative_to(checkout) else "DIRECTORY"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name, distribution in _VERSIONS_OF.items():
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(distribution)
+    return found

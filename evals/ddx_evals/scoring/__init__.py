@@ -1,0 +1,7 @@
+"""Scores in code: an answer held against the truth of an incident, without a judge."""
+
+from ddx_evals.scoring.case_score import CaseScore, score
+from ddx_evals.scoring.grounding import Grounding, Replayed
+from ddx_evals.scoring.transcript import Efficiency, ToolCall, Transcript, efficiency
+
+__all__ = ["CaseScore", "Efficiency", "Grounding", "Replayed", "ToolCall", "Transcript", "efficiency", "score"]

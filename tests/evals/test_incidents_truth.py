@@ -1,0 +1,126 @@
+"""Truths: both kinds load, gaps are named, and nothing that is replayed gives the answer away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_incidents import RECORDED, copied, recorded
+
+from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents
+from ddx_evals.incidents.leaks import leaks, telltale_name
+from ddx_evals.incidents.validation import problems
+from ddx_tools.bundle import Bundle, pack
+from ddx_tools.model import Verdict
+from ddx_tools.resources import incidents_dir
+
+
+@pytest.mark.parametrize("incident", RECORDED, ids=lambda path: path.name)
+def test_a_recorded_incident_may_be_used(incident: Path) -> None:
+    assert problems(load_incident(incident)) == []
+
+
+@pytest.mark.parametrize("split", ["public", "written"])
+def test_incidents_of_files_that_people_brought_load_with_their_one_view(split: str) -> None:
+    incidents = named_incidents([split])
+    assert len(incidents) == {"public": 14, "written": 72}[split]
+    for incident in incidents:
+        assert problems(incident) == []
+        assert incident.views == [View.FULL]
+        assert incident.material.name == "artifacts"
+
+
+def test_without_views_the_cause_says_which_verdict_is_right() -> None:
+    verdicts = {each.truth.cause: each.truth.views[View.FULL].verdict for each in named_incidents(["written"])}
+    assert verdicts["healthy"] is Verdict.HEALTHY
+    assert verdicts["undecided"] is Verdict.UNDECIDED
+    assert verdicts["port-in-use"] is Verdict.DIAGNOSED
+
+
+def test_no_file_that_was_brought_is_called_after_a_cause() -> None:
+    for incident in named_incidents(["public", "written"]):
+        names = [incident.id, *(file.name for file in incident.material.rglob("*"))]
+        assert [name for name in names if telltale_name().search(name)] == []
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown cause": ({"cause": "gremlins"}, "no cause page: gremlins"),
+    "a cause that is innocent, too": ({"innocent": ["uneven-data"]}, "right and innocent at once"),
+    "the category of another page": ({"category": "network"}, "the page of uneven-data says"),
+    "no canary": ({"canary": ""}, "lacks the canary"),
+    "another id": ({"id": "ffff"}, "the same hex digits"),
+    "no key fact": ({"evidence": []}, "rest on a key fact"),
+    "a fact in no file": ({"evidence": [{"artefact": "raw/*.core", "pattern": "x"}]}, "no file of the bundle"),
+    "nothing that settles it": ({"views": {"log-only": {"verdict": "undecided"}}}, "which check settles it"),
+    "a check that is another": (
+        {"views": {"log-only": {"verdict": "undecided", "check": "firewall"}}},
+        "does not match the deciding fact",
+    ),
+    "a prompt that knows": ({"prompt": "Has the rank uneven data?"}, "names the cause"),
+    "a prompt with an id": ({"prompt": "Is it uneven-data?"}, "prompt: says"),
+    "no command": ({"provenance": {"kind": "recorded"}}, "records it again"),
+}
+
+
+@pytest.mark.parametrize(("changes", "told"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_truth_that_is_not_fit_says_why(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    found = problems(load_incident(copied(recorded("fewer-batches"), tmp_path, **changes)))
+    assert any(told in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"culprit": {"ranks": [1]}}, "Extra inputs"),
+        ({"culprits": {"ranks": ["first"]}}, "valid integer"),
+        ({"deciding_words": "("}, "deciding_words"),
+        ({"views": {"half": {"verdict": "healthy"}}}, "views"),
+    ],
+)
+def test_a_truth_with_keys_or_values_that_mean_nothing_is_refused(
+    changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(IncidentError, match=told):
+        load_incident(copied(recorded("fewer-batches"), tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("raw/vm/job_log/a.txt", "the uneven-data scenario", "uneven-data"),
+        ("raw/vm/job_log/a.txt", "step 3: fault injection armed", "fault injection"),
+        ("raw/vm/fewer-batches/a.txt", "", "fewer-batches"),
+        ("raw/vm/job_log/straggler.log", "", "straggler"),
+        ("raw/vm/job_log/truth.txt", "", "truth"),
+    ],
+)
+def test_words_that_give_the_answer_away_are_found(name: str, text: str, told: str) -> None:
+    assert any(told in found for found in leaks([(name, text)]))
+
+
+def test_words_of_training_are_no_leak() -> None:
+    assert list(leaks([("raw/vm/job_log/train.log", "loss is healthy; worker killed; straggler? step 3")])) == []
+
+
+def test_a_leak_in_a_bundle_makes_it_unfit(tmp_path: Path) -> None:
+    incident = load_incident(copied(recorded("fewer-batches"), tmp_path))
+    with Bundle(incident.material) as bundle:
+        opened = shutil.copytree(bundle.directory, tmp_path / "opened")
+    (opened / "raw" / "note.txt").write_text("recorded with rank0-only-work-with-collective")
+    pack(opened, incident.material)
+    assert any("rank0-only-work-with-collective" in problem for problem in problems(incident))
+
+
+def test_a_name_that_is_no_incident_is_answered_with_the_splits() -> None:
+    with pytest.raises(IncidentError, match=r"no incident or split 'tset'") as raised:
+        named_incidents(["tset"])
+    assert "public" in raised.value.help
+
+
+def test_incidents_are_named_by_split_by_id_and_by_path() -> None:
+    (by_id,) = named_incidents(["public/38-semlock-errno-28"])
+    (by_path,) = named_incidents([str(incidents_dir() / "public" / "38-semlock-errno-28")])
+    assert by_id == by_path
+    assert len(named_incidents(["public", "public/38-semlock-errno-28"])) == 14

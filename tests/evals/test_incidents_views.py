@@ -1,0 +1,84 @@
+"""Views are cut from one material, in a place whose name tells nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from made_incidents import copied, recorded
+
+from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents, staged
+from ddx_evals.incidents.views import lost_processes
+from ddx_tools.bundle import Bundle, Manifest, is_bundle
+from ddx_tools.investigate import investigate
+from ddx_tools.model import ProbeStatus, Verdict
+
+
+def manifest_of(material: Path) -> Manifest:
+    with Bundle(material) as bundle:
+        return bundle.manifest
+
+
+def test_the_whole_view_is_the_bundle_as_it_was_recorded() -> None:
+    incident = recorded("fewer-batches")
+    with staged(incident, View.FULL) as material:
+        assert manifest_of(material) == manifest_of(incident.material)
+
+
+def test_the_log_alone_holds_what_was_printed_and_no_stack_or_record() -> None:
+    with staged(recorded("fewer-batches"), View.LOG_ONLY) as material:
+        files = {file.name: file.read_text() for file in material.rglob("*") if file.is_file()}
+        assert not is_bundle(material)
+        found = investigate([str(material)])
+    assert set(files) <= {"train.log", "launcher.log", "stdout.log", "stderr.log"}
+    assert "step 3 loss" in files["train.log"]
+    assert not any("py-spy" in text or "write_summary" in text for text in files.values())
+    assert found.diagnose().verdict is not Verdict.DIAGNOSED
+
+
+def test_the_partial_view_lacks_one_rank_in_four_and_says_so() -> None:
+    incident = recorded("lock-order")
+    whole = manifest_of(incident.material)
+    lost = lost_processes(whole, incident.id)
+    with staged(incident, View.PARTIAL) as material:
+        left = manifest_of(material)
+        files = {file.relative_to(material).as_posix() for file in material.rglob("*") if file.is_file()}
+        results = investigate([str(material)]).results
+    assert len(lost) == 1
+    about_lost = [e for e in left.journal if e.op in ("stack", "threads") and e.key.split()[0] in lost]
+    assert not about_lost
+    assert {entry.path for entry in left.journal if entry.path} == files - {"manifest.json"}
+    assert len(left.journal) < len(whole.journal)
+    assert any(result.status is not ProbeStatus.OK or result.problems for result in results)
+
+
+def test_a_view_is_cut_the_same_way_every_time() -> None:
+    incident = recorded("lock-order")
+    assert lost_processes(manifest_of(incident.material), "a") == lost_processes(manifest_of(incident.material), "a")
+    cuts = {tuple(lost_processes(manifest_of(incident.material), seed)) for seed in "abcdefgh"}
+    assert len(cuts) > 1
+
+
+@pytest.mark.parametrize("view", View)
+def test_the_place_of_a_view_names_neither_incident_nor_split(view: View) -> None:
+    with staged(recorded("lock-order"), view) as material:
+        assert re.fullmatch(r"job-\w+/(?:files|bundle|bundle\.tar\.zst)", "/".join(material.parts[-2:]))
+        assert not any("truth" in path.name for path in material.parent.rglob("*"))
+    assert not material.parent.exists()
+
+
+def test_brought_files_are_replayed_without_the_truth_beside_them() -> None:
+    (incident,) = named_incidents(["public/38-semlock-errno-28"])
+    with staged(incident, View.FULL) as material:
+        names = {path.name for path in material.parent.rglob("*")}
+        assert names == {"files", *(file.name for file in incident.material.iterdir())}
+    with pytest.raises(IncidentError, match="have no log-only view"), staged(incident, View.LOG_ONLY):
+        pass
+
+
+def test_an_incident_without_material_is_named(tmp_path: Path) -> None:
+    directory = copied(recorded("fewer-batches"), tmp_path)
+    (directory / "bundle.tar.zst").unlink()
+    with pytest.raises(IncidentError, match="neither bundle"):
+        load_incident(directory).material  # noqa: B018
