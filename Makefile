@@ -5,6 +5,7 @@
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well
 #   make bench                  what ddx costs, against its targets
+#   make evals                  what ddx and the other baselines score on all incidents, as build/evals.{json,md}
 #   make lint, make format      parts of the above; tidy the code
 #   make clean                  remove what was made, .venv included
 
@@ -19,19 +20,26 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all bench lint format setup clean
+.PHONY: demo test test-all bench evals lint format setup clean
 
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
 
+# Real jobs run one at a time, behind the rest: who shares the cores with another test looks slow.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not e2e and not long" --numprocesses auto
+	$(BIN)/python -m pytest -m "e2e and not long"
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "not e2e" --numprocesses auto
+	$(BIN)/python -m pytest -m "e2e"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+evals: $(READY)
+	@mkdir -p build
+	$(BIN)/ddx evals run --out build/evals.json --markdown build/evals.md
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -55,7 +63,7 @@ $(BIN)/pip:
 $(READY): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install --editable '.[lab,dev]'
+	$(BIN)/python -m pip install --editable '.[lab,agent,dev]'
 	@touch $@
 
 clean:

@@ -29,7 +29,10 @@ CODES = finding_codes().keys()
 
 MOST_LINES = 400
 # It has to be one file: it runs in the user's interpreter, where nothing of ours can be imported.
-MOST_LINES_OF = {"tools/ddx_tools/payloads/rank_agent.py": 550}
+MOST_LINES_OF = {
+    "tools/ddx_tools/payloads/rank_agent.py": 550,
+    "tools/ddx_tools/payloads/preflight_payload.py": 520,
+}
 
 
 def repository_files() -> Iterator[Path]:

@@ -36,6 +36,10 @@ DIAGNOSED = {
     "rendezvous-wrong-endpoint, unresolved": [unreachable(1, how="unresolved", address="node-17")],
     "firewall-or-unreachable": [unreachable(1, how="no_route", address="10.0.0.1", port=29500), MISSING],
     "wrong-network-interface": [seen("startup.interface_unusable", 0, 1, interface="eth7")],
+    "wrong-network-interface, its own name": [
+        seen("network.hostname_loopback", host="b", severity="warning", several_hosts=True),
+        unreachable(1, how="refused", stage="peers", address="127.0.1.1", loopback=True),
+    ],
     "wrong-network-interface, mixed": [seen("network.connection_failed", 8, stage="rdma", how="incompatible")],
     "wrong-network-interface, cured": [
         unreachable(1, stage="peers"),

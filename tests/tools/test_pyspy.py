@@ -24,12 +24,14 @@ from ddx_tools.formats.pyspy_json import parse_pyspy
 from ddx_tools.formats.user_frames import is_user_file, module_path
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.pyspy import explain_failure
+from ddx_tools.investigate import Step, run_probe
+from ddx_tools.probes import native_stacks, stacks
 
 
 @contextmanager
-def child(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+def child(*argv: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A process that has said that it is there."""
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -59,6 +61,19 @@ def test_a_waiting_process_shows_where_it_waits() -> None:
         (thread,) = parse_pyspy(LocalHost().stack(process.pid).data)
     assert (thread.pid, thread.tid, thread.is_main, thread.running) == (process.pid, process.pid, True, False)
     assert [(frame.function, frame.line) for frame in thread.frames] == [("wait_here", 4), ("<module>", 5)]
+
+
+@pytest.mark.needs("ptrace", "linux")
+def test_local_variables_of_a_rank_are_shown_to_who_asks_for_them() -> None:
+    program = "def exchange(dst, src):\n    print(flush=True)\n    input()\nexchange(3, 1)"
+    identity = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    with child(sys.executable, "-c", program, env=os.environ | identity) as rank:
+        target = {"target": [str(rank.pid)]}
+        seen, _ = run_probe(Step(native_stacks.PROBE, {**target, "show_locals": True}))
+        unasked, _ = run_probe(Step(stacks.PROBE, target))
+    of_exchange = next(row for row in seen.table if row["function"] == "exchange")
+    assert json.loads(of_exchange["variables"]) == {"dst": "3", "src": "1"}
+    assert "dst" not in unasked.model_dump_json()
 
 
 @pytest.mark.needs("ptrace", "linux")

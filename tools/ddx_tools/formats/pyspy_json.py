@@ -11,6 +11,7 @@ from ddx_tools.formats.user_frames import is_user_file, module_path
 _THREAD_LIMIT = 2_000
 _FRAME_LIMIT = 1_000
 _TEXT_LIMIT = 500
+_VARIABLES_LIMIT, _VARIABLE_LIMIT = 60, 120
 _LINE_LIMIT, _ID_LIMIT = 1 << 31, 1 << 63  # what the columns of the evidence store hold
 
 
@@ -22,6 +23,8 @@ class Frame:
     line: int
     function: str
     """As py-spy has it: a method carries the class of its `self` ("DataLoader.__iter__") where py-spy can tell."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Local variables, arguments first, with what `repr` makes of them; of a dump that was asked for them."""
 
     @property
     def bare_function(self) -> str:
@@ -84,7 +87,19 @@ def _thread(item: dict[str, object]) -> ThreadStack:
 
 
 def _frame(item: dict[str, object]) -> Frame:
-    return Frame(_text(item.get("filename")), _whole(item.get("line"), _LINE_LIMIT), _text(item.get("name")))
+    return Frame(
+        _text(item.get("filename")),
+        _whole(item.get("line"), _LINE_LIMIT),
+        _text(item.get("name")),
+        _variables(item.get("locals")),
+    )
+
+
+def _variables(listed: object) -> tuple[tuple[str, str], ...]:
+    known = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return tuple(
+        (_text(item.get("name")), _text(item.get("repr"))[:_VARIABLE_LIMIT]) for item in known[:_VARIABLES_LIMIT]
+    )
 
 
 def _text(value: object) -> str:

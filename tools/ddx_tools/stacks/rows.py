@@ -224,6 +224,7 @@ def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) ->
             "function": texts.qualified(frame),
             "is_user": frame.is_user,
             "code": texts.line(frame),
+            "variables": json.dumps(dict(frame.variables)) if frame.variables else None,
         }
         for depth, frame in enumerate(thread.frames)
     ]
