@@ -267,6 +267,22 @@ def test_torchrun_whose_port_is_taken_is_diagnosed_by_its_log_and_who_holds_it(t
     assert leading_cause(log, tmp_path / "tried") == "port-in-use"
 
 
+# --- interfaces
+
+
+@pytest.mark.needs("torch")
+def test_an_interface_that_is_not_there_is_named_and_one_that_is_does_no_harm(tmp_path: Path) -> None:
+    script, log = tmp_path / "train.py", tmp_path / "job.log"
+    script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n")
+    torchrun = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(script))
+    with two_hosts() as lan:
+        right = lan.run(lan.here, "env", "GLOO_SOCKET_IFNAME=eth0", *torchrun)
+        wrong = lan.run(lan.here, "env", "GLOO_SOCKET_IFNAME=ib0", *torchrun)
+    assert (right.returncode, wrong.returncode) == (0, 1), right.stderr
+    log.write_text(wrong.stdout + wrong.stderr)
+    assert leading_cause(log) == "wrong-network-interface"
+
+
 # --- names
 
 
