@@ -21,7 +21,7 @@ _NEEDLE = b": opCount "
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]")
 _MATTERS = (
     r"NCCL (?:INFO .*(?:comm 0x|Init timings| set |Using | channels|Channel [0-9]|Trees \[|Connected all|cudaDriver"
-    r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|NCCL version)|WARN |version [0-9])"
+    r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|NCCL version)|WARN |ERROR |version [0-9])"
     r"|# +Rank +[0-9]+ .*Pid +[0-9]+ on "
 )
 _WORDS = 24

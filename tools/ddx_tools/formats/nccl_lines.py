@@ -4,6 +4,7 @@
     node:4242:4300 [3] transport/net.cc:77 NCCL WARN …         behind an empty line
     [2026-11-21 10:00:00] node:4242:4300 [3] …                 2.26 and later; by default for WARN only
     node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL WARN …   2.30 and later
+    node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL ERROR …  2.31: a level of its own for root causes, read as WARN is
     NCCL version 2.21.5+cuda12.4                               the banner has no prefix
 
 A launcher may have put labels before it (`3: `, `[rank3]: `, `[1,3]<stdout>:`, a time), or colours into it. The
@@ -23,7 +24,7 @@ _PREFIX = re.compile(
     r"(?:\[(?P<time>\d[^\]\n]{3,40})\] )?"
     r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) (?:\[(?P<device>\d{1,4})\] )?"
     r"(?:(?P<file>[\w./-]{1,200}):(?P<line>\d{1,7}) (?:\((?P<function>[^()\n]{1,120})\) )?)?"
-    r"NCCL (?P<level>INFO|WARN) (?P<text>.*)"
+    r"NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
 )
 _BANNER = re.compile(r"NCCL version (?P<version>\d{1,3}\.\d{1,3}[\w.+-]{0,60}?)(?:\+cuda(?P<cuda>\d{1,3}\.\d{1,3}))?$")
 _TEST_RANK = re.compile(
@@ -42,7 +43,7 @@ class NcclLine:
     device: int | None
     """CUDA device in the process."""
     level: str
-    """INFO or WARN."""
+    """INFO, WARN or ERROR."""
     text: str
     raw: str
     """The line as it stands in the file, without colours."""
@@ -95,7 +96,7 @@ def plain(raw: str) -> str:
     return _ANSI.sub("", raw) if "\x1b" in raw else raw
 
 
-_MARKS = (b" NCCL INFO ", b" NCCL WARN ")
+_MARKS = (b" NCCL INFO ", b" NCCL WARN ", b" NCCL ERROR ")
 
 
 def nccl_share(data: bytes) -> float | None:

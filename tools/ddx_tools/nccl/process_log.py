@@ -111,7 +111,7 @@ class ProcessLog:
         """Read one more line of the process."""
         self.rank_label = line.rank_label if self.rank_label is None else self.rank_label
         self.device = line.device if self.device is None else self.device
-        if line.level == "WARN" or _TROUBLE.search(line.text):
+        if line.level != "INFO" or _TROUBLE.search(line.text):
             self._warn(line, place)
         elif banner := read_banner(line.text):
             self.version, self.cuda = banner
