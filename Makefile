@@ -25,14 +25,14 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
 
-# Real jobs run one at a time, behind the rest: who shares the cores with another test looks slow.
+# Tests that watch a real job run one at a time, behind the rest: beside another test it would look slow.
 test: lint
-	$(BIN)/python -m pytest -m "not e2e and not long" --numprocesses auto
-	$(BIN)/python -m pytest -m "e2e and not long"
+	$(BIN)/python -m pytest -m "not alone and not long" --numprocesses auto
+	$(BIN)/python -m pytest -m "alone and not long"
 
 test-all: lint
-	$(BIN)/python -m pytest -m "not e2e" --numprocesses auto
-	$(BIN)/python -m pytest -m "e2e"
+	$(BIN)/python -m pytest -m "not alone" --numprocesses auto
+	$(BIN)/python -m pytest -m "alone"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -41,7 +41,7 @@ EVERY_TOOL = {
 }
 STRUCK_WITHIN_S = 240.0
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("npm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("npm")]
 
 
 @pytest.fixture

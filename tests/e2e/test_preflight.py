@@ -13,7 +13,7 @@ import pytest
 from ddx_tools.model import Finding, ProbeResult
 from ddx_tools.payloads import SITE_DIRECTORY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
 PAYLOAD = SITE_DIRECTORY.parent / "preflight_payload.py"
 QUICK = ("--budget-s", "0", "--max-mib", "1")

@@ -16,7 +16,7 @@ SETTLED_WITHIN_S = 240.0
 TWINS = ("fewer-batches", "broadcast-for-all-reduce", "text-only-batch", "mesh-straggler", "pipeline-schedule")
 STEPS_OF_HEALTH = 60
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
 
 def _case(scenario: Scenario, *values: str) -> ParameterSet:

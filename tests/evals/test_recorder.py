@@ -32,6 +32,7 @@ def asked_again(told: Truth) -> dict[str, object]:
 
 
 @pytest.mark.e2e
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.needs("linux", "ptrace", "torch")
 @pytest.mark.parametrize("scenario", ["fewer-batches", "save-on-rank0", "killed"])

@@ -16,7 +16,7 @@ from ddx_evals.lab import LabRun, load_scenarios
 DDX = [sys.executable, "-c", "from ddx_server.cli import main; main()"]
 SETTLED_WITHIN_S = 240.0
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
 
 def rough_way(pid: int) -> Script:
