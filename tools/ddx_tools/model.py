@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Contract(BaseModel):
     """A model that is part of the public contract: unknown fields are errors, not noise."""
 
-    model_config = ConfigDict(extra="forbid")
+    # Validators are made when they are first needed: who only asks for help pays for none.
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Severity(StrEnum):
@@ -196,7 +197,7 @@ class Diagnosis(Contract):
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, defer_build=True)
 
     def to_json(self) -> str:
         """The published JSON, keys in the order of this page."""

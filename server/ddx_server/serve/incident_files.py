@@ -12,7 +12,6 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field
 
 from ddx_server.serve.roots import is_below
-from ddx_tools.bundle import Bundle, is_bundle
 from ddx_tools.errors import UsageError
 
 _MOST_FILES = 100
@@ -144,6 +143,8 @@ def raw_text(incident_id: str, material: Path, path: str, begin: str) -> RawText
 @contextlib.contextmanager
 def _opened(material: Path) -> Iterator[_Material]:
     """Of a bundle what the hosts answered, else the files themselves; a packed bundle is unpacked meanwhile."""
+    from ddx_tools.bundle import Bundle, is_bundle
+
     if not is_bundle(material):
         yield _Material(material.resolve())
         return

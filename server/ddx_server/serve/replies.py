@@ -16,7 +16,7 @@ Row = dict[str, Any]
 class Reply(BaseModel):
     """Base of all replies. What is empty is left out."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class ProbeReply(Reply):

@@ -22,7 +22,6 @@ from mcp_types import INVALID_PARAMS, CacheableResult, PaginatedRequestParams, P
 from pydantic import BaseModel
 
 from ddx_tools.resources import skill_dir
-from ddx_tools.yaml_data import load_yaml
 
 _ENTRY = "SKILL.md"
 _FENCE = "---\n"
@@ -107,6 +106,8 @@ class SkillsExtension(Extension):
 
 
 def _skill(folder: Path) -> Skill:
+    from ddx_tools.yaml_data import load_yaml
+
     entry = folder / _ENTRY
     _, front_matter, _ = entry.read_bytes().decode().split(_FENCE, 2)
     manifest = [_manifest_line(folder, file) for file in _files(folder)]
