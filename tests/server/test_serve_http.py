@@ -7,7 +7,8 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,22 @@ def test_a_request_of_more_than_4_mib_is_refused(server: HttpServer) -> None:
     assert post(server, b" " * (4 << 20 | 1)).status_code == 413
 
 
-async def session(server: HttpServer, number: int) -> list[str]:
-    """One client's work: what it gets back must be about what it asked for, not about what others asked for."""
-    name = f"missing-{number}.log"
+@asynccontextmanager
+async def connected(server: HttpServer, number: int) -> AsyncIterator[Client]:
+    """A client with the token, of either era of the protocol."""
     headers = {"Authorization": f"Bearer {server.token}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(server.url, http_client=http)
         async with Client(transport, mode="legacy" if number % 2 else "auto") as client:
-            calls = [client.call_tool("open_incident", {"path": f"{call}-{name}"}) for call in range(3)]
-            return [json.dumps([part.model_dump() for part in r.content]) for r in await asyncio.gather(*calls)]
+            yield client
+
+
+async def session(server: HttpServer, number: int) -> list[str]:
+    """One client's work: what it gets back must be about what it asked for, not about what others asked for."""
+    name = f"missing-{number}.log"
+    async with connected(server, number) as client:
+        calls = [client.call_tool("open_incident", {"path": f"{call}-{name}"}) for call in range(3)]
+        return [json.dumps([part.model_dump() for part in r.content]) for r in await asyncio.gather(*calls)]
 
 
 def test_ten_clients_at_once_lose_nothing(server: HttpServer) -> None:
@@ -109,6 +117,24 @@ def test_ten_clients_at_once_lose_nothing(server: HttpServer) -> None:
         assert len(answers) == 3
         for call, answer in enumerate(answers):
             assert f"{call}-missing-{number}.log" in answer
+
+
+def test_ten_investigations_at_once_do_not_mix(server: HttpServer) -> None:
+    async def diagnosed(number: int) -> dict[str, Any]:
+        log = f"[rank{number}]: Traceback (most recent call last):\n[rank{number}]: ValueError: of client {number}\n"
+        async with connected(server, number) as mine:
+            opened = (await mine.call_tool("open_incident", {"text": log})).structured_content
+            assert opened is not None
+            found = (await mine.call_tool("diagnose", {"target": [opened["incident"]]})).structured_content
+            assert found is not None
+            return dict(found)
+
+    async def all_at_once() -> list[dict[str, Any]]:
+        return await asyncio.gather(*(diagnosed(number) for number in range(10)))
+
+    for number, diagnosis in enumerate(asyncio.run(all_at_once())):
+        assert diagnosis["culprits"]["ranks"] == [number]
+        assert f"of client {number}" in json.dumps(diagnosis["evidence"])
 
 
 def test_ctrl_c_ends_it_quietly_also_with_a_client_that_listens(tmp_path: Path) -> None:
