@@ -98,6 +98,7 @@ def test_what_one_text_says_is_the_same_in_the_middle_of_others() -> None:
 def test_rows_are_what_the_schema_says() -> None:
     with Store() as store:
         store.insert(PROBE.parse(captured(*TEXTS)))
+        store.describe()
         documented = store.query("SELECT comment FROM duckdb_columns() WHERE column_name = 'topic'")[0]["comment"]
         topics = {row["topic"] for row in store.query("SELECT DISTINCT topic FROM host_facts")}
         assert topics - set(documented.split(" | ")) == set()

@@ -16,6 +16,7 @@ from ddx_tools.store import Store
 
 def test_every_column_of_every_table_is_explained() -> None:
     with Store() as store:
+        store.describe()
         described = store.query(
             "SELECT table_name, column_name, comment FROM duckdb_columns() "
             "WHERE table_name IN (SELECT table_name FROM duckdb_tables())"

@@ -25,14 +25,14 @@ from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
 from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Probe, Raw
+from ddx_tools.probe import UNKNOWN_HOST, Probe, Raw
 from ddx_tools.probes import probe
 from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
 """Makes the host that answers for this machine: under its own name, or under the one given."""
-IMPORT_HOST, IMPORT_SECTION = "unknown", "import"
+IMPORT_SECTION = "import"
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
 
@@ -116,7 +116,7 @@ def investigate(
 
 def _note_steps(notes: Sequence[str]) -> list[Step]:
     spoken = [note for note in notes if note.strip()]
-    return [Step(probe("notes"), {"target": [NOTE_PATH]}, host=WrittenNotes(IMPORT_HOST, spoken))] if spoken else []
+    return [Step(probe("notes"), {"target": [NOTE_PATH]}, host=WrittenNotes(UNKNOWN_HOST, spoken))] if spoken else []
 
 
 def _the_bundle(target: Sequence[str]) -> Path | None:
@@ -205,7 +205,7 @@ def _capture(
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
     """Files of which no probe can read any are unusable input, not an undecided case."""
-    if all(raw.host == IMPORT_HOST and not raw.items for raw in raws):
+    if all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
         raise UsageError(
             f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
             "launch script or text of a machine",
@@ -219,7 +219,7 @@ def recording_host(writer: BundleWriter, step: Step, machine: Machine) -> Host:
         return RecordingHost(step.host, writer, IMPORT_SECTION)
     brought = any(not item.isdigit() for item in step.args["target"])
     if brought:
-        return RecordingHost(machine(IMPORT_HOST), writer, IMPORT_SECTION)
+        return RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
     return RecordingHost(machine(None), writer, step.probe.id)
 
 

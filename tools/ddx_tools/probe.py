@@ -50,6 +50,10 @@ class RawItem:
     """The file on this machine that holds the bytes, where they are not carried along: `data` is empty then."""
 
 
+UNKNOWN_HOST = "unknown"
+"""The host of files that somebody brought: nothing says where they were written."""
+
+
 @dataclass
 class Raw:
     """What one capture brought home from one host, and what it could not get."""
@@ -69,6 +73,11 @@ class Raw:
             return
         self.problems.append(f"{what}: {error}")
         self.missing.append(Missing(what=f"{what}: {error.message}", why_it_matters=why_it_matters))
+
+    @property
+    def known_host(self) -> str | None:
+        """The host, for rows; None of material that somebody brought."""
+        return None if self.host == UNKNOWN_HOST else self.host
 
     def of(self, kind: str) -> list[RawItem]:
         """The items of one kind, in capture order."""

@@ -65,8 +65,6 @@ class Store:
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
         """Rows of a query as dictionaries, in the order that the query asks for."""
-        if "duckdb_columns" in sql:
-            self._describe()
         cursor = self._db.execute(sql, parameters or [])
         names = [column[0] for column in cursor.description or []]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -85,11 +83,11 @@ class Store:
 
     def save(self, file: Path) -> None:
         """Write the tables with their comments to a new DuckDB file; what an analysis made for itself is left out."""
-        self._describe()
+        self.describe()
         quoted = str(file).replace("'", "''")
         self._db.execute(f"ATTACH '{quoted}' AS saved; COPY FROM DATABASE memory TO saved; DETACH saved")
 
-    def _describe(self) -> None:
+    def describe(self) -> None:
         """Attach the comments of the columns, which takes a tenth of a second: for those who look at them."""
         if not self._described:
             self._db.execute(column_comments())

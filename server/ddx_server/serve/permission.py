@@ -38,7 +38,7 @@ def permission_parameter(
         changed = _changed(probe, given)
         if _only_reads(workspace, changed):
             return Permission(go_ahead=True)
-        line = _shell_line(probe, given)
+        line = _shell_line(probe, changed)
         capabilities = ctx.client_capabilities
         if len(line) >= _LONGEST_LINE:
             raise ToolError(f"{probe.id}: arguments of {_LONGEST_LINE} characters and more can be read by nobody")
@@ -59,7 +59,7 @@ def refuse_unless_permitted(answer: object, probe: Probe[Any], given: Mapping[st
         return
     raise ToolError(
         f"the user did not agree to {probe.id}; nothing was done. Go on without it, or let the user run: "
-        + _shell_line(probe, given)
+        + _shell_line(probe, _changed(probe, given))
     )
 
 
@@ -81,11 +81,11 @@ def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
     return (len(paths) == 1 and is_bundle(Path(paths[0]))) or changed.keys() == {"target"}
 
 
-def _shell_line(probe: Probe[Any], given: Mapping[str, Any]) -> str:
+def _shell_line(probe: Probe[Any], changed: Mapping[str, Any]) -> str:
     """The call as one types it: every argument that is not as usual, whole, since the user answers for all of it."""
     from ddx_server.render.diagnosis import command_line
 
-    return bounded(command_line(probe.id, _changed(probe, given)), _LONGEST_LINE)
+    return bounded(command_line(probe.id, changed), _LONGEST_LINE)
 
 
 def _changed(probe: Probe[Any], given: Mapping[str, Any]) -> dict[str, Any]:

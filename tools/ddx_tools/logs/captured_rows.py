@@ -10,13 +10,10 @@ from ddx_tools.logs.error_rows import error_file_row
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
 
-_UNKNOWN_HOST = "unknown"
-
 
 def log_rows(raw: Raw) -> Rows:
     """Rows of `log_events`."""
-    host = None if raw.host == _UNKNOWN_HOST else raw.host
-    return merge_rows(_item_rows(item, host) for item in raw.items)
+    return merge_rows(_item_rows(item, raw.known_host) for item in raw.items)
 
 
 def _item_rows(item: RawItem, host: str | None) -> Rows:

@@ -19,7 +19,6 @@ _PART_BYTES = 8 << 20
 _ALL_BYTES = 64 << 20
 """Of all long texts together; of those that come later, only the beginnings are read."""
 _FILES_LIMIT = 2_000
-_UNKNOWN_HOST = "unknown"
 _WHY = "What it says of the machine is not known."
 
 
@@ -76,12 +75,11 @@ def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
 
 def text_rows(raw: Raw) -> Rows:
     """Rows of `host_facts`. What neither the text nor the file's name says of the host stays NULL."""
-    host = None if raw.host == _UNKNOWN_HOST else raw.host
     parts = []
     for item in raw.of(TEXT):
         rows = fact_rows(item.data, item.source, item.facts["path"])
         for row in rows:
-            row["host"] = row["host"] or host
+            row["host"] = row["host"] or raw.known_host
             # A tail's lines are counted from where it begins: the file's own numbers are not known.
             row["source_line"] = None if item.facts["part"] == "tail" else row["source_line"]
         parts.append({"host_facts": rows})
