@@ -9,7 +9,7 @@ from _pytest.mark.structures import ParameterSet
 from ddx_evals.lab import Scenario, load_scenarios
 from ddx_evals.lab.outcome import HEALTHY, Way, ask, start_run, ways
 
-SCENARIOS = load_scenarios()
+SCENARIOS = {name: scenario for name, scenario in load_scenarios().items() if scenario.row}
 SETTLED_WITHIN_S = 240.0
 
 # One scenario of each training job is also asked about before it strikes: the healthy twin, in the same launch.

@@ -93,14 +93,15 @@ class LabRun:
                     f"there is no torchrun beside {sys.executable}: lab jobs need torch; "
                     "type: pip install 'debug-distributed[lab]'"
                 )
-            launch = [str(torchrun), "--standalone", f"--nproc-per-node={self.nproc}", "train.py"]
+            options = ["--standalone", f"--nproc-per-node={self.nproc}", *self.scenario.launcher_args]
+            launch = [str(torchrun), *options, "train.py"]
         return [*self._launcher_prefix, *launch, *args]
 
     def start(self) -> None:
         """Prepare the copy and launch it. Raises ScenarioError if scenario and job do not fit, LabError."""
         prepare(self.scenario, self.nproc, self.step, self.workdir)
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {"OMP_NUM_THREADS": "1", **self._environment}
+        environment |= {"OMP_NUM_THREADS": "1", **self.scenario.environment, **self._environment}
         stdin = subprocess.DEVNULL
         if self.scenario.stdin == "open":
             stdin, self._stdin_writer = os.pipe()

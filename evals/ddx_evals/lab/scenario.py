@@ -78,11 +78,12 @@ class ExpectedTruth(_Record):
 class Scenario(_Record):
     """One scenario of the lab.
 
+    The rows of the table of live scenarios are asked about live by the tests; the others are there to be recorded.
     `ranks` and `step` fill the placeholders (`$rank`, `$step`, …) of edits, arguments and texts;
     `ranks` is given by number of ranks of the job.
     """
 
-    row: str
+    row: str = Field(default="", description="its row in the table of live scenarios, if it has one")
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     title: str
     job: str
@@ -90,7 +91,10 @@ class Scenario(_Record):
     launcher: Launcher = "torchrun"
     args: tuple[str, ...] = ()
     stdin: Literal["closed", "open"] = "closed"
+    launcher_args: tuple[str, ...] = Field(default=(), description="further options of torchrun")
+    environment: dict[str, str] = Field(default_factory=dict, description="what whoever launches it has set")
     needs: tuple[str, ...] = Field(default=(), description="programs that have to be on PATH")
+    needs_modules: tuple[str, ...] = Field(default=(), description="Python modules that have to be installed")
     step: int = Field(default=20, ge=2, description="the step at which it strikes, unless the caller chooses")
     ranks: dict[int, dict[str, int]] = Field(default_factory=dict)
     patch: tuple[Edit, ...] = ()
@@ -127,10 +131,12 @@ def load_scenarios(directory: Path | None = None) -> dict[str, Scenario]:
         scenarios[scenario.id] = scenario
     if not scenarios:
         raise ScenarioError(f"no scenarios in {directory}")
-    return dict(sorted(scenarios.items(), key=lambda item: _row_key(item[1].row)))
+    return dict(sorted(scenarios.items(), key=lambda item: (_row_key(item[1].row), item[0])))
 
 
 def _row_key(row: str) -> tuple[str, int, str]:
+    if not row:
+        return "~", 0, ""
     match = re.fullmatch(r"([hu]?)(\d+)([a-z]?)", row)
     if not match:
         raise ScenarioError(f"row {row!r}: expected such as 7, 10a, h2 or u1")

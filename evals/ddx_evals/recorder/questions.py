@@ -9,11 +9,11 @@ from ddx_tools.errors import UsageError
 from ddx_tools.resources import lab_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 
-FILE = "incidents.yaml"
+DIRECTORY = "questions"
 
 
 class Question(Record):
-    """One scenario's entry in `evals/lab/incidents.yaml`."""
+    """One scenario's file in `evals/lab/questions`."""
 
     prompt: str
     deciding_fact: str
@@ -26,15 +26,17 @@ class Question(Record):
 
 
 def question(scenario_id: str) -> Question:
-    """The entry of a scenario. Raises UsageError if there is none, or it lacks something."""
-    file = lab_dir() / FILE
+    """The question of a scenario. Raises UsageError if there is none, or it lacks something."""
+    file = lab_dir() / DIRECTORY / f"{scenario_id}.yaml"
     try:
-        entries = load_yaml(file.read_text(encoding="utf-8"))
-        if scenario_id not in entries:
-            raise UsageError(
-                f"{FILE} does not say how {scenario_id!r} becomes an incident",
-                f"It knows: {', '.join(sorted(entries))}.",
-            )
-        return Question.model_validate(entries[scenario_id])
+        return Question.model_validate(load_yaml(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        known = ", ".join(asked_scenarios())
+        raise UsageError(f"nobody wrote how {scenario_id!r} becomes an incident", f"Known: {known}.") from None
     except (OSError, YAMLError, ValidationError) as error:
         raise UsageError(f"{file}: {error}") from error
+
+
+def asked_scenarios() -> list[str]:
+    """The ids of all scenarios that have a question."""
+    return sorted(file.stem for file in (lab_dir() / DIRECTORY).glob("*.yaml"))
