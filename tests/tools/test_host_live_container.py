@@ -114,6 +114,15 @@ def test_ranks_that_share_one_cpu(cpus: str, crowded: bool) -> None:
         assert one(found, "limits.cpu_affinity").ranks == [0, 1]
 
 
+@pytest.mark.parametrize(("held", "most", "near"), [(1000, 1024, True), (300, 1024, False), (5000, -1, False)])
+def test_a_rank_that_holds_nearly_all_the_files_it_may(held: int, most: int, near: bool) -> None:
+    job = ranks_on(10, 11)
+    for process, files in zip(job["processes"], (20, held), strict=True):  # type: ignore[call-overload]
+        process |= {"open_files": files, "open_files_limit": most}
+    found = findings_of(processes(job, 10))
+    assert [(one.attributes["what"], one.ranks) for one in found] == ([("open_files", [1])] if near else [])
+
+
 @pytest.mark.parametrize(
     ("scope", "caps", "readable"),
     [("0", NO_CAPS, True), ("1", NO_CAPS, False), ("1", ROOT_CAPS, True), ("3", ROOT_CAPS, False)],

@@ -57,6 +57,16 @@ def test_the_standard_streams_are_resolved() -> None:
         assert look()[rank.pid]["fds"]["1"].startswith("pipe:[")
 
 
+@pytest.mark.needs("linux")
+def test_open_files_are_counted_beside_their_limit() -> None:
+    holds = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))\n"
+    holds += "kept = [open('/dev/null') for _ in range(50)]; print(flush=True); sys.stdin.read()"
+    with python(holds, **RANK) as rank:
+        seen = look()[rank.pid]
+    assert seen["open_files_limit"] == 70
+    assert 53 <= seen["open_files"] <= 60
+
+
 def test_all_rows_have_the_same_keys() -> None:
     with python(WAIT, **RANK):
         assert len({tuple(row) for row in look().values()}) == 1

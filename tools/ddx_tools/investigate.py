@@ -105,11 +105,7 @@ def investigate(
         plan = [*live_plan(target), *_note_steps(notes)]
         return _capture(plan, target, save, progress, machine, store)
     for item in target:
-        if not _exists(item):
-            raise UsageError(
-                f"{item}: no such file or directory",
-                "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
-            )
+        _refuse_absent(item)
     absolute = _absolute(target)
     return _capture([*file_plan(absolute), *_note_steps(notes)], absolute, save, progress, machine, store)
 
@@ -123,6 +119,14 @@ def _the_bundle(target: Sequence[str]) -> Path | None:
     """The bundle, if the target is one."""
     path = Path(target[0]) if len(target) == 1 and _exists(target[0]) else None
     return path if path and is_bundle(path) else None
+
+
+def _refuse_absent(item: str) -> None:
+    if not item.isdigit() and not _exists(item):
+        raise UsageError(
+            f"{item}: no such file or directory",
+            "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+        )
 
 
 def _exists(item: str) -> bool:
@@ -206,6 +210,8 @@ def _capture(
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
     """Files of which no probe can read any are unusable input, not an undecided case."""
     if all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
+        for item in target:
+            _refuse_absent(item)
         raise UsageError(
             f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
             "launch script or text of a machine",
@@ -306,10 +312,10 @@ def run_probe(
     if bundle := _the_bundle(target):
 
         def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-            """Of what it was asked about at capture; a probe that did not run then is asked of every host."""
-            runs = [(r.host, r.args.get("target")) for r in manifest.probes if r.probe == step.probe.id]
-            asked = runs or [(name, manifest.target) for name in manifest.hosts]
-            return [(name, replace(step, args={**step.args, "target": about})) for name, about in asked]
+            """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
+            runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
+            asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
+            return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
 
         found = _replay(bundle, as_asked, progress)
     else:
@@ -322,6 +328,16 @@ def run_probe(
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)
     return result, found
+
+
+def _told(step: Step) -> dict[str, Any]:
+    """Arguments, other than what to look at, that are not what they are if nobody says anything."""
+    fields = step.probe.args.model_fields
+    return {
+        name: value
+        for name, value in step.args.items()
+        if name != "target" and value != fields[name].get_default(call_default_factory=True)
+    }
 
 
 def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:

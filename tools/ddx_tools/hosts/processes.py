@@ -9,6 +9,7 @@
         "create_time", "cpu_user_s", "cpu_system_s", "rss_bytes", "threads",
         "env": {...},                                allow-listed variables of the initial environment, redacted
         "fds": {"0", "1", "2"},                      where the standard streams go
+        "open_files", "open_files_limit",            how many descriptors it holds, and may hold (soft limit; -1: any)
         "tcp": [[local port, remote port], ...],     established connections, where nothing else can say that
                                                      the process is a rank (see `_may_be_spawned_rank`)
         "readable", "denied": [...]}]}               readable: the environment could be read
@@ -183,6 +184,8 @@ def _describe(look: _Look) -> dict[str, Any]:
             "threads": _ask(process.num_threads),
             "env": None,
             "fds": {"0": None, "1": None, "2": None},
+            "open_files": None,
+            "open_files_limit": None,
             "tcp": None,
             "readable": readable,
             "denied": denied,
@@ -192,6 +195,9 @@ def _describe(look: _Look) -> dict[str, Any]:
             row["exe"] = _ask(process.exe, denied, "exe")
             row["cwd"] = _ask(process.cwd, denied, "cwd")
             row["fds"] = {fd: _descriptor(look.pid, fd, denied) for fd in ("0", "1", "2")}
+            if sys.platform == "linux":
+                row["open_files"] = _ask(process.num_fds)
+                row["open_files_limit"] = _ask(lambda: process.rlimit(psutil.RLIMIT_NOFILE)[0])
         elif look.state != "Z":
             denied.append("environ")
     return row

@@ -29,6 +29,7 @@ def container_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _quota(of_topic(of_host, "cpu_quota"), of_topic(of_host, "rank_process"))
         yield from _affinity(of_host)
         yield from _process_count(of_topic(of_host, "pids"))
+        yield from _open_files(of_topic(of_host, "rank_process"))
         yield from _stacks(of_host)
 
 
@@ -110,6 +111,18 @@ def _process_count(counts: list[Seen]) -> Iterator[Finding]:
         if current >= _MANY * most:
             words = f"The cgroup has {current} of the {most} processes and threads that it may."
             yield finding("limits.resource", Severity.WARNING, [count], words, what="processes", place=count.subject)
+
+
+def _open_files(ranks: list[Seen]) -> Iterator[Finding]:
+    """Ranks that hold nearly as many descriptors as they may: the next file, socket or shared tensor fails."""
+    for rank in ranks:
+        held, most = rank.values.get("open_files"), rank.values.get("open_files_limit")
+        if held is None or most is None or most <= 0 or held < _MANY * most:
+            continue
+        number = rank.values.get("rank")
+        words = f"Rank {number} holds {held} of the {most} open files that it may (ulimit -n)."
+        found = finding("limits.resource", Severity.WARNING, [rank], words, what="open_files", place=rank.subject)
+        yield found.model_copy(update={"ranks": [number] if number is not None else []})
 
 
 def _stacks(facts: list[Seen]) -> Iterator[Finding]:

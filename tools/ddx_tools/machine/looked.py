@@ -152,6 +152,7 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
     variables: dict[str, list[str]] = {}
     for member in job.live:
         env = member.process.env if member.process else {}
+        seen = member.process.row if member.process else {}
         for name in _VARIABLES:
             if name in env:
                 variables.setdefault(name, [])
@@ -160,7 +161,9 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
             "rank": member.rank,
             "local_rank": member.local_rank,
             "job": job.id,
-            "uid": member.process.row.get("uid") if member.process else None,
+            "uid": seen.get("uid"),
+            "open_files": seen.get("open_files"),
+            "open_files_limit": seen.get("open_files_limit"),
             "visible_devices": env.get("CUDA_VISIBLE_DEVICES"),
         }
         yield _row("rank_process", str(member.pid), values, f"rank {member.rank}", item, None)
