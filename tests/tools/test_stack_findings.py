@@ -125,8 +125,17 @@ def test_the_minority_is_told_from_the_majority() -> None:
 
 
 def test_a_job_that_makes_steps_blames_nobody() -> None:
-    for name in ("healthy", "uneven"):
+    for name in ("healthy", "uneven", "healthy-same-place"):
         assert {finding.code for finding in of_stacks(name)} == {"job.progressing"}
+
+
+def test_a_rank_that_prints_steps_is_not_standing_where_each_look_found_it(tmp_path: Path) -> None:
+    """Rank 0 was met in the same call three times, and printed steps in between; without these, it waits."""
+    bundle = unpacked("healthy-same-place", tmp_path)
+    first, last = sorted(bundle.glob("raw/*/stacks/read-stdout.log-*.txt"))
+    assert investigate([str(bundle)]).diagnose().verdict == "healthy"
+    last.write_bytes(first.read_bytes())
+    assert investigate([str(bundle)]).diagnose().verdict == "undecided"
 
 
 @pytest.mark.parametrize("name", NAMES)

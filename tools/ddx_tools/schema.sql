@@ -77,6 +77,7 @@ CREATE TABLE stack_frames (
 CREATE TABLE outputs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- file that ranks write their standard output to
+    rank            INTEGER,  -- the rank that alone writes there; NULL: several do
     stepped         BOOLEAN   -- it printed further steps between the first and the last look; NULL: it names none
 );
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -55,7 +55,7 @@ def capture_stacks(
     job = select_job(find_jobs(json.loads(host.processes().data)), target)
     ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
     raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
-    outputs = _outputs(job.live) if looks > 1 else []
+    outputs = _outputs(job.live) if looks > 1 else {}
     _look(host, raw, ranks, 1)
     _read_ends(host, raw, outputs)
     watched = [*ranks, *_workers_of_interest(raw, job.members)]
@@ -73,20 +73,24 @@ def capture_stacks(
     return raw
 
 
-def _outputs(members: Iterable[Member]) -> list[str]:
-    """The regular files that ranks print to."""
-    targets = ((m.process.row.get("fds") or {}).get("1") for m in members if m.process)
-    return list(dict.fromkeys(t for t in targets if t and t.startswith("/") and not t.startswith("/dev/")))
+def _outputs(members: Iterable[Member]) -> dict[str, list[int | None]]:
+    """The regular files that ranks print to, with the ranks that do."""
+    printing: dict[str, list[int | None]] = {}
+    for member in members:
+        path = (member.process.row.get("fds") or {}).get("1") if member.process else None
+        if path and path.startswith("/") and not path.startswith("/dev/"):
+            printing.setdefault(path, []).append(member.rank)
+    return printing
 
 
-def _read_ends(host: Host, raw: Raw, outputs: Iterable[str]) -> None:
+def _read_ends(host: Host, raw: Raw, outputs: Mapping[str, list[int | None]]) -> None:
     """The end of each output file; compared between two looks it shows whether the job prints."""
-    for path in outputs:
+    for path, ranks in outputs.items():
         try:
             end = host.read(path, max_bytes=_END_BYTES, tail=True)
         except HostError:
             continue  # a log that cannot be read only leaves the question open
-        raw.items.append(RawItem(OUTPUT, end.data, end.source, {"path": path}))
+        raw.items.append(RawItem(OUTPUT, end.data, end.source, {"path": path, "ranks": ranks}))
 
 
 def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:

@@ -107,9 +107,14 @@ def _output_rows(raw: Raw) -> list[dict[str, Any]]:
     That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
     """
     steps: dict[str, list[int | None]] = {}
+    rank: dict[str, int | None] = {}
     for item in raw.of(OUTPUT):
-        steps.setdefault(item.facts["path"], []).append(_last_step(item.data))
-    return [{"host": raw.host, "path": path, "stepped": _rises(seen)} for path, seen in steps.items()]
+        path, ranks = item.facts["path"], item.facts["ranks"]
+        steps.setdefault(path, []).append(_last_step(item.data))
+        rank[path] = ranks[0] if len(ranks) == 1 else None
+    return [
+        {"host": raw.host, "path": path, "rank": rank[path], "stepped": _rises(seen)} for path, seen in steps.items()
+    ]
 
 
 def _last_step(end: bytes) -> int | None:

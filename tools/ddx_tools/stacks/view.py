@@ -78,12 +78,15 @@ def rank_views(store: Store) -> list[RankView]:
     looks: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
     for row in rows:
         looks.setdefault((row["rank"], row["host"], row["pid"]), []).append(row)
-    return [_view(rank_rows) for rank_rows in looks.values()]
+    printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
+    stepped = {(row["rank"], row["host"]) for row in printed}
+    return [_view(rank_rows, (rank, host) in stepped) for (rank, host, _), rank_rows in looks.items()]
 
 
-def _view(rows: list[dict[str, Any]]) -> RankView:
+def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
+    """`stepped`: the rank printed further steps meanwhile, and so came back to where it stood before."""
     last = rows[-1]
-    moved = _moved(rows)
+    moved = stepped or _moved(rows)
     brought = last["taken_s"] is None
     observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
     # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
