@@ -157,7 +157,7 @@ def read(file: str) -> dict[str, object]:
         return {"outcome": error.message, "entries": 0}
     tables = RecordTables()
     tables.add(dump, DumpOrigin(file, "file", 0))
-    return {"outcome": "read", "entries": tables.entries[0].num_rows}
+    return {"outcome": "read", "entries": tables.entries.table().num_rows}
 
 
 def in_its_own_process(function: Callable[[], dict[str, object]]) -> dict[str, object]:

@@ -21,7 +21,7 @@ def listed(columns: EntryColumns) -> list[tuple[Any, ...]]:
     """All that is known of each entry, in an order of its own: templates read in another one."""
     found = []
     numbers = [columns.column(name) for name in sorted(columns.numbers)]
-    rest = zip(columns.duration_ms.to_pylist(), columns.kind.to_pylist(), columns.site.to_pylist(), strict=True)
+    rest = zip(columns.durations(), columns.kind, columns.site, strict=True)
     for *own, (duration_ms, kind, site) in zip(*numbers, rest, strict=True):
         shared = columns.kinds[kind]
         parts = columns.groups[shared.group], columns.calls[shared.call], columns.progresses[shared.progress]
@@ -47,7 +47,7 @@ def check(data: bytes, store: Store | None = None) -> None:
         assert expected is None or listed(dump.entries) == expected, "templates read something else"
     tables = RecordTables()
     tables.add(dump, DumpOrigin("a file", "file", 3, "a host"))
-    assert tables.entries[0].num_rows == len(dump.entries)
+    assert tables.entries.table().num_rows == len(dump.entries)
     if store is not None:
         _check_stored(store, dump, tables)
 

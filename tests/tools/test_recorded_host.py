@@ -220,6 +220,56 @@ def test_who_asks_for_more_of_a_file_gets_the_longer_answer(tmp_path: Path) -> N
         assert len(RecordedHost(bundle, "node1").read(str(file), max_bytes=4096).data) == 4096
 
 
+def log_read_in_parts(tmp_path: Path) -> tuple[str, Path]:
+    """A log of which one probe read a little of both ends, and then another one more; and the bundle of that."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"line {number}\n" for number in range(1_000)))
+    host, writer = recording(tmp_path)
+    for size in (64, 640):
+        host.read(str(log), max_bytes=size)
+        host.read(str(log), max_bytes=size, tail=True)
+    writer.close()
+    return str(log), tmp_path / "b"
+
+
+def test_who_asks_for_the_end_of_a_file_never_gets_its_beginning(tmp_path: Path) -> None:
+    log, directory = log_read_in_parts(tmp_path)
+    with Bundle(directory) as bundle:
+        second_probe_alone = RecordedHost(bundle, "node1")
+        assert second_probe_alone.read(log, max_bytes=640).data.startswith(b"line 0\n")
+        assert second_probe_alone.read(log, max_bytes=640, tail=True).data.endswith(b"line 999\n")
+        assert RecordedHost(bundle, "node1").read(log, max_bytes=640, tail=True).data.endswith(b"line 999\n")
+
+
+def test_the_end_of_a_file_of_which_only_the_beginning_was_kept_is_not_recorded(tmp_path: Path) -> None:
+    log, directory = log_read_in_parts(tmp_path)
+    forget(directory, lambda entry: entry["tail"])
+    with Bundle(directory) as bundle, pytest.raises(NotRecorded):
+        RecordedHost(bundle, "node1").read(log, max_bytes=640, tail=True)
+
+
+def test_a_whole_file_is_its_end_as_well(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("line 1\nline 2\n")
+    host, writer = recording(tmp_path)
+    host.read(str(log))
+    writer.close()
+    with Bundle(tmp_path / "b") as bundle:
+        assert RecordedHost(bundle, "node1").read(str(log), tail=True).data == b"line 1\nline 2\n"
+
+
+def test_journals_that_do_not_tell_ends_from_beginnings_answer_in_order(tmp_path: Path) -> None:
+    log, directory = log_read_in_parts(tmp_path)
+    content = manifest(directory)
+    for entry in content["journal"]:
+        del entry["tail"]
+    write_manifest(directory, content)
+    with Bundle(directory) as bundle:
+        host = RecordedHost(bundle, "node1")
+        ends = [host.read(log, max_bytes=64, tail=tail).data[:7] for tail in (False, True)]
+    assert ends == [b"line 0\n", Path(log).read_bytes()[-64:-57]]
+
+
 def test_a_probe_alone_reads_kept_records_as_the_whole_investigation_did(tmp_path: Path) -> None:
     job = simulate(3, kind="rank_dead")
     write(job, tmp_path / "dumps")

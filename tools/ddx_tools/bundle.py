@@ -28,6 +28,7 @@ from ddx_tools import __version__
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.model import Missing
+from ddx_tools.redact_bytes import copy_redacted
 
 MANIFEST = "manifest.json"
 _PACKED_SUFFIX = ".tar.zst"
@@ -49,6 +50,7 @@ class JournalEntry(BaseModel):
     path: str | None = Field(None, description="File of the answer, inside the bundle; null for an empty one.")
     rc: int = 0
     truncated: bool = False
+    tail: bool | None = Field(None, description="Of a file: whether its end was asked for; null where nobody noted it.")
     error: str | None = None
     message: str = ""
     help: str = ""
@@ -95,11 +97,13 @@ class BundleWriter:
         if not empty:
             raise UsageError(f"{directory} is not empty", "Name a new directory for the bundle.")
         self.directory = directory
-        self._kept = kept
+        self.kept = kept
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self.manifest = Manifest(created=created, target=target)
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], int] = {}
+        self._elsewhere: dict[str, str] = {}
+        """Answers that were left where they are, by their path in the bundle."""
 
     def write(self, host: str, section: str, call: Call, reply: Reply, at: float) -> str:
         """Keep one answer; returns its path inside the bundle ("" for an answer without bytes)."""
@@ -109,15 +113,18 @@ class BundleWriter:
             if host not in self.manifest.hosts:
                 self.manifest.hosts.append(host)
         path = _answer_path(host, section, call, occurrence) if reply.data or reply.file else None
-        if path:
+        if path and reply.file and not self.kept:
+            # The bundle is gone in a moment: gigabytes of dumps need not be copied for that.
+            self._elsewhere[path] = str(Path(reply.file).absolute())
+        elif path:
             file = self.directory / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            if reply.file is None:
-                file.write_bytes(reply.data)
-            elif self._kept:
+            if reply.file and call.suffix == "log":
+                copy_redacted(Path(reply.file), file)
+            elif reply.file:
                 shutil.copyfile(reply.file, file)
-            else:  # gone in a moment: gigabytes of dumps need not be copied for that
-                file.symlink_to(reply.file)
+            else:
+                file.write_bytes(reply.data)
         entry = JournalEntry(
             host=host,
             op=call.op,
@@ -127,6 +134,7 @@ class BundleWriter:
             path=path,
             rc=reply.rc,
             truncated=reply.truncated,
+            tail=bool(call.options.get("tail")) if call.op == "read" else None,
             error=reply.error,
             message=reply.message,
             help=reply.help,
@@ -137,7 +145,7 @@ class BundleWriter:
 
     def file_of(self, path: str) -> str:
         """Where on this machine an answer lies, of which `write` gave the path."""
-        return str(self.directory / path)
+        return self._elsewhere.get(path) or str(self.directory / path)
 
     def close(self) -> None:
         """Write the manifest; without it a directory is not a bundle."""

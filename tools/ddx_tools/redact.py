@@ -66,8 +66,8 @@ _RULES = [
     )
 ]
 
-# What a line must hold, in lower case, for a rule to match it. Looking for plain words first makes megabytes of
-# ordinary log cost next to nothing.
+# What a line must hold, in lower case and whatever its digits are, for a rule to match it. Looking for plain words
+# first makes megabytes of ordinary log cost next to nothing.
 _HINTS = [
     re.compile(pattern)
     for pattern in (
@@ -79,6 +79,9 @@ _HINTS = [
         "secret", "credential", "x-amz-signature",
     )
 ]  # fmt: skip
+
+_BLOCK_CHARS = 1 << 20
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 _OPTION = re.compile(rf"(?i)^--?{_PREFIXED}$")
 _ASSIGNMENT = re.compile(rf"(?is)^(-{{0,2}}{_PREFIXED}=)(.+)$")
@@ -104,15 +107,8 @@ _ALLOWED = {
 
 def redact(text: str) -> str:
     """The text with every secret of a known shape replaced by `<redacted>`."""
-    lower = text.lower()
-    if len(lower) != len(text):  # a few letters grow in lower case: positions would not fit
-        lower = text.translate({upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)})
-    pieces, done = [], 0
-    for start, end in _suspect_lines(lower):
-        pieces += [text[done:start], _without_secrets(text[start:end])]
-        done = end
-    redacted = "".join([*pieces, text[done:]])
-    return _PRIVATE_KEY.sub(rf"\1{MARK}", redacted) if "private key" in lower else redacted
+    redacted = "".join(_lines_without_secrets(block) for block in _blocks(text))
+    return _PRIVATE_KEY.sub(rf"\1{MARK}", redacted) if "PRIVATE KEY" in text else redacted
 
 
 def redact_argv(arguments: Iterable[str]) -> list[str]:
@@ -137,14 +133,35 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _suspect_lines(lower: str) -> Iterator[tuple[int, int]]:
-    """Where the lines with a hint begin and end."""
-    end = -1
-    for hit in sorted({match.start() for hint in _HINTS for match in hint.finditer(lower)}):
+def _blocks(text: str) -> Iterator[str]:
+    """The text in stretches of whole lines."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _BLOCK_CHARS) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _lines_without_secrets(text: str) -> str:
+    """Most lines of a log differ in numbers only: what holds no hint when each digit is a 0 never holds one."""
+    shapes = text.lower().encode("utf-8", "surrogatepass").translate(_ZEROS).split(b"\n")
+    suspects = _suspects(b"\n".join(set(shapes)))
+    if not suspects:
+        return text
+    lines = zip(text.split("\n"), shapes, strict=True)
+    return "\n".join(_without_secrets(line) if shape in suspects else line for line, shape in lines)
+
+
+def _suspects(shapes: bytes) -> set[bytes]:
+    """The lines with a hint."""
+    text = shapes.decode("utf-8", "surrogatepass")
+    suspects, end = set(), -1
+    for hit in sorted({match.start() for hint in _HINTS for match in hint.finditer(text)}):
         if hit > end:
-            start, end = lower.rfind("\n", max(0, end), hit) + 1, lower.find("\n", hit)
-            end = len(lower) if end < 0 else end
-            yield start, end
+            start, end = text.rfind("\n", max(0, end), hit) + 1, text.find("\n", hit)
+            end = len(text) if end < 0 else end
+            suspects.add(text[start:end].encode("utf-8", "surrogatepass"))
+    return suspects
 
 
 def _without_secrets(line: str) -> str:

@@ -7,12 +7,15 @@ Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionari
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ddx_tools.schema import arrow_array, arrow_table, arrow_types, column_comments, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from duckdb import DuckDBPyConnection
 
     from ddx_tools.probe import Batches, Rows
 
@@ -23,12 +26,17 @@ class Store:
     """One bundle's rows, in memory."""
 
     def __init__(self) -> None:
-        import duckdb
-
-        self._db = duckdb.connect(":memory:")
-        self._db.execute(schema().sql)
         self._described = False
         self._derived: dict[Callable[[Store], Any], Any] = {}
+
+    @cached_property
+    def _db(self) -> DuckDBPyConnection:
+        """Opened with the first rows: until then others may be at work on them."""
+        import duckdb
+
+        db = duckdb.connect(":memory:")
+        db.execute(schema().sql)
+        return db
 
     def insert(self, rows: Rows | Batches) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
@@ -95,7 +103,8 @@ class Store:
 
     def close(self) -> None:
         """Free the memory."""
-        self._db.close()
+        if "_db" in vars(self):
+            self._db.close()
 
     def __enter__(self) -> Store:
         return self

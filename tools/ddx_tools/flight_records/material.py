@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from ddx_tools.flight_records.decode import Material, decode_all
+from ddx_tools.flight_records.entry_rows import EntryRows
 from ddx_tools.flight_records.packed import PackedRecords
 from ddx_tools.flight_records.side_cars import SideCars
 from ddx_tools.flight_records.tables import RecordTables
@@ -24,6 +25,8 @@ HEADER = "header"
 PACKED = "packed"
 """An archive of records and side-cars, or a compressed one. Facts: `path`, `origin`."""
 
+_ROWS_AT_ONCE = 122_880
+"""A row group of DuckDB (1.5): fewer are copied once more."""
 _EXCEPTION_LABEL = ".exception."
 
 
@@ -40,8 +43,10 @@ def record_rows(raw: Raw) -> Batches:
         raw.problems += decoded.problems
         if decoded.damaged:
             raw.status = ProbeStatus.PARTIAL
-        yield from decoded.tables.entry_batches()
-        together.add_all_but_entries(decoded.tables)
+        together.add_all(decoded.tables)
+        if len(together.entries) >= _ROWS_AT_ONCE:
+            yield from together.entry_batches()
+            together.entries = EntryRows()
     yield from together.batches()
     if problems := list(packed.problems()):
         raw.problems += problems

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from ddx_tools.flight_records.entry_rows import EntryKind, EntryRows
 from ddx_tools.formats.call_sites import call_site
 from ddx_tools.formats.fr_calls import Call
 from ddx_tools.formats.fr_dump import FrDump, GroupStatus
@@ -62,9 +63,9 @@ def _spans(members: Sequence[int]) -> str:
 
 @dataclass
 class RecordTables:
-    """What some dumps hold, ready for the store: entries in Arrow tables, all else as rows."""
+    """What some dumps hold, ready for the store: entries in columns, all else as rows."""
 
-    entries: list[Any] = field(default_factory=list)
+    entries: EntryRows = field(default_factory=EntryRows)
     dumps: list[dict[str, Any]] = field(default_factory=list)
     memberships: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -76,8 +77,8 @@ class RecordTables:
         mine = identity(origin.host, origin.source)
         groups = _groups(dump, origin)
         memberships = self._add_groups(dump, groups, mine)
-        self.entries.append(self._entries(dump, memberships))
-        self.dumps.append(_dump_row(dump, origin, mine, groups, self.entries[-1]))
+        self._add_entries(dump.entries, memberships)
+        self.dumps.append(_dump_row(dump, origin, mine, groups))
 
     def batches(self) -> Iterator[tuple[str, Any]]:
         """The tables for `Store.insert`."""
@@ -91,13 +92,12 @@ class RecordTables:
 
     def entry_batches(self) -> Iterator[tuple[str, Any]]:
         """The entries alone, which are many."""
-        import pyarrow as pa
+        if len(self.entries):
+            yield "fr_entries", self.entries.table()
 
-        if self.entries:
-            yield "fr_entries", pa.concat_tables(self.entries).combine_chunks()
-
-    def add_all_but_entries(self, other: RecordTables) -> None:
-        """Put together what other dumps hold besides entries."""
+    def add_all(self, other: RecordTables) -> None:
+        """Add what other tables hold."""
+        self.entries.add_all(other.entries)
         self.dumps += other.dumps
         for mine, theirs in (
             (self.memberships, other.memberships),
@@ -136,36 +136,21 @@ class RecordTables:
         self.memberships.setdefault(number, row)
         return number
 
-    def _entries(self, dump: FrDump, memberships: list[tuple[int, int | None]]) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        columns = dump.entries
+    def _add_entries(self, columns: EntryColumns, memberships: list[tuple[int, int | None]]) -> None:
         calls = [self._call(call) for call in columns.calls]
-        sites = [self._site(frames) for frames in columns.sites]
-        progress = [columns.progresses[kind.progress] for kind in columns.kinds]
-
-        def of_kind(values: list[Any], arrow_type: Any) -> Any:
-            return pc.take(pa.array(values, arrow_type), columns.kind)
-
-        finished = of_kind([each.retired or each.state == "completed" for each in progress], pa.bool_())
-        # Gloo's `retired` lags behind the counter of what completed.
-        collective = of_kind([not columns.calls[kind.call].is_p2p for kind in columns.kinds], pa.bool_())
         mixed = _groups_with_p2p(columns)
-        counters = [None if kind.group in mixed else memberships[kind.group][1] for kind in columns.kinds]
-        completed = of_kind(counters, pa.int64())
-        counted = pc.fill_null(pc.less_equal(columns.numbers["seq"], completed), False)
-        return pa.table(
-            {
-                "membership": of_kind([memberships[kind.group][0] for kind in columns.kinds], pa.int64()),
-                **columns.numbers,
-                "call": of_kind([calls[kind.call] for kind in columns.kinds], pa.int64()),
-                "site": pc.take(pa.array(sites, pa.int64()), columns.site),
-                "state": of_kind([each.state for each in progress], pa.string()),
-                "done": pc.or_(finished, pc.and_(collective, counted)),
-                "duration_ms": columns.duration_ms,
-            }
-        )
+        kinds = []
+        for kind in columns.kinds:
+            membership, last_completed = memberships[kind.group]
+            progress = columns.progresses[kind.progress]
+            # What the counter counts is a collective, unless the group mixes them with transfers.
+            counted = not columns.calls[kind.call].is_p2p and kind.group not in mixed
+            # Gloo's `retired` lags behind the counter of what completed.
+            finished = progress.retired or progress.state == "completed"
+            kinds.append(
+                EntryKind(membership, calls[kind.call], progress.state, finished, last_completed if counted else None)
+            )
+        self.entries.add(columns, kinds, [self._site(frames) for frames in columns.sites])
 
     def _call(self, call: Call) -> int:
         row = _call_row(call)
@@ -197,15 +182,15 @@ def _site_row(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
 
 def _groups_with_p2p(columns: EntryColumns) -> set[int]:
     """The groups whose `pg_status` counts point-to-point operations too: it mixes two kinds of numbers then."""
-    import pyarrow.compute as pc
+    numbers = columns.numbers["p2p_seq"]
+    if max(numbers, default=0) <= 0:
+        return set()
+    numbered = {kind for kind, number in zip(columns.kind, numbers, strict=True) if number > 0}
+    return {columns.kinds[kind].group for kind in numbered}
 
-    numbered = pc.unique(columns.kind.filter(pc.fill_null(pc.greater(columns.numbers["p2p_seq"], 0), False)))
-    return {columns.kinds[kind].group for kind in numbered.to_pylist()}
 
-
-def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers], table: Any) -> dict[str, Any]:
-    first, last = _range(table["record_id"])
-    times = [_range(table[name])[1] for name in ("created_ns", "started_ns", "completed_ns")]
+def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers]) -> dict[str, Any]:
+    first, last = dump.entries.record_range()
     return {
         "dump": mine,
         "host": origin.host,
@@ -216,8 +201,8 @@ def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMem
         "version": dump.version or None,
         "library": dump.library or None,
         "taken_ns": origin.taken_ns,
-        "latest_ns": max((time for time in times if time is not None), default=None),
-        "entries": table.num_rows,
+        "latest_ns": dump.entries.latest_ns(),
+        "entries": len(dump.entries),
         "first_record": first,
         "last_record": last,
         "with_frames": dump.with_frames,
@@ -225,13 +210,6 @@ def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMem
         "backend": dump.backend,
         "world_size": origin.world_size or _world_size(groups),
     }
-
-
-def _range(column: Any) -> tuple[int | None, int | None]:
-    import pyarrow.compute as pc
-
-    ends = pc.min_max(column)
-    return ends["min"].as_py(), ends["max"].as_py()
 
 
 def _world_size(groups: list[GroupMembers]) -> int | None:

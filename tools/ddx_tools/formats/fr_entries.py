@@ -6,10 +6,11 @@ number: a dump of 2,000 entries has some dozens of each.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Hashable
+from array import array
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 from ddx_tools.errors import UnreadableInput
@@ -50,8 +51,14 @@ _NUMBERS = {
 }
 """Keys whose values are integers of their own in each entry, and their columns."""
 
-_TIMES = frozenset({"created_ns", "started_ns", "completed_ns"})
+TIMES = frozenset({"created_ns", "started_ns", "completed_ns"})
 """Columns where 0 is unknown."""
+
+UNKNOWN = -(1 << 63)
+"""Stands for an unknown value in the other columns of numbers."""
+
+MOST_MS = 1e18
+"""A duration that is not below it is unknown."""
 
 _SHARED = frozenset(
     {
@@ -74,16 +81,17 @@ NUMERIC: dict[str, tuple[type, ...]] = {
 
 @dataclass
 class EntryColumns:
-    """All entries, as Arrow arrays of equal length; unknown values are null."""
+    """All entries, as arrays of equal length."""
 
-    numbers: dict[str, Any]
-    """int64 arrays: record_id, seq, p2p_seq, op_id, created_ns, started_ns, completed_ns."""
-    duration_ms: Any
-    """float64 array: time on the device, where timing was on."""
-    kind: Any
-    """int32 array of indices of `kinds`."""
-    site: Any
-    """int32 array of indices of `sites`."""
+    numbers: dict[str, array[int]]
+    """64-bit integers: record_id, seq, p2p_seq, op_id, created_ns, started_ns, completed_ns. `TIMES` and `UNKNOWN`
+    say what is unknown."""
+    duration_ms: array[float]
+    """Time on the device, where timing was on; NaN and what is not below `MOST_MS` is unknown."""
+    kind: array[int]
+    """Indices of `kinds`, 32 bits each."""
+    site: array[int]
+    """Indices of `sites`, 32 bits each."""
 
     kinds: list[Kind]
     groups: list[GroupName]
@@ -95,10 +103,27 @@ class EntryColumns:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def column(self, name: str) -> list[Any]:
-        """Values of a column of `numbers`, as Python's integers."""
-        values: list[Any] = self.numbers[name].to_pylist()
-        return values
+    def column(self, name: str) -> list[int | None]:
+        """Values of a column of `numbers`, None where unknown."""
+        unknown = _unknown(name)
+        return [None if value == unknown else value for value in self.numbers[name]]
+
+    def durations(self) -> list[float | None]:
+        """`duration_ms`, None where unknown."""
+        return [value if abs(value) < MOST_MS else None for value in self.duration_ms]
+
+    def record_range(self) -> tuple[int | None, int | None]:
+        """The first and the last record id."""
+        numbers = self.numbers["record_id"]
+        first = min(numbers, default=UNKNOWN)
+        if first == UNKNOWN:
+            known = [number for number in numbers if number != UNKNOWN]
+            return min(known, default=None), max(known, default=None)
+        return first, max(numbers)
+
+    def latest_ns(self) -> int | None:
+        """The latest time that any entry mentions."""
+        return max((max(self.numbers[name], default=0) for name in TIMES), default=0) or None
 
 
 T = TypeVar("T", bound=Hashable)
@@ -118,10 +143,10 @@ class EntryReader:
     """Reads entries into columns, from dictionaries and from the raw columns of templates."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, list[int | None]] = {name: [] for name in _NUMBERS.values()}
-        self._durations: list[float | None] = []
-        self._kind: list[int] = []
-        self._site: list[int] = []
+        self._numbers = {name: array("q") for name in _NUMBERS.values()}
+        self._durations = array("d")
+        self._kind = array("i")
+        self._site = array("i")
         self._kinds: _Numbered[Kind] = _Numbered()
         self._groups: _Numbered[GroupName] = _Numbered()
         self._calls: _Numbered[Call] = _Numbered()
@@ -139,11 +164,12 @@ class EntryReader:
         The dictionaries must stay alive until all of a dump is read: their frames are known by identity.
         """
         for key, name in _NUMBERS.items():
-            values = [integer(raw.get(key)) for raw in entries]
-            self._numbers[name] += [value or 0 for value in values] if name in _TIMES else values
-        self._durations += [_number(raw.get("duration_ms")) for raw in entries]
-        self._kind += [self._kind_of(raw) for raw in entries]
-        self._site += [self._site_of(raw.get("frames")) for raw in entries]
+            unknown = _unknown(name)
+            values = (integer(raw.get(key)) for raw in entries)
+            self._numbers[name].extend(unknown if value is None else value for value in values)
+        self._durations.extend(_duration(raw.get("duration_ms")) for raw in entries)
+        self._kind.extend(self._kind_of(raw) for raw in entries)
+        self._site.extend(self._site_of(raw.get("frames")) for raw in entries)
 
     def add_scanned(self, scanned: Scanned) -> None:
         """The entries that templates have read."""
@@ -152,13 +178,11 @@ class EntryReader:
 
     def columns(self) -> EntryColumns:
         """All that was added."""
-        import pyarrow as pa
-
         return EntryColumns(
-            {name: _int64(values, zero_is_unknown=name in _TIMES) for name, values in self._numbers.items()},
-            pa.array(self._durations, pa.float64()),
-            pa.array(self._kind, pa.int32()),
-            pa.array(self._site, pa.int32()),
+            self._numbers,
+            self._durations,
+            self._kind,
+            self._site,
             list(self._kinds),
             list(self._groups),
             list(self._calls),
@@ -168,22 +192,29 @@ class EntryReader:
 
     def _add_template(self, read: StencilReader, decode: Callable[[bytes], list[Any]]) -> None:
         # Each distinct call path, and each distinct stencil, is decoded once.
-        kinds = [self._kind_of(_shared_values(stencil, decode)) for stencil in read.stencils]
+        known = _Known(decode)
+        kinds: _Known[int, int] = _Known(lambda number: self._kind_of(_shared_values(read.stencil(number), known)))
         sites: _Known[bytes, int] = _Known(lambda raw: self._site_of(decode(raw)[0] if raw else None))
         for names, batch in read.batches.items():
-            self._kind += [kinds[number] for number in batch.stencils]
+            self._kind += _indices([kinds[number] for number in batch.stencils])
             if read.template.has_path:
-                self._site += [sites[path] for path in batch.paths]
+                self._site += _indices([sites[path] for path in batch.paths])
             else:
-                self._site += [sites[read.stencils[number].path] for number in batch.stencils]
+                self._site += _indices([sites[read.stencil(number).path] for number in batch.stencils])
             self._add_numbers(names, batch)
 
-    def _add_numbers(self, names: tuple[str, ...], batch: Batch) -> None:
-        found: dict[str, list[Any]] = {name: batch.numbers[at :: len(names)] for at, name in enumerate(names)}
-        unknown, no_time = [None] * len(batch.paths), [0] * len(batch.paths)
+    def _add_numbers(self, names: tuple[tuple[str, bool], ...], batch: Batch) -> None:
+        numbers = array("q", bytes(batch.numbers))
+        found = {name: numbers[at :: len(names)] for at, (name, _) in enumerate(names)}
+        entries = len(batch.paths)
         for name, values in self._numbers.items():
-            values += found.get(name, no_time if name in _TIMES else unknown)
-        self._durations += map(_duration, found["duration_ms"]) if "duration_ms" in found else unknown
+            values += found[name] if name in found else array("q", [_unknown(name)]) * entries
+        if ("duration_ms", True) in names:
+            self._durations += _floats(found["duration_ms"])
+        elif "duration_ms" in found:
+            self._durations.extend(map(float, found["duration_ms"]))
+        else:
+            self._durations += array("d", [math.nan]) * entries
 
     def _kind_of(self, raw: dict[str, Any]) -> int:
         return self._kinds[
@@ -233,41 +264,27 @@ class _Known(dict[K, V]):
         return value
 
 
-def _number(raw: Any) -> float | None:
-    return float(raw) if type(raw) in (int, float) and abs(raw) < 1e18 else None
+def _unknown(column: str) -> int:
+    return 0 if column in TIMES else UNKNOWN
 
 
-def _shared_values(stencil: Stencil, decode: Callable[[bytes], list[Any]]) -> dict[str, Any]:
+def _indices(values: list[int]) -> array[int]:
+    """A third of the time that it takes to make an array value by value."""
+    return array("i", struct.pack(f"={len(values)}i", *values))
+
+
+def _duration(raw: Any) -> float:
+    return float(raw) if type(raw) in (int, float) and abs(raw) < MOST_MS else math.nan
+
+
+def _floats(read_as_integers: array[int]) -> array[float]:
+    """What stencils have read of floats, which are big-endian, as if they were little-endian integers."""
+    read_as_integers.byteswap()
+    return array("d", read_as_integers.tobytes())
+
+
+def _shared_values(stencil: Stencil, decoded: Mapping[bytes, list[Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for keys, raw in stencil.shared:
-        values.update(zip(keys, decode(raw), strict=True))
+        values.update(zip(keys, decoded[raw], strict=True))
     return values
-
-
-def _duration(hole: int | bytes) -> float | None:
-    """A number of a stencil: of a float its bytes."""
-    return _number(hole if isinstance(hole, int) else struct.unpack(">d", hole)[0])
-
-
-def _int64(values: list[int | None], zero_is_unknown: bool) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        # A third of the time that pyarrow takes, value by value.
-        packed = struct.pack(f"{len(values)}q", *values)
-    except struct.error:  # one is unknown
-        return pa.array(values, pa.int64())
-    numbers = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(packed)])
-    if not zero_is_unknown:
-        return numbers
-    zero, null = _zero_and_null()
-    return pc.if_else(pc.equal(numbers, zero), null, numbers)
-
-
-@cache
-def _zero_and_null() -> tuple[Any, Any]:
-    """Made once: for each Python value that it converts, pyarrow looks for packages that may not be there."""
-    import pyarrow as pa
-
-    return pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64())

@@ -5,8 +5,8 @@ is an interpreter of the few opcodes that plain data needs; whatever else a file
 
 Interpreting every opcode would take too long for thousands of ranks, so entries are read by templates
 (fr_templates.py) where they can be, and by what templates have read before (fr_stencils.py). Where an entry does not
-match, it brings a new string, mostly in its call path, which comes first: that is interpreted, and the rest matched
-again.
+match, it brings a new string, mostly in its call path, which comes first: where that is written in another way than
+torch does (fr_new_paths.py), it is interpreted, and the rest matched again.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def scan(data: bytes, kinds: Mapping[str, str], numbers: Mapping[str, tuple[type
     entries = value.get("entries") if type(value) is dict else None
     if interpreter.rows != (entries.count(READ) if type(entries) is list else 0):
         raise UnreadableInput("the pickle is damaged: it takes back entries that it gave")
+    for template in interpreter.templates:
+        template.keep_shapes()
     return Scanned(value, tuple(interpreter.templates), interpreter.decode)
 
 
@@ -290,7 +292,7 @@ class _Interpreter:
             self._lessons -= 1
             references = {value: index for index, value in enumerate(self._memo) if type(value) is str}
             if template := template_of(entry, references, self._kinds, self._numbers):
-                self.templates.append(StencilReader(template, self._numbers))
+                self.templates.append(StencilReader(template, self._numbers, self._memo))
 
 
 _U16, _U32, _I32, _F64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<i", ">d"))

@@ -39,6 +39,8 @@ class Template:
     """How one kind of entry is written in one dump: a head, with the call path if that is the first value; the rest."""
 
     keys: tuple[str, ...]
+    beginning: bytes
+    """Up to the first frame, where the call path comes first; else up to the first key."""
     head: re.Pattern[bytes]
     rest: re.Pattern[bytes]
     has_path: bool
@@ -63,7 +65,7 @@ def template_of(
     columns: list[tuple[str, tuple[str, ...]]] = []
     parts: list[bytes] = []
     for kind, group in groupby(entry.items(), key=lambda item: kinds.get(item[0])):
-        together = [(key, re.escape(_reference(references[key])), _PATTERNS[type(value)]) for key, value in group]
+        together = [(key, re.escape(reference(references[key])), _PATTERNS[type(value)]) for key, value in group]
         _, first, value = together[0]
         more = b"".join(key + value for _, key, value in together[1:])
         parts.append(first + value + more if kind is None else first + b"(" + value + more + b")")
@@ -73,6 +75,7 @@ def template_of(
     has_path = bool(columns) and columns[0] == (PATH, keys[:1]) and type(entry[keys[0]]) is list
     return Template(
         keys,
+        b"}(" + reference(references[keys[0]]) + b"](" if has_path else b"}(",
         re.compile(rb"\}\(" + b"".join(parts[:has_path]), re.DOTALL),
         re.compile(b"".join(parts[has_path:]) + _END, re.DOTALL),
         has_path,
@@ -80,5 +83,6 @@ def template_of(
     )
 
 
-def _reference(index: int) -> bytes:
+def reference(index: int) -> bytes:
+    """How a pickle refers to the value of a number."""
     return b"h%c" % index if index < 256 else b"j" + struct.pack("<I", index)

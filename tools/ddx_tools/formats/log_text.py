@@ -115,7 +115,7 @@ def _docker_line(line: bytes) -> bytes:
 
 def _clean(data: bytes) -> bytes:
     """Without colours and control characters; the number of lines stays."""
-    if b"\r\n" in data:
+    if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)

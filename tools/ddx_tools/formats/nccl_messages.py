@@ -1,11 +1,12 @@
-"""What NCCL says while it sets up and tears down communicators (init.cc, bootstrap.cc, net.cc, paths of 2.18 to 2.30).
+"""What NCCL says while it sets up and tears down communicators (init.cc, bootstrap.cc, net.cc, paths of 2.18 to 2.31).
 
     comm 0x… rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x… - Init START                  2.18 to 2.20
     ncclCommSplit comm 0x… rank 0 … busId 1b000 parent 0x… color 0 key 0 commId 0x… - Init START      2.21
     ncclCommSplit comm 0x… … busId 1b000 parent 0x… splitCount 1 color 0 key 0- Init START            2.22 to 2.28
-    ncclCommSplit comm 0x… … busId 1b000 parent 0x… childCount 1 color 0 key 0- Init START            2.29 and later
+    ncclCommSplit comm 0x… … busId 1b000 parent 0x… childCount 1 color 0 key 0- Init START            2.29, 2.30
+    ncclCommSplit comm 0x… … busId 1b000 commId 0x… parent 0x… childCount 1 color 0 key 0 - Init START    2.31
     [Rank 0] ncclCommInitRankConfig comm 0x… … commId 0x… - Init START                                2.29 and later
-    comm 0x… rank 0 nranks 8 cudaDev 0 busId 1b000 - Destroy COMPLETE (Abort, Revoke, START; nRanks)
+    comm 0x… rank 0 nranks 8 cudaDev 0 busId 1b000 - Destroy COMPLETE (Abort, Revoke, START; nRanks; 2.31 with commId)
 
 Two communicators of one process can share a commId: up to 2.20 it is made of the parent and the color alone.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 _COMM = re.compile(
     r"(?:\[Rank \d{1,7}\] )?(?:(?P<api>ncclComm\w{1,40}|\w{1,40}) )?comm (?P<pointer>0x[0-9a-f]{1,16}) "
     r"rank (?P<rank>\d{1,7}) n[rR]anks (?P<nranks>\d{1,7}) cudaDev (?P<cuda>\d{1,4})"
-    r"(?: nvmlDev (?P<nvml>\d{1,4}))? busId (?P<bus>[0-9a-f]{1,16})"
+    r"(?: nvmlDev (?P<nvml>\d{1,4}))? busId (?P<bus>[0-9a-f]{1,16})(?: commId (?P<id_>0x[0-9a-f]{1,16}))?"
     r"(?: parent (?P<parent>0x[0-9a-f]{1,16})(?: (?:split|child)Count (?P<child>\d{1,9}))?"
     r" color (?P<color>-?\d{1,11}) key (?P<key>-?\d{1,11}))?"
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))? ?- (?P<what>Init|Destroy|Abort|Revoke) (?P<state>START|COMPLETE)"
@@ -81,7 +82,8 @@ def read_message(text: str) -> Message | None:
     """What a message of level INFO says of the set-up; None if it is not among those that matter."""
     for words, kind, pattern in _KINDS:
         if words in text and (found := pattern.search(text)):
-            return Message(kind, {name: value for name, value in found.groupdict().items() if value is not None})
+            groups = found.groupdict().items()
+            return Message(kind, {name.rstrip("_"): value for name, value in groups if value is not None})
     return None
 
 

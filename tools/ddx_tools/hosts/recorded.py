@@ -11,11 +11,15 @@ from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.redact import redact
+from ddx_tools.redact_bytes import redact_bytes, redact_packed_log
 
-_TEXT_SUFFIXES = {"txt", "json"}
+_TEXT_SUFFIXES = {"txt", "json", "log"}
 
 _MOMENTS = frozenset({"stack", "threads"})
 """Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
+
+_Question = tuple[str, str, bool | None]
+"""Operation, key and, of a file, whether its end is asked for; None in the journals that do not tell (ddx 0.1)."""
 
 
 class RecordingHost(Host):
@@ -38,8 +42,10 @@ class RecordingHost(Host):
     def answer(self, call: Call) -> Reply:
         """The live answer, redacted and kept."""
         reply = self._inner.answer(call)
-        if call.suffix in _TEXT_SUFFIXES and b"\0" not in reply.data[:8192]:
-            reply = dataclasses.replace(reply, data=_redacted(reply.data))
+        if call.suffix in _TEXT_SUFFIXES:
+            reply = dataclasses.replace(reply, data=redact_bytes(reply.data))
+        if call.op == "read" and self._writer.kept:
+            reply = dataclasses.replace(reply, data=redact_packed_log(reply.data))
         reply = dataclasses.replace(reply, message=redact(reply.message))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         file = self._writer.file_of(source) if reply.file else None
@@ -52,11 +58,12 @@ class RecordedHost(Host):
     def __init__(self, bundle: Bundle, name: str) -> None:
         self.name = name
         self._bundle = bundle
-        self._journal: dict[tuple[str, str], dict[int, JournalEntry]] = {}
-        for entry in bundle.manifest.journal:
+        self._journal: dict[_Question, dict[int, JournalEntry]] = {}
+        for entry in sorted(bundle.manifest.journal, key=lambda entry: entry.occurrence):
             if entry.host == name:
-                self._journal.setdefault((entry.op, entry.key), {})[entry.occurrence] = entry
-        self._asked: dict[tuple[str, str], int] = {}
+                known = self._journal.setdefault((entry.op, entry.key, entry.tail), {})
+                known[entry.occurrence if entry.tail is None else len(known)] = entry
+        self._asked: dict[_Question, int] = {}
         self._lock = threading.Lock()
 
     def pause(self, seconds: float) -> None:
@@ -67,11 +74,11 @@ class RecordedHost(Host):
 
         What is asked more often than at capture gets the last answer, unless that stood for its moment.
         """
-        identity = (call.op, call.key)
+        question = self._as_noted(call)
         with self._lock:
-            occurrence = self._asked.get(identity, 0)
-            self._asked[identity] = occurrence + 1
-        entries = self._journal.get(identity, {})
+            occurrence = self._asked.get(question, 0)
+            self._asked[question] = occurrence + 1
+        entries = self._answers(question)
         entry = entries.get(occurrence)
         if entry is None and entries and occurrence > max(entries) and call.op not in _MOMENTS:
             entry = entries[max(entries)]
@@ -92,10 +99,25 @@ class RecordedHost(Host):
         source = entry.path or ""
         return Reply(data, entry.rc, entry.truncated, entry.error, entry.message, entry.help, source, file)
 
+    def _as_noted(self, call: Call) -> _Question:
+        """The question as the journal tells it from others."""
+        unnoted = (call.op, call.key, None)
+        if call.op != "read" or unnoted in self._journal:
+            return unnoted
+        return call.op, call.key, bool(call.options.get("tail"))
+
+    def _answers(self, question: _Question) -> Mapping[int, JournalEntry]:
+        """What answers a question, by occurrence. A whole file is its end as well as its beginning."""
+        op, key, tail = question
+        if question in self._journal or tail is None:
+            return self._journal.get(question, {})
+        others = self._journal.get((op, key, not tail), {})
+        return dict(enumerate(entry for entry in others.values() if not entry.truncated))
+
     def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: Call) -> JournalEntry:
         """The answer, or one to the same question that was cut later.
 
-        The key of a question has no limits in it: run alone, a probe would get what another one read before it,
+        The key of a question has no size in it: run alone, a probe would get what another one read before it,
         perhaps only to see what kind of file it is.
         """
         if call.op != "read" or not entry.truncated or self._size_bytes(entry) >= call.options["max_bytes"]:
@@ -112,8 +134,3 @@ class RecordedHost(Host):
 
 def _not_recorded(message: str, help_text: str) -> Reply:
     return Reply(error="not_recorded", message=message[:300], help=help_text, rc=1)
-
-
-def _redacted(data: bytes) -> bytes:
-    text = data.decode("utf-8", "surrogateescape")
-    return redact(text).encode("utf-8", "surrogateescape")

@@ -28,7 +28,7 @@ class Part:
 
 def is_packed_log(data: bytes) -> bool:
     """Whether bytes begin a compressed file that holds text."""
-    stream = _opened(data)
+    stream = opened(data)
     if stream is None:
         return False
     try:
@@ -39,7 +39,7 @@ def is_packed_log(data: bytes) -> bool:
 
 def head_and_tail(data: bytes, part_bytes: int) -> tuple[list[Part], str | None]:
     """The first and the last bytes of a compressed log, whole if it is no longer than both; and what it lacks."""
-    stream = _opened(data)
+    stream = opened(data)
     if stream is None:
         return [], None
     head, tail = bytearray(), deque[bytes]()
@@ -64,7 +64,8 @@ def head_and_tail(data: bytes, part_bytes: int) -> tuple[list[Part], str | None]
     return [Part(bytes(head), 1), Part(rest, 1 + head.count(b"\n") + passed_lines)], problem
 
 
-def _opened(data: bytes) -> UnpackedStream | None:
+def opened(data: bytes) -> UnpackedStream | None:
+    """The content of a file in gzip or zstd, within limits; None of any other."""
     kind = kind_of(data[:HEAD_BYTES])
     if kind not in COMPRESSED:
         return None

@@ -1,0 +1,136 @@
+"""Entries of many dumps as columns: plain arrays, which one process hands to another, and an Arrow table of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+from ddx_tools.formats.fr_entries import MOST_MS, TIMES, UNKNOWN, EntryColumns
+
+
+class EntryKind(NamedTuple):
+    """What many entries of one dump share."""
+
+    membership: int
+    call: int
+    state: str | None
+    finished: bool
+    """Whether its own state says so."""
+    last_completed: int | None
+    """The counter of its group: this number and all before it are finished. None where it counts other things, too."""
+
+
+@dataclass
+class EntryRows:
+    """Rows of `fr_entries`. What is unknown is written as in `EntryColumns`."""
+
+    numbers: dict[str, array[int]] = field(default_factory=dict)
+    duration_ms: array[float] = field(default_factory=lambda: array("d"))
+    kind: array[int] = field(default_factory=lambda: array("i"))
+    """Indices of `kinds`, counted from the dump's first one."""
+    site: array[int] = field(default_factory=lambda: array("i"))
+    """Indices of `sites`, likewise."""
+    kinds: list[EntryKind] = field(default_factory=list)
+    sites: list[int | None] = field(default_factory=list)
+    dumps: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of each dump how many entries it has, and which of `kinds` and `sites` are its first."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def add(self, columns: EntryColumns, kinds: Sequence[EntryKind], sites: Sequence[int | None]) -> None:
+        """Add the entries of a dump; `kinds` and `sites`: what the tables hold for those of `columns`."""
+        for name, values in columns.numbers.items():
+            self.numbers.setdefault(name, array("q")).extend(values)
+        self.duration_ms += columns.duration_ms
+        self.kind += columns.kind
+        self.site += columns.site
+        self.dumps.append((len(columns), len(self.kinds), len(self.sites)))
+        self.kinds += kinds
+        self.sites += sites
+
+    def add_all(self, other: EntryRows) -> None:
+        """Add the entries of other dumps."""
+        for name, values in other.numbers.items():
+            self.numbers.setdefault(name, array("q")).extend(values)
+        self.duration_ms += other.duration_ms
+        self.kind += other.kind
+        self.site += other.site
+        kinds, sites = len(self.kinds), len(self.sites)
+        self.dumps += [(entries, kinds + kind, sites + site) for entries, kind, site in other.dumps]
+        self.kinds += other.kinds
+        self.sites += other.sites
+
+    def table(self) -> Any:
+        """An Arrow table with the columns of `fr_entries`; unknown values are null."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kind = self._from_the_first(self.kind, [kinds for _, kinds, _ in self.dumps])
+        site = self._from_the_first(self.site, [sites for _, _, sites in self.dumps])
+
+        def of_kind(field_of_kind: int, arrow_type: Any) -> Any:
+            return pc.take(pa.array([each[field_of_kind] for each in self.kinds], arrow_type), kind)
+
+        membership, call, finished, completed = map(
+            of_kind, (0, 1, 3, 4), (pa.int64(), pa.int64(), pa.bool_(), pa.int64())
+        )
+        states = pa.array([each.state for each in self.kinds], pa.string()).dictionary_encode()
+        numbers = {name: _known_numbers(values, name) for name, values in self.numbers.items()}
+        counted = pc.fill_null(pc.less_equal(numbers["seq"], completed), False)
+        return pa.table(
+            {
+                "membership": membership,
+                **numbers,
+                "call": call,
+                "site": pc.take(pa.array(self.sites, pa.int64()), site),
+                "state": pc.take(states, kind),
+                "done": pc.or_(finished, counted),
+                "duration_ms": _known_durations(self.duration_ms),
+            }
+        )
+
+    def _from_the_first(self, indices: array[int], firsts: Sequence[int]) -> Any:
+        """Indices of the dumps as an Arrow array, counted from the first one of all."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        shifts = array("i")
+        for (entries, _, _), first in zip(self.dumps, firsts, strict=True):
+            shifts += array("i", [first]) * entries
+        return pc.add(_arrow(indices, pa.int32()), _arrow(shifts, pa.int32()))
+
+
+def _arrow(values: array[Any], arrow_type: Any, known: Any = None) -> Any:
+    """An Arrow array over the same memory; `known` tells, by booleans, which values are not null."""
+    import pyarrow as pa
+
+    validity = None if known is None else known.buffers()[1]
+    return pa.Array.from_buffers(arrow_type, len(values), [validity, pa.py_buffer(values)])
+
+
+def _known_numbers(values: array[int], name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unknown = _scalar(0 if name in TIMES else UNKNOWN, pa.int64())
+    return _arrow(values, pa.int64(), pc.not_equal(_arrow(values, pa.int64()), unknown))
+
+
+def _known_durations(values: array[float]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pc.less(pc.abs(_arrow(values, pa.float64())), _scalar(MOST_MS, pa.float64()))
+    return _arrow(values, pa.float64(), known)
+
+
+@cache
+def _scalar(value: float, arrow_type: Any) -> Any:
+    """Made once: for each Python value that it converts, pyarrow looks for packages that may not be there."""
+    import pyarrow as pa
+
+    return pa.scalar(value, arrow_type)
