@@ -12,9 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from ddx_tools.formats.fr_origin import facts_of_name
@@ -59,40 +59,63 @@ class Named:
 
 
 def run_torchfrtrace(directory: Path, files: Iterable[str], *, limit_s: float) -> Named:
-    """What it names in the dumps `files` of a directory."""
-    with tempfile.TemporaryDirectory() as prepared:
+    """What it names in the dumps `files` of a directory. Many runs cost less within `kept_ready`."""
+    with tempfile.TemporaryDirectory() as prepared, kept_ready():
         for name in files:
             rank = facts_of_name(name).rank
             if rank is None or name.endswith(".header.json"):
                 continue
             (Path(prepared) / f"dump_{rank}").symlink_to((directory / name).resolve())
         said = Path(prepared) / "said.txt"
-        code = _asked(f"{prepared}\t{said}\t{math.ceil(limit_s)}")
+        code = _ready[0].status_of(f"{prepared}\t{said}\t{math.ceil(limit_s)}")
         output = said.read_text(errors="replace") if said.exists() else ""
     ranks = named_in(output)
     return Named(ranks, undecided="cannot decide" in output, failed=code != 0 and not ranks)
 
 
-def _asked(question: str) -> int:
-    """The exit status of one run."""
-    server = _server()
-    assert server.stdin
-    assert server.stdout
-    server.stdin.write(f"{question}\n")
-    server.stdin.flush()
-    return int(server.stdout.readline())
+@contextmanager
+def kept_ready() -> Iterator[None]:
+    """Within, one process answers all runs. It starts with the first, and ends with the block."""
+    if _ready:
+        yield
+        return
+    _ready.append(_Forking())
+    try:
+        yield
+    finally:
+        _ready.pop().close()
 
 
-@cache
-def _server() -> subprocess.Popen[str]:
-    """The process that forks; it ends when its standard input does, with this one."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+class _Forking:
+    """The process that forks one for each run."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def status_of(self, question: str) -> int:
+        """The exit status of one run."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it: it reads until its standard input ends."""
+        if self._process is not None:
+            self._process.communicate()
+
+
+_ready: list[_Forking] = []
+"""The one that is kept, if one is."""
 
 
 def named_in(output: str) -> tuple[int, ...]:

@@ -14,12 +14,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from itertools import islice
+from itertools import chain, count, islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from ddx_evals.incumbent import run_torchfrtrace
-from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, write
+from ddx_evals.incumbent import kept_ready, run_torchfrtrace
+from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
 from ddx_tools.alignment.analyse import analyse
 from ddx_tools.diagnose import diagnose
 from ddx_tools.flight_records.files import read_paths
@@ -30,6 +30,9 @@ from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw
 from ddx_tools.store import Store
 
+_TOGETHER = 8
+"""Jobs that a process is given at a time."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -39,6 +42,11 @@ class Case:
     kind: str
     lost: float | None = None
     ring: int | None = None
+    active: bool = False
+
+    def job(self) -> SimulatedJob:
+        """The job, simulated."""
+        return simulate(self.seed, kind=self.kind, lost=self.lost, ring=self.ring, active=self.active)
 
 
 @dataclass(frozen=True)
@@ -131,13 +139,13 @@ def judged(case: Case, answer: Answer, truth: Truth) -> Score:
 
 def score(case: Case) -> Score:
     """Simulate a job and score the answer of ddx."""
-    job = simulate(case.seed, kind=case.kind, lost=case.lost, ring=case.ring)
+    job = case.job()
     return judged(case, answer_of(job), job.truth)
 
 
 def score_incumbent(case: Case, limit_s: float = 120.0) -> Score:
     """Simulate a job and score the answer of `torchfrtrace`."""
-    job = simulate(case.seed, kind=case.kind, lost=case.lost, ring=case.ring)
+    job = case.job()
     return judged(case, incumbent_answer_of(job, limit_s), job.truth)
 
 
@@ -148,20 +156,39 @@ def cases(
     kinds: Sequence[str] = KINDS,
     lost: float | None = None,
     ring: int | None = None,
+    active: bool = False,
+    largest: int | None = None,
 ) -> list[Case]:
-    """So many jobs, all kinds in turn."""
-    every = (Case(seed, kind, lost, ring) for seed in range(first_seed, first_seed + jobs) for kind in kinds)
+    """So many jobs, all kinds in turn, of `largest` ranks at most."""
+    every = (
+        Case(seed, kind, lost, ring, active)
+        for seed in count(first_seed)
+        if largest is None or size_of(seed) <= largest
+        for kind in kinds
+    )
     return list(islice(every, jobs))
 
 
 def scores(wanted: Sequence[Case], processes: int, *, incumbent: bool = False) -> Iterator[Score]:
     """Score jobs in several processes, in order."""
-    one = score_incumbent if incumbent else score
+    together = score_all_of_incumbent if incumbent else score_all
+    parts = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
     if processes < 2:
-        yield from map(one, wanted)
+        yield from chain.from_iterable(map(together, parts))
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(one, wanted, chunksize=4)
+        yield from chain.from_iterable(pool.map(together, parts))
+
+
+def score_all(wanted: Sequence[Case]) -> list[Score]:
+    """The scores of some jobs, one after the other."""
+    return [score(case) for case in wanted]
+
+
+def score_all_of_incumbent(wanted: Sequence[Case]) -> list[Score]:
+    """The scores of `torchfrtrace`, which loads torch once for all of these jobs."""
+    with kept_ready():
+        return [score_incumbent(case) for case in wanted]
 
 
 def by_kind(found: Iterable[Score]) -> dict[str, Counts]:
@@ -178,8 +205,8 @@ def table(counts: dict[str, Counts]) -> str:
     """The counts for a person."""
     names = [each.name for each in fields(Counts)]
     lines = [f"{'kind':24}" + "".join(f"{name:>12}" for name in names)]
-    for kind, count in counts.items():
-        lines.append(f"{kind:24}" + "".join(f"{value:12}" for value in asdict(count).values()))
+    for kind, sums in counts.items():
+        lines.append(f"{kind:24}" + "".join(f"{value:12}" for value in asdict(sums).values()))
     every = counts["all"]
     lines.append(
         f"right {every.right / every.jobs:.1%}, exact where it is plain {every.plain_exact / max(1, every.plain):.1%}, "
@@ -192,7 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Score jobs and print the counts."""
     asked = _asked(arguments)
     wanted = cases(
-        asked.jobs, asked.first_seed, kinds=[asked.kind] if asked.kind else KINDS, lost=asked.lost, ring=asked.ring
+        asked.jobs,
+        asked.first_seed,
+        kinds=[asked.kind] if asked.kind else KINDS,
+        lost=asked.lost,
+        ring=asked.ring,
+        active=asked.active,
+        largest=asked.largest,
     )
     found = []
     for each in scores(wanted, asked.processes, incumbent=asked.incumbent):
@@ -211,6 +244,8 @@ def _asked(arguments: Sequence[str] | None) -> Namespace:
     parser.add_argument("--kind", choices=KINDS, help="only this kind")
     parser.add_argument("--lost", type=float, help="fraction of dumps that is lost, besides those of dead ranks")
     parser.add_argument("--ring", type=int, help="entries that each recorder keeps")
+    parser.add_argument("--active", action="store_true", help="dumps hold active work only (NCCL)")
+    parser.add_argument("--largest", type=int, metavar="RANKS", help="leave out the seeds of larger jobs")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--incumbent", action="store_true", help="score torchfrtrace instead")
     parser.add_argument("--wrong", action="store_true", help="print each wrong answer as it comes")

@@ -7,12 +7,15 @@ measures over thousands of jobs, since these are few.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import psutil
 import pytest
 
-from ddx_evals.incumbent import named_in
-from ddx_evals.record_scores import Answer, Case, Counts, Score, by_kind, judged, scores, table
-from ddx_evals.simulator import KINDS, Truth
+from ddx_evals import degradation
+from ddx_evals.incumbent import kept_ready, named_in, run_torchfrtrace
+from ddx_evals.record_scores import Answer, Case, Counts, Score, by_kind, cases, judged, scores, table
+from ddx_evals.simulator import KINDS, Truth, simulate, size_of, write
 
 SEEDS = (70_001, 70_002, 70_003)
 TRUTH = Truth("rank_stalled", (3,), (0, 1, 2), ("slow-rank-before-collective",), ("diagnosed",), True)
@@ -84,3 +87,43 @@ def test_the_ranks_that_torchfrtrace_prints_are_read() -> None:
         "error msg: Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'broadcast'\n"
     )
     assert named_in(output) == (1, 4, 5)
+
+
+def test_seeds_of_larger_jobs_are_left_out() -> None:
+    seeds = [case.seed for case in cases(20, 0, kinds=("healthy",), largest=16)]
+    assert len(set(seeds)) == 20 and max(map(size_of, seeds)) == 16
+    assert set(range(seeds[-1])) - set(seeds) == {seed for seed in range(seeds[-1]) if size_of(seed) > 16}
+
+
+def test_damage_turns_right_answers_into_undecided_or_wrong_ones() -> None:
+    answers = [
+        Answer("diagnosed", (3,), "slow-rank-before-collective"),
+        Answer("undecided", ()),
+        Answer("healthy", ()),
+        Answer("diagnosed", (0,)),
+    ]
+    lost = TRUTH.accepting("undecided", because="The dumps were lost.")
+    found = degradation.point("damaged", [judged(Case(1, "rank_stalled"), answer, lost) for answer in answers])
+    assert found == degradation.Point("damaged", right=1, undecided=1, wrong=2)
+    assert f"| damaged | 25.0% | 25.0% | 50.0% | `{'#' * 10}{'.' * 10}{'!' * 20}` |" in degradation.table([found])
+
+
+def test_every_degree_of_damage_is_of_the_same_jobs() -> None:
+    wanted = cases(4, 0, largest=8)
+    settings = degradation.settings(wanted)
+    assert len(settings) == len(degradation.LOST) + len(degradation.RINGS)
+    assert all(
+        [(case.seed, case.kind) for case in each] == [(c.seed, c.kind) for c in wanted] for each in settings.values()
+    )
+
+
+@pytest.mark.needs("torch")
+def test_torchfrtrace_answers_many_times_from_one_process_that_ends(tmp_path: Path) -> None:
+    job = simulate(0, kind="rank_stalled", world_size=4, gloo=False)
+    write(job, tmp_path / "dumps")
+    before = set(psutil.Process().children())
+    with kept_ready():
+        answers = [run_torchfrtrace(tmp_path / "dumps", job.files, limit_s=60) for _ in range(2)]
+        assert len(set(psutil.Process().children()) - before) == 1
+    assert answers[0] == answers[1] and (answers[0].ranks or answers[0].undecided)
+    assert set(psutil.Process().children()) == before

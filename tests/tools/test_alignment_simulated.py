@@ -110,6 +110,12 @@ def test_a_rank_that_is_last_again_and_again_is_a_straggler(seed: int) -> None:
     assert judged(job).causes[0].id == "straggler"
 
 
+def test_a_straggler_is_told_by_the_all_to_all_of_its_experts_too() -> None:
+    job = simulate(200_007, kind="straggler", lost=0)
+    (finding,) = [each for each in findings_of(job) if each.code == "rank.arrives_late"]
+    assert tuple(finding.ranks) == job.truth.culprits and finding.group == "mesh_ep"
+
+
 @pytest.mark.parametrize("seed", [300, 302, 304])
 def test_calls_in_another_order_across_groups_show_in_the_minority(seed: int) -> None:
     job = job_of("order_swapped", seed)

@@ -6,7 +6,7 @@ It shares nothing with the analysis that it is meant to test: what is true follo
 from __future__ import annotations
 
 from .benchmark import write_benchmark
-from .job import KINDS, SimulatedJob, degrade, simulate, write
+from .job import KINDS, SimulatedJob, degrade, simulate, size_of, write
 from .truth import Truth
 
-__all__ = ["KINDS", "SimulatedJob", "Truth", "degrade", "simulate", "write", "write_benchmark"]
+__all__ = ["KINDS", "SimulatedJob", "Truth", "degrade", "simulate", "size_of", "write", "write_benchmark"]

@@ -26,15 +26,29 @@ class Dumps:
     taken_ns: dict[str, int]
     description: dict[str, object]
     truth: Truth
+    skews_ns: list[int]
+    """What the clock of each rank's host is ahead."""
 
 
-def dump(ran: Ran, kind: str, choice: random.Random, *, ring: int | None, lost: float | None) -> Dumps:
-    """The dumps of a job; `ring` and `lost` replace what would have been chosen, and change nothing else."""
+def dump(
+    ran: Ran,
+    kind: str,
+    choice: random.Random,
+    *,
+    ring: int | None,
+    lost: float | None,
+    by_timeout: bool = False,
+    active: bool = False,
+) -> Dumps:
+    """The dumps of a job; `ring` and `lost` replace what would have been chosen, and change nothing else.
+
+    With `by_timeout`, those of a hang are always taken by the watchdog. With `active`, NCCL's hold active work only.
+    """
     draft, injection = ran.draft, ran.injection
-    taken = _moments(ran, choice)
+    taken = _moments(ran, choice, by_timeout=by_timeout)
     skews_ns = moments.skews_ns(draft.mesh.world_size, choice)
     chosen_ring = choice.choice(_RINGS)
-    only_active = choice.random() < 0.06 and not draft.gloo
+    only_active = (choice.random() < 0.06 or active) and not draft.gloo
     recorder = Recorder(draft.gloo, draft.timing, ring or chosen_ring, only_active)
     missing = _missing(draft.mesh.world_size, injection, lost, choice)
     _number(ran, recorder.ring, choice.choice((0, 1, 3, 40)))
@@ -51,16 +65,17 @@ def dump(ran: Ran, kind: str, choice: random.Random, *, ring: int | None, lost: 
             taken_ns |= dict.fromkeys(written, view.at_ns + skews_ns[run.rank])
     seen = Seen(draft, ran.runs, views, taken, recorder, missing)
     description = {"kind": kind, **_described(seen), "clocks_apart_s": (max(skews_ns) - min(skews_ns)) / 1e9}
-    return Dumps(files, taken_ns, description, judge(kind, injection, seen))
+    return Dumps(files, taken_ns, description, judge(kind, injection, seen), skews_ns)
 
 
-def _moments(ran: Ran, choice: random.Random) -> Moments:
+def _moments(ran: Ran, choice: random.Random, *, by_timeout: bool) -> Moments:
     injection, style = ran.injection, ran.draft.style
     if injection is None or not (injection.hangs or injection.by_timeout):
         return moments.of_running(ran.runs, choice, late=injection is not None)
     timeout_ns = style.timeout_ms * 1_000_000
-    asked = style.header and not injection.by_timeout
-    return moments.of_hang(ran.runs, timeout_ns, by_timeout=injection.by_timeout, asked=asked, choice=choice)
+    by_timeout = by_timeout or injection.by_timeout
+    asked = style.header and not by_timeout
+    return moments.of_hang(ran.runs, timeout_ns, by_timeout=by_timeout, asked=asked, choice=choice)
 
 
 def _missing(world_size: int, injection: Injection | None, lost: float | None, choice: random.Random) -> set[int]:

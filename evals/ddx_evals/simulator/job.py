@@ -51,11 +51,12 @@ def simulate(
     gloo: bool | None = None,
     ring: int | None = None,
     lost: float | None = None,
+    active: bool = False,
 ) -> SimulatedJob:
     """Simulate the job of a seed; what is given replaces what the seed would have chosen.
 
-    `lost` is the fraction of dumps that are missing besides those of dead ranks, `ring` the entries a recorder keeps:
-    neither changes what happens in the job.
+    `lost` is the fraction of dumps that are missing besides those of dead ranks, `ring` the entries a recorder keeps,
+    with `active` it leaves out what is finished (NCCL only): none changes what happens in the job.
 
     Raises:
         ValueError: no such kind, or a job of this size and backend has no place for such a fault.
@@ -64,15 +65,27 @@ def simulate(
         raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
     if gloo and kind in NCCL_ONLY:
         raise ValueError(f"there is no {kind} with Gloo")
-    choice = random.Random(f"{seed}/job")
-    # All are drawn, so that giving one of them does not change the others.
-    drawn_kind = choice.choice(KINDS + (HEALTHY,) * 3)
-    drawn_size = choice.choice(_WORLD_SIZES)
-    drawn_gloo = choice.random() < 0.2
-    kind = kind or drawn_kind
+    drawn = _drawn(seed)
+    kind = kind or drawn.kind
     if gloo is None:
-        gloo = drawn_gloo and kind not in NCCL_ONLY
-    return _simulated(Request(seed, kind, world_size or drawn_size, gloo), ring, lost)
+        gloo = drawn.gloo and kind not in NCCL_ONLY
+    return _simulated(Request(seed, kind, world_size or drawn.world_size, gloo), ring, lost, active=active)
+
+
+def size_of(seed: int) -> int:
+    """The world size that a seed chooses."""
+    return _drawn(seed).world_size
+
+
+def _drawn(seed: int) -> Request:
+    """What a seed chooses. All is drawn, so that giving one part does not change the others."""
+    choice = random.Random(f"{seed}/job")
+    return Request(
+        seed,
+        kind=choice.choice(KINDS + (HEALTHY,) * 3),
+        world_size=choice.choice(_WORLD_SIZES),
+        gloo=choice.random() < 0.2,
+    )
 
 
 def degrade(job: SimulatedJob, *, lost: float | None = None, ring: int | None = None) -> SimulatedJob:
@@ -80,10 +93,10 @@ def degrade(job: SimulatedJob, *, lost: float | None = None, ring: int | None = 
     return _simulated(job.request, ring, lost)
 
 
-def _simulated(request: Request, ring: int | None, lost: float | None) -> SimulatedJob:
+def _simulated(request: Request, ring: int | None, lost: float | None, *, active: bool = False) -> SimulatedJob:
     ran = run(request.seed, request.kind, request.world_size, gloo=request.gloo)
     choice = random.Random(f"{request.seed}/{request.kind}/dumps")
-    dumps = dump(ran, request.kind, choice, ring=ring, lost=lost)
+    dumps = dump(ran, request.kind, choice, ring=ring, lost=lost, active=active)
     return SimulatedJob(request, dumps.files, dumps.taken_ns, dumps.truth, dumps.description)
 
 

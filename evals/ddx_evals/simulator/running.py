@@ -10,6 +10,7 @@ from .engine import Engine, RankRun
 from .faults import FAULTS
 from .faults.draft import Draft, Injection
 from .instructions import Batch, Collective, Transfer
+from .mesh import Mesh
 from .requirements import chosen_mesh, chosen_plan
 from .schedule import Training
 from .truth import HEALTHY
@@ -21,6 +22,17 @@ _OPERATIONS = 110_000
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What a job has to be like where the seed would have chosen."""
+
+    style: Format
+    shape: tuple[int, int, int, int]
+    """Sizes of pp, dp, tp and ep."""
+    rank: int | None = None
+    """The rank that goes wrong; None: any."""
+
+
+@dataclass(frozen=True)
 class Ran:
     """A job that ran, what was wrong with it, and what each rank did."""
 
@@ -29,22 +41,24 @@ class Ran:
     runs: list[RankRun]
 
 
-def run(seed: int, kind: str, world_size: int, *, gloo: bool) -> Ran:
+def run(seed: int, kind: str, world_size: int, *, gloo: bool, wish: Wish | None = None) -> Ran:
     """The job of this seed; the fault is tried in one place after the other until it does what it should.
+
+    A wish overrules the seed; the times at which kernels start are recorded then.
 
     Raises:
         ValueError: it has no place in a job of this size.
     """
-    style = Format.chosen(random.Random(f"{seed}/{kind}/format"), gloo=gloo)
+    style = wish.style if wish else Format.chosen(random.Random(f"{seed}/{kind}/format"), gloo=gloo)
     for attempt in range(_ATTEMPTS):
-        ran = _attempt(random.Random(f"{seed}/{kind}/{attempt}"), kind, world_size, style)
+        ran = _attempt(random.Random(f"{seed}/{kind}/{attempt}"), kind, world_size, style, wish)
         if ran is not None:
             return ran
     raise ValueError(f"a job of {world_size} ranks has no place for {kind}")
 
 
-def _attempt(choice: random.Random, kind: str, world_size: int, style: Format) -> Ran | None:
-    mesh = chosen_mesh(choice, kind, world_size)
+def _attempt(choice: random.Random, kind: str, world_size: int, style: Format, wish: Wish | None) -> Ran | None:
+    mesh = Mesh(*wish.shape) if wish else chosen_mesh(choice, kind, world_size)
     if mesh is None:
         return None
     plan = chosen_plan(choice, kind, mesh, gloo=style.gloo)
@@ -58,8 +72,9 @@ def _attempt(choice: random.Random, kind: str, world_size: int, style: Format) -
         begins=[each.begins for each in written],
         cycles=[each.cycle for each in written],
         style=style,
-        timing=style.can_time and choice.random() < 0.6,
+        timing=style.can_time and (wish is not None or choice.random() < 0.6),
         choice=choice,
+        rank=wish.rank if wish else None,
     )
     injection = FAULTS[kind](draft) if kind != HEALTHY else None
     if kind != HEALTHY and injection is None:

@@ -74,9 +74,7 @@ def analyse_records(records: Records) -> list[Finding]:
         if finding is not None
     ]
     pending = any(status != "idle" for status in fronts.status.values())
-    known = (records.starts_seen or not undated or not pending) and not any(
-        record.only_active for record in records.ranks.values()
-    )
+    known = (records.starts_seen or not undated or not pending) and not records.only_active
     if (
         not (faults or about)
         and known

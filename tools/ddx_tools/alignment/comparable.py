@@ -17,6 +17,7 @@ from ddx_tools.store import Store
 
 _BY_INPUT = (
     "all_reduce",
+    "all_reduce_barrier",  # what NCCL makes of a barrier: one number of every member (torch 2.13)
     "allreduce",
     "broadcast",
     "reduce",
@@ -28,13 +29,15 @@ _BY_INPUT = (
     "_reduce_scatter_base",
 )
 _BY_OUTPUT = ("scatter",)
-_TYPES_ONLY = ("all_to_all", "alltoall", "all_to_all_base", "alltoall_base")
+EXCHANGES = ("all_to_all", "alltoall", "all_to_all_base", "alltoall_base")
+"""Sizes may differ by rank. Nobody gets out before all entered, except who has nothing to receive from some."""
 
 _ROOTED = ("broadcast", "gather", "scatter", "reduce")
 _INNERMOST_LINE = re.compile(r"^(.*?):\d+ ")
 
 _COMPLETES_TOGETHER = (
     "all_reduce",
+    "all_reduce_barrier",
     "allreduce",
     "all_gather",
     "allgather",
@@ -118,7 +121,7 @@ def dtypes_to_agree_on(call: Called) -> str | None:
         dtypes = call.input_dtypes
     elif op in _BY_OUTPUT:
         dtypes = call.output_dtypes
-    elif op in _TYPES_ONLY:
+    elif op in EXCHANGES:
         dtypes = _distinct(call.input_dtypes)
     else:
         return None
@@ -128,6 +131,11 @@ def dtypes_to_agree_on(call: Called) -> str | None:
 def completes_together(op: str) -> bool:
     """Whether nobody can finish it before everybody entered (unlike a broadcast at its source)."""
     return _plain(op) in _COMPLETES_TOGETHER
+
+
+def hides_disagreement(op: str) -> bool:
+    """Whether members may disagree on its root, which no record tells, and hang in it together."""
+    return _plain(op) in ("broadcast", "reduce")
 
 
 @cache

@@ -69,7 +69,7 @@ def fronts_of(records: Records) -> Fronts:
     pending = pending_transfers(
         records.store,
         {group.id: group.members for group in records.groups.values()},
-        only_active=any(record.only_active for record in records.ranks.values()),
+        only_active=records.only_active,
     )
     heads: dict[int, list[Front]] = {rank: [] for rank in records.ranks}
     for group in records.groups.values():

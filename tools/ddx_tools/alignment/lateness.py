@@ -1,9 +1,9 @@
 """Who keeps coming late to collectives, though the job goes on.
 
-All members of a group leave an all_reduce together. So who spends the least time in it came last, and how long the next
-to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks are compared. What
-NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end; it blocks, so the rank's next
-call has to do.
+All members of a group leave an all_reduce or an all_to_all together. So who spends the least time in it came last, and
+how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
+are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end; it blocks,
+so the rank's next call has to do.
 
 Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from ddx_tools.alignment.comparable import EXCHANGES
 from ddx_tools.alignment.records import Group, Records
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
@@ -85,7 +86,8 @@ def _pipelines(records: Records) -> list[set[int]]:
 # How long each member was in each collective, and for which rank that was shortest.
 _LAST = f"""
 WITH ends AS (
-    SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns, r.together AND n.done AS counts,
+    SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
+        n.done AND (r.together OR k.op IN {EXCHANGES}) AS counts,
         CASE WHEN k.backend = 'gloo' THEN lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id)
             ELSE n.completed_ns END AS ended_ns
     FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call)

@@ -18,6 +18,9 @@ from ddx_tools.alignment.waits import Hold
 _MOMENT_OF_UNDATED_S = 3.0
 """Ranks of a moving job do something about as often."""
 
+_STANDING_S = 30.0
+"""Nothing that a moving job waits for takes as long, where no finished operation tells how long they take."""
+
 
 @dataclass(frozen=True)
 class Behind:
@@ -92,8 +95,14 @@ def _is_later(records: Records, group: Group, entry: Entry) -> bool:
         for other in group.at[entry.seq].values()
         if other.completed_ns is not None and other.rank != entry.rank
     ]
-    if sign is None or not finished:
+    if sign is None:
         return False
+    if not finished:
+        # Dumps of active work tell no completion. What was called so long ago did not end just between two dumps.
+        taken = [each.taken_ns for each in records.ranks.values() if each.taken_ns is not None]
+        apart_s = (max(taken) - sign) / 1e9 if taken else 0.0
+        called = entry.created_ns
+        return called is not None and (sign - called) / 1e9 >= max(_STANDING_S, 10 * apart_s)
     return (records.true_ns(entry.rank, sign) - min(finished)) / 1e9 >= SETTLED_S
 
 

@@ -70,9 +70,9 @@ def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int
     """
     if not seen or any(row["oldest_done"] is not None for row in seen.values()):
         return False
-    full = [dump for mine in dumps.values() for dump in mine if dump["first_record"]]
-    gaps = any(dump["last_record"] - dump["first_record"] >= dump["entries"] for dump in full)
-    counts = {dump["entries"] for dump in full}
+    every = [dump for mine in dumps.values() for dump in mine if dump["first_record"] is not None]
+    gaps = any(dump["last_record"] - dump["first_record"] >= dump["entries"] for dump in every)
+    counts = {dump["entries"] for dump in every if dump["first_record"] > 0}
     return gaps or len(counts) > 1 or max(counts, default=_SMALLEST_RING) < _SMALLEST_RING
 
 

@@ -173,6 +173,11 @@ class Records:
         self._infer_finished()
         self.clock_offsets_s = clock_offsets(store)
 
+    @cached_property
+    def only_active(self) -> bool:
+        """Whether dumps leave out what is finished: then there is no history."""
+        return any(record.only_active for record in self.ranks.values())
+
     def true_ns(self, rank: int, time_ns: int) -> int:
         """A time of a rank's clock, on the clock that all ranks are compared by."""
         return time_ns - int(self.clock_offsets_s.get(rank, 0.0) * 1e9)
@@ -254,7 +259,7 @@ class Records:
         Nothing says what it called there, so it counts only if others are still in it, in an operation that nobody
         finishes before all entered.
         """
-        if not any(record.only_active for record in self.ranks.values()):
+        if not self.only_active:
             return
         for group in self.groups.values():
             needs_all = [seq for seq, by in group.at.items() if any(completes_together(e.op) for e in by.values())]

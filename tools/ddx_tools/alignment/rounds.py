@@ -23,7 +23,7 @@ _ROUNDS = 6
 def odd_by_rounds(records: Records, holds: Sequence[Hold]) -> set[int]:
     """The rank of a circle that made fewer or more transfers than usual; empty if that is neither or both."""
     lonely = [hold for hold in holds if hold.transfer is not None and hold.lacking]
-    if len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
+    if records.only_active or len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
         return set()
     (inside,), (lacking,) = lonely[0].waiting, lonely[0].lacking
     awaiting = [hold for hold in holds if hold.transfer is None and hold.seq and lacking in hold.waiting]

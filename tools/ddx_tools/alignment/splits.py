@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from ddx_tools.alignment.comparable import EXCHANGES
 from ddx_tools.alignment.records import Entry
 from ddx_tools.alignment.sides import locations
 from ddx_tools.alignment.waits import Hold
 from ddx_tools.model import Finding, Severity, rank_list
 
-_OPERATIONS = ("all_to_all", "alltoall", "all_to_all_base", "alltoall_base")
 _MAX_EVIDENCE = 6
 
 
 def split_mismatches(holds: Iterable[Hold]) -> list[Finding]:
     """One finding for each all_to_all that nobody gets out of, if the splits are recorded and do not pair up."""
-    return [finding for hold in holds if hold.op in _OPERATIONS and (finding := _mismatch(hold)) is not None]
+    return [finding for hold in holds if hold.op in EXCHANGES and (finding := _mismatch(hold)) is not None]
 
 
 def _mismatch(hold: Hold) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddx_tools.alignment.fronts import Fronts
+from ddx_tools.alignment.hidden_transfers import long_silent
 from ddx_tools.alignment.records import SETTLED_S, Entry, Records
 from ddx_tools.alignment.sides import locations
 from ddx_tools.model import Finding, Severity, rank_list
@@ -44,7 +45,9 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
 
 
 def stands_in_something(records: Records, fronts: Fronts) -> bool:
-    """Whether some rank has long been in what its ring has lost, or its device has come to nothing."""
+    """Whether some rank has long been in what its ring has lost or never held, or its device has come to nothing."""
+    if long_silent(records, [rank for rank, status in fronts.status.items() if status == "hidden"]):
+        return True
     patience_s = max(SETTLED_S, 2 * records.longest_s)
     for rank, status in fronts.status.items():
         if status in ("unseen", "not_started"):

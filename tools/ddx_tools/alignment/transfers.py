@@ -53,12 +53,18 @@ class Transfer:
 
 
 def make_batches(store: Store) -> None:
-    """The table `batches`: for each batch its closing entry, which carries the number of an earlier collective."""
+    """The table `batches`: for each batch its closing entry, which carries the number of an earlier collective.
+
+    So does the closing entry with which a ring begins: what it closes is overwritten, and may have been transfers.
+    """
     store.execute(
         "CREATE OR REPLACE TEMP TABLE batches AS "
         "SELECT rank, group_id, seq, p2p_seq, max(record_id) AS record_id, bool_or(done) AS done, "
         "bool_or(state = 'started') AS started FROM recorded_numbers JOIN rules USING (call) SEMI JOIN ("
         "SELECT rank, group_id, seq, p2p_seq FROM recorded_numbers JOIN rules USING (call) WHERE is_p2p AND NOT closing"
+        " UNION ALL SELECT rank, arg_min(group_id, record_id), arg_min(seq, record_id), arg_min(p2p_seq, record_id) "
+        "FROM recorded_numbers JOIN rules USING (call) GROUP BY rank "
+        "HAVING min(record_id) > 0 AND arg_min(closing, record_id)"
         ") t USING (rank, group_id, seq, p2p_seq) WHERE closing GROUP BY ALL"
     )
 
@@ -68,14 +74,11 @@ def pending_transfers(
 ) -> dict[tuple[int, int, int], dict[int, list[Transfer]]]:
     """{(group, source, target): {rank: its pending ends in order}}. `members`: by group id, in group order.
 
-    `only_active`: finished entries are left out. If some batches are there with the entry that closes them, that entry
-    of the others was finished.
+    `only_active`: finished entries are left out, and with them those that closed batches.
     """
     found: dict[tuple[int, int, int], dict[int, list[Transfer]]] = {}
-    rows = store.query(_PENDING)
-    if only_active and any(row["batch"] is not None for row in rows):
-        rows = [row for row in rows if row["batch"] is not None]
-    for row in rows:
+    store.execute(_MAKE_CLOSED + ("" if only_active else " LIMIT 0"))
+    for row in store.query(_PENDING):
         ends = _ends(members[row["group_id"]], row["peer"])
         if ends is None or row["rank"] not in ends or ends[0] == ends[1]:
             continue
@@ -93,13 +96,32 @@ def pending_transfers(
     return found
 
 
+# Of dumps of active work: batches whose closing entry was left out as finished, so that a number is missing behind
+# their parts. Behind the last parts of a record none can be missing: they are taken for what others of their kind are.
+_MAKE_CLOSED = """
+CREATE OR REPLACE TEMP TABLE closed_batches AS
+WITH steps AS (
+    SELECT n.rank, n.group_id, n.p2p_seq, n.record_id, k.is_p2p AND k.op <> 'coalesced' AS part, k.peer,
+        coalesce(nullif(k.input_sizes, '[]'), k.output_sizes) AS sizes,
+        lead(n.record_id) OVER (PARTITION BY n.rank ORDER BY n.record_id) > n.record_id + 1 AS missing
+    FROM recorded_numbers n JOIN fr_calls k USING (call)
+), parts AS (
+    SELECT *, arg_max_null(missing, record_id) OVER (PARTITION BY rank, group_id, p2p_seq) AS closed
+    FROM steps WHERE part
+)
+SELECT DISTINCT rank, group_id, p2p_seq FROM parts
+WHERE closed OR (closed IS NULL AND (group_id, peer, sizes) IN (SELECT (group_id, peer, sizes) FROM parts WHERE closed))
+"""
+
 # A later operation of the same stream that is finished proves an earlier one finished: of a batch any collective or
 # batch of the group, of a single transfer one with the same peer, as each pair has a communicator of its own.
 _PENDING = f"""
 WITH ends AS (
     SELECT n.rank, n.group_id, n.record_id, n.seq, n.p2p_seq, n.created_ns, n.state, n.done, k.op, k.peer,
         coalesce(nullif(k.input_sizes, '[]'), k.output_sizes) AS sizes
-    FROM recorded_numbers n JOIN fr_calls k USING (call) WHERE k.is_p2p AND k.op <> 'coalesced'
+    FROM recorded_numbers n JOIN fr_calls k USING (call)
+    ANTI JOIN closed_batches c ON c.rank = n.rank AND c.group_id = n.group_id AND c.p2p_seq = n.p2p_seq
+    WHERE k.is_p2p AND k.op <> 'coalesced'
 ), stream AS (
     SELECT rank, group_id, max(record_id) AS last FROM recorded_numbers JOIN rules USING (call)
     WHERE done AND NOT is_p2p GROUP BY rank, group_id

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddx_tools.alignment.circles import By, odd_of_circle
+from ddx_tools.alignment.comparable import hides_disagreement
 from ddx_tools.alignment.components import components
 from ddx_tools.alignment.fronts import Fronts
 from ddx_tools.alignment.records import Records
@@ -90,7 +91,9 @@ def _roots(
     if roots:
         return roots, tie, circle, told_by
     unknown, several = _silent(records, [hold for hold in holds if not hold.blockers and hold.unknown])
-    return dict.fromkeys(unknown, "no_record"), tie or several, (), told_by
+    # A rank that is gone keeps nobody in an operation that all members are in.
+    unexplained = any(hold.is_complete and hold.transfer is None for hold in holds)
+    return dict.fromkeys(unknown, "no_record"), tie or several or unexplained, (), told_by
 
 
 def _state(fronts: Fronts, rank: int, deviating: Set[int]) -> State | None:
@@ -141,8 +144,10 @@ def _silent(records: Records, holds: Sequence[Hold]) -> tuple[list[int], bool]:
     if found and may_be_a_host(silent):
         return sorted(silent), False
     # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
-    # Nor do several ranks die at once, unless a host does.
-    return sorted(found), tie or found != silent or len(found) > 1
+    # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
+    in_one = {(hold.group.id, hold.seq) for hold in holds}
+    unsaid = len(in_one) == 1 and hides_disagreement(holds[0].op)
+    return sorted(found), tie or found != silent or len(found) > 1 or unsaid
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:

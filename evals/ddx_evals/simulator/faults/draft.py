@@ -28,6 +28,8 @@ class Draft:
     timing: bool
     """Whether the dumps tell what started."""
     choice: random.Random
+    rank: int | None = None
+    """The rank that goes wrong, if somebody wants a certain one."""
 
     @property
     def gloo(self) -> bool:
@@ -43,8 +45,8 @@ class Draft:
                 yield index, instruction
 
     def some_rank(self) -> int:
-        """Any rank."""
-        return self.choice.randrange(self.mesh.world_size)
+        """Any rank, unless a certain one is wanted."""
+        return self.choice.randrange(self.mesh.world_size) if self.rank is None else self.rank
 
     def some_step(self) -> int:
         """A step in the later half, not the last."""

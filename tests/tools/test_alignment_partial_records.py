@@ -1,0 +1,146 @@
+"""What records still tell that hold a part only: of active work, of wrapped rings, without transfers, of some ranks."""
+
+from __future__ import annotations
+
+import pytest
+from test_alignment_constructed import Job, of
+from test_alignment_simulated import findings_of, judged
+
+from ddx_evals.simulator import SimulatedJob, simulate
+from ddx_tools.diagnose import diagnose
+from ddx_tools.model import Finding, Verdict
+from ddx_tools.playbook import load_playbooks
+
+
+def active(kind: str, seed: int, world_size: int | None = None) -> SimulatedJob:
+    """A job whose dumps leave out what is finished."""
+    job = simulate(seed, kind=kind, world_size=world_size, lost=0, gloo=False, active=True)
+    assert job.description["only_active"]
+    return job
+
+
+def blamed(findings: list[Finding]) -> list[int]:
+    return diagnose(findings, load_playbooks()).culprits.ranks
+
+
+@pytest.mark.parametrize("seed", range(10, 15))
+def test_active_work_of_a_healthy_job_accuses_nobody(seed: int) -> None:
+    said = judged(active("healthy", seed, 8))
+    assert said.verdict is not Verdict.DIAGNOSED and not said.culprits.ranks
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        ("rank_stalled", 210_020),
+        ("rank_exited_early", 210_039),
+        ("skipped_collective", 210_003),
+        ("wrong_peer", 210_018),
+    ],
+)
+def test_batches_whose_end_is_left_out_are_not_pending(kind: str, seed: int) -> None:
+    job = active(kind, seed)
+    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+
+
+def test_without_history_nothing_tells_which_end_left_a_transfer_out() -> None:
+    job = active("missing_send", 210_005)
+    assert judged(job).verdict is Verdict.UNDECIDED
+
+
+def test_what_peers_finished_and_a_rank_has_long_had_active_is_frozen() -> None:
+    job = active("frozen_completion", 210_034)
+    finding = of(findings_of(job), "collective.completion_frozen")
+    assert tuple(finding.ranks) == job.truth.culprits
+
+
+def test_a_barrier_of_another_size_is_a_mismatch() -> None:
+    job = active("wrong_shape", 210_039)
+    assert tuple(of(findings_of(job), "collective.shape_mismatch").ranks) == job.truth.culprits
+
+
+def ring_that_begins_with_the_end_of_a_batch(*, absent: int | None) -> list[Finding]:
+    job = Job(4, first_record=100)
+    key = job.group("0", range(4))
+    for rank in range(4):
+        if rank == 0:
+            job.call(rank, key, 5, "coalesced", done=False)
+        else:
+            job.call(rank, key, 5)
+        if rank != absent:
+            job.call(rank, key, 6, done=False)
+    return job.findings()
+
+
+def test_the_end_of_an_overwritten_batch_is_not_the_collective_of_its_number() -> None:
+    findings = ring_that_begins_with_the_end_of_a_batch(absent=3)
+    finding = of(findings, "rank.waited_for")
+    assert finding.ranks == [3] and finding.attributes["state"] == "outside" and not finding.attributes["moving"]
+
+
+def test_and_where_nobody_is_absent_nobody_is_blamed_for_it() -> None:
+    assert not blamed(ring_that_begins_with_the_end_of_a_batch(absent=None))
+
+
+def test_a_gloo_rank_is_outside_if_all_peers_made_as_many_transfers_since() -> None:
+    job = simulate(200_020, kind="rank_exited_early", lost=0)
+    assert job.description["backend"] == "gloo"
+    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+
+
+@pytest.mark.parametrize("kind", ["missing_send", "missing_recv"])
+def test_a_gloo_rank_whose_peer_made_fewer_transfers_is_not_blamed(kind: str) -> None:
+    job = simulate(200_020, kind=kind, world_size=12, gloo=True, lost=0)
+    assert not judged(job).culprits.ranks
+
+
+def test_a_gloo_job_whose_ranks_are_all_in_transfers_is_not_healthy() -> None:
+    assert judged(simulate(200_030, kind="wrong_peer", lost=0)).verdict is Verdict.UNDECIDED
+
+
+def test_and_one_that_goes_on_is() -> None:
+    job = simulate(0, kind="healthy", world_size=8, gloo=True, lost=0)
+    assert judged(job).verdict.value in job.truth.verdicts
+
+
+def in_one_operation(op: str) -> list[Finding]:
+    job = Job(4, without=(2,))
+    key = job.group("0", range(4))
+    for rank in range(4):
+        job.call(rank, key, 1)
+        job.call(rank, key, 2, op, done=False)
+    return job.findings()
+
+
+def test_a_rank_without_a_record_is_named_where_all_others_wait_for_it() -> None:
+    assert blamed(in_one_operation("all_reduce")) == [2]
+
+
+def test_but_not_where_all_may_hang_over_a_root_that_no_record_tells() -> None:
+    assert of(in_one_operation("broadcast"), "rank.waited_for").attributes["tie"]
+    assert not blamed(in_one_operation("broadcast"))
+
+
+def test_nor_where_a_group_hangs_of_which_all_records_are_there() -> None:
+    job = Job(8, without=(6,))
+    for members in (range(4), range(4, 8)):
+        key = job.group(str(members.start), members)
+        for rank in members:
+            job.call(rank, key, 1)
+            job.call(rank, key, 2, done=False)
+    findings = job.findings()
+    assert of(findings, "rank.waited_for").ranks == [6] and not blamed(findings)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_all_ranks_of_a_host_without_records_are_asked_for_and_not_blamed(groups: int) -> None:
+    """Any of them may hold up the job, and the records of the others may only be lost with it."""
+    job = Job(16, without=(4, 5, 6, 7))
+    for first in range(groups):
+        members = range(first, 16, groups)
+        key = job.group(str(first), members)
+        for rank in members:
+            job.call(rank, key, 1)
+            job.call(rank, key, 2, done=False)
+    findings = job.findings()
+    assert of(findings, "rank.waited_for").ranks == [4, 5, 6, 7] and not blamed(findings)
