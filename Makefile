@@ -2,6 +2,7 @@
 # install goes into .venv, once.
 #
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
+#   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well
 #   make bench                  what ddx costs, against its targets
@@ -20,10 +21,13 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all bench evals lint format setup clean
+.PHONY: demo hang test test-all bench evals lint format setup clean
 
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
+
+hang: $(READY)
+	@$(BIN)/python -m ddx_evals.lab hang $(CLASS)
 
 # Tests that watch a real job run one at a time, behind the rest: beside another test it would look slow.
 test: lint
@@ -63,7 +67,7 @@ $(BIN)/pip:
 $(READY): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install --editable '.[lab,agent,dev]'
+	$(BIN)/python -m pip install --editable '.[lab,agent,evals,dev]'
 	@touch $@
 
 clean:

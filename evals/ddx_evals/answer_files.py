@@ -2,6 +2,7 @@
 
     <answers>/<split>/<incident>/<view>/<try>/diagnosis-<n>.json    what was reported; the last one counts
     <answers>/<split>/<incident>/<view>/<try>/transcript.json       the calls, if the harness keeps them
+    <answers>/<split>/<incident>/<view>/<try>/try.json              under what the try was made, if we ran the agent
 
 A try without a diagnosis is a failed run, not a wrong answer.
 """
@@ -12,17 +13,32 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddx_evals.baselines.case import Answer
 from ddx_evals.incidents import Incident, View
-from ddx_evals.scoring import Transcript
+from ddx_evals.scoring import TRANSCRIPT, Transcript
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.model import Diagnosis
 
-TRANSCRIPT = "transcript.json"
+TRY = "try.json"
+M = TypeVar("M", bound=BaseModel)
 _NUMBER = re.compile(r"diagnosis-(\d{1,6})\.json")
+
+
+class TryRecord(BaseModel):
+    """`try.json`: under what a try was made. The harness writes it, out of the agent's reach."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arm: str
+    sealed: bool
+    """Whether the agent saw its workplace alone."""
+    ended: str
+    """How the agent ended, in words."""
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -38,9 +54,12 @@ class Try:
 
 def new_try(answers: Path, incident: Incident, view: View) -> Path:
     """A new directory that takes what is reported about a view."""
-    of_view = answers / incident.split / incident.id / view
-    number = 1 + max((each.number for each in _tries_of(of_view, incident.split, incident.id, view)), default=0)
-    directory = of_view / str(number)
+    return next_try(answers / incident.split / incident.id / view)
+
+
+def next_try(of_view: Path) -> Path:
+    """A new directory among the tries at one view."""
+    directory = of_view / str(1 + max(_numbers(of_view), default=0))
     directory.mkdir(parents=True)
     return directory
 
@@ -62,17 +81,37 @@ def tries(answers: Path) -> list[Try]:
 
 def answer_of(directory: Path) -> Answer:
     """The last diagnosis of a try. Raises UnreadableInput if there is none, or it is none."""
-    numbered = {int(match[1]): file for file in directory.rglob("*.json") if (match := _NUMBER.fullmatch(file.name))}
-    if not numbered:
+    reported = reports_in(directory)
+    if not reported:
         raise UnreadableInput("no diagnosis was reported")
-    diagnosis = read_diagnosis(numbered[max(numbered)])
-    transcript = directory / TRANSCRIPT
-    if not transcript.exists():
-        return Answer(diagnosis)
+    return Answer(read_diagnosis(reported[-1]), transcript_of(directory))
+
+
+def reports_in(directory: Path) -> list[Path]:
+    """The diagnoses of a try in the order in which they came; some may lie with the incident that they are about."""
+    numbered = [(file, int(match[1])) for file in directory.rglob("*.json") if (match := _NUMBER.fullmatch(file.name))]
+    return [file for file, _ in sorted(numbered, key=lambda each: (each[0].stat().st_mtime_ns, each[1]))]
+
+
+def record_of(directory: Path) -> TryRecord | None:
+    """Under what a try was made; None if it was not made by us. Raises UnreadableInput for a damaged record."""
+    file = directory / TRY
+    return _read(file, TryRecord) if file.exists() else None
+
+
+def transcript_of(directory: Path) -> Transcript:
+    """The calls of a try, none if nobody kept them. Raises UnreadableInput for a damaged file."""
+    file = directory / TRANSCRIPT
+    told = _read(file, Transcript) if file.exists() else Transcript()
+    record = record_of(directory)
+    return told.model_copy(update={"seconds": record.seconds}) if record and told.seconds is None else told
+
+
+def _read(file: Path, kind: type[M]) -> M:
     try:
-        return Answer(diagnosis, Transcript.model_validate_json(transcript.read_bytes()))
+        return kind.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        raise UnreadableInput(f"{transcript} is no transcript: {error.errors()[0]['msg']}") from error
+        raise UnreadableInput(f"{file} holds no {kind.__name__.lower()}: {error.errors()[0]['msg']}") from error
 
 
 def read_diagnosis(file: Path) -> Diagnosis:
@@ -90,5 +129,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
 
 
 def _tries_of(of_view: Path, split: str, incident: str, view: View) -> Iterator[Try]:
-    numbers = sorted(int(path.name) for path in of_view.glob("*") if path.is_dir() and path.name.isdecimal())
-    yield from (Try(split, incident, view, number, of_view / str(number)) for number in numbers)
+    yield from (Try(split, incident, view, number, of_view / str(number)) for number in _numbers(of_view))
+
+
+def _numbers(of_view: Path) -> list[int]:
+    return sorted(int(path.name) for path in of_view.glob("*") if path.is_dir() and path.name.isdecimal())

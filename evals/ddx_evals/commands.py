@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ddx_evals.agent_commands import COMMAND_SETTINGS, MARKDOWN, OUT, agent, live
+from ddx_evals.telling import chosen_views, tell
 from ddx_server.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.errors import UsageError
-
-if TYPE_CHECKING:
-    from ddx_evals.incidents import View
-    from ddx_evals.results import Run
 
 app = typer.Typer(no_args_is_help=True, help="Score whoever says why a job failed, on incidents with known causes.")
 
@@ -24,11 +22,15 @@ INCIDENTS = Annotated[
         show_default=False,
     ),
 ]
+MODEL = Annotated[str | None, typer.Option(help="As Inspect names it: anthropic/…, openai/…, ddx/scripted.")]
+ARMS = Annotated[
+    list[str] | None,
+    typer.Option("--arm", help="What a model is given (default: server): none, shell, probes, all, server, ladder."),
+]
+LOGS = Annotated[Path, typer.Option(help="Where Inspect keeps what a model did: inspect view --log-dir logs")]
 VIEWS = Annotated[
     list[str] | None, typer.Option("--view", help="full, log-only or partial; several times. Default: all.")
 ]
-OUT = Annotated[Path | None, typer.Option("--out", "-o", help="Also keep the results, for report and compare.")]
-MARKDOWN = Annotated[Path | None, typer.Option("--markdown", help="Also write the table as Markdown, to this file.")]
 
 
 @app.command("list")
@@ -61,20 +63,50 @@ def check(names: INCIDENTS = None) -> None:
 
 
 @app.command()
+def hardness(
+    names: INCIDENTS = None,
+    write: Annotated[bool, typer.Option("--write", help="Keep the tags in the truths.")] = False,
+) -> None:
+    """Measure how hard incidents are: what grep and a few pages give away, and how much there is to read."""
+    from collections import Counter
+
+    from ddx_evals.hardness import measured, tagged
+    from ddx_evals.incidents import named_incidents
+
+    counts: Counter[str] = Counter()
+    for each in named_incidents(names or []):
+        tag = measured(each).hardness
+        counts[tag.tag] += 1
+        console().print(f"{each.split}/{each.id:50} {tag.tag:7} {tag.measured_by}", markup=False, soft_wrap=True)
+        if write and each.truth.provenance:
+            tagged(each, tag)
+    console().print(", ".join(f"{tag} {count}" for tag, count in sorted(counts.items())))
+
+
+@app.command()
 def run(
     names: INCIDENTS = None,
     systems: Annotated[
         list[str] | None, typer.Option("--system", help="A baseline; several times. Default: all of them.")
     ] = None,
+    model: MODEL = None,
+    arms: ARMS = None,
+    logs: LOGS = Path("logs"),
     views: VIEWS = None,
     epochs: Annotated[int, typer.Option(min=1, help="Tries of each; baselines answer the same every time.")] = 1,
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score the baselines, which need no model and no network."""
+    """Score the baselines, which need no model and no network, or a model that Inspect drives.
+
+    Several arms of one model are an ablation: `--model NAME --arm ladder` says what each tool is worth.
+    """
+    from ddx_evals.agents.arm import arms_named
     from ddx_evals.baselines import baselines
     from ddx_evals.incidents import named_incidents
+    from ddx_evals.incumbent import kept_ready
+    from ddx_evals.inspect_tasks.running import ModelRun, run_model
     from ddx_evals.results import Run, this_checkout
     from ddx_evals.suite import run_suite
 
@@ -82,10 +114,14 @@ def run(
     known = baselines(incidents)
     if unknown := set(systems or ()) - set(known):
         raise UsageError(f"there is no baseline {min(unknown)!r}", f"Baselines: {', '.join(known)}")
-    chosen = {name: answer for name, answer in known.items() if not systems or name in systems}
-    with progress_line(quiet=as_json) as progress:
-        results = run_suite(incidents, chosen, _views(views), epochs=epochs, progress=progress)
-    _tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+    everybody = not systems and not model
+    chosen = {name: answer for name, answer in known.items() if everybody or name in (systems or ())}
+    with progress_line(quiet=as_json) as progress, kept_ready():
+        results = run_suite(incidents, chosen, chosen_views(views), epochs=epochs, progress=progress)
+    if model:
+        given = arms_named(arms)
+        results += run_model(ModelRun(model, incidents, chosen_views(views), given, epochs, logs), quiet=as_json)
+    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
 
 
 @app.command()
@@ -93,11 +129,13 @@ def serve(
     incident: Annotated[str, typer.Argument(help="dev/0f3a, or its directory.")],
     view: Annotated[str, typer.Option(help="full, log-only or partial.")] = "full",
     answers: Annotated[Path, typer.Option(help="Directory that collects what is reported.")] = Path("answers"),
+    tools: Annotated[str, typer.Option(help="What it offers: server, probes (no playbooks) or none.")] = "server",
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
     port: Annotated[int, typer.Option(help="With --http: 0 takes one that is free.", min=0, max=65535)] = 0,
     token_file: Annotated[Path | None, typer.Option(help="With --http: the file of the bearer token.")] = None,
 ) -> None:
     """Serve one incident over MCP: the same tools as `ddx serve`, which answer out of what was recorded."""
+    from ddx_evals.agents.arm import arm_named
     from ddx_evals.answer_files import new_try
     from ddx_evals.incidents import named_incidents
     from ddx_evals.replay import served
@@ -105,7 +143,7 @@ def serve(
     found = named_incidents([incident])
     if len(found) != 1:
         raise UsageError(f"{incident} names {len(found)} incidents", "Serve one at a time: dev/0f3a.")
-    (chosen_view,) = _views([view])
+    (chosen_view,) = chosen_views([view])
 
     def say(text: str) -> None:
         error_console().print(text, markup=False, soft_wrap=True)
@@ -113,7 +151,7 @@ def serve(
     if chosen_view not in found[0].views:
         raise UsageError(f"{incident} has no view {view}", f"It has: {', '.join(found[0].views)}.")
     reports = new_try(answers, found[0], chosen_view)
-    with served(found[0], chosen_view, reports) as server:
+    with served(found[0], chosen_view, reports, arm_named(tools).tools) as server:
         if http:
             from ddx_server.serve.http_transport import HttpOptions, serve_http
 
@@ -147,23 +185,26 @@ def score(
     elif incident is None:
         raise UsageError("whose diagnosis is it?", "Name the incident: --incident dev/0f3a")
     else:
-        (chosen_view,) = _views([view])
+        (chosen_view,) = chosen_views([view])
         results = [score_one(answers, each, chosen_view, system) for each in named_incidents([incident])]
-    _tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
 
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Results that run and score kept.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Results that run, agent, live and score kept; logs of Inspect (.eval).")
+    ],
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Show kept results as one table."""
+    from ddx_evals.inspect_tasks.logs import SUFFIX, read_log
     from ddx_evals.results import Run, read_run
 
-    read = [read_run(file) for file in runs]
+    read = [read_log(file) if file.suffix == SUFFIX else read_run(file) for file in runs]
     together = Run(manifest=read[0].manifest, results=[result for each in read for result in each.results])
-    _tell(together, None, markdown, as_json=as_json)
+    tell(together, None, markdown, as_json=as_json)
 
 
 @app.command()
@@ -195,30 +236,5 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
     raise typer.Exit(int(bool(lost)))
 
 
-def _views(names: list[str] | None) -> list[View]:
-    from ddx_evals.incidents import View
-
-    if unknown := set(names or ()) - set(View):
-        raise UsageError(f"there is no view {min(unknown)!r}", f"Views: {', '.join(View)}")
-    return [View(name) for name in names] if names else list(View)
-
-
-def _tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool) -> None:
-    from ddx_evals.leaderboard import markdown as as_markdown
-    from ddx_evals.leaderboard import show
-    from ddx_evals.summary import easy_cases, summaries
-
-    rows = summaries(results.results)
-    for file, text in ((out, results.to_json()), (markdown, as_markdown(rows))):
-        if file:
-            file.write_text(text, encoding="utf-8")
-    if as_json:
-        print_json(results.to_json())
-        return
-    show(rows, console())
-    if easy := len(easy_cases(results.results)):
-        console().print(f"easy, since grep solves them: {easy} cases", style="dim")
-    for each in results.results:
-        if each.error:
-            told = f"failed: {each.system} on {each.split}/{each.incident} {each.view}: {each.error}"
-            console().print(told, markup=False)
+for _command in (agent, live):
+    app.command(context_settings=COMMAND_SETTINGS)(_command)

@@ -76,6 +76,26 @@ def record(
     console().print(f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}", markup=False)
 
 
+@app.command()
+def simulate(
+    name: Annotated[str, typer.Argument(help="As the files in evals/lab/large are called.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The split that it goes to, instead of its own.", show_default=False)
+    ] = None,
+) -> None:
+    """Make an incident of hundreds of ranks: simulated flight records, and logs in the wording of real ones."""
+    from ddx_evals.large import declarations, simulate_incident
+    from ddx_tools.resources import incidents_dir
+
+    known = declarations()
+    if name not in known:
+        raise UsageError(f"no large incident is called {name!r}", f"Known: {', '.join(known)}.")
+    with progress_line(quiet=False) as progress:
+        incident = simulate_incident(known[name], out or incidents_dir() / known[name].split, progress)
+    size_kib = incident.material.stat().st_size >> 10
+    console().print(f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}", markup=False)
+
+
 def _scenario(name: str, nproc: int) -> Scenario:
     from ddx_evals.lab import load_scenarios
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 HEAD = (
     "system", "pass ± s.e.", "of all", "not easy", "pass^k", "score", "verdict", "cause", "culprits", "grounded",
-    "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls",
+    "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls", "s",
 )  # fmt: skip
 LEGEND = (
     "pass: cause and place right, and a key fact quoted. of all: failed runs counted as failures. not easy: of the "
     "cases that grep does not solve. culprits: exact 1, right host 0.6, right group 0.3, divided by everybody blamed. "
-    "Brier: 0 is best. calls: beside the score."
+    "Brier: 0 is best. calls, s: beside the score; s: seconds of a try, or, of a live job, to the right answer."
 )
 
 
@@ -36,13 +36,14 @@ def show(rows: Sequence[Summary], out: Console) -> None:
     """The same in a terminal."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     for title, group in _grouped(rows):
         table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=0)
         for column in HEAD:
             table.add_column(column, justify="left" if column == HEAD[0] else "right", no_wrap=column == HEAD[0])
         for row in group:
-            table.add_row(*_cells(row))
+            table.add_row(*map(Text, _cells(row)))
         out.print(table)
     out.print(LEGEND, style="dim", markup=False)
 
@@ -56,7 +57,7 @@ def _grouped(rows: Sequence[Summary]) -> Iterable[tuple[str, list[Summary]]]:
 def _cells(row: Summary) -> list[str]:
     of_tries = "" if row.scored == row.tries else f" ({row.scored}/{row.tries})"
     return [
-        row.system,
+        f"{row.name} (unsealed: not ranked)" if row.unsealed else row.name,
         _percent(row.passed, row.passed_error) + of_tries,
         _percent(row.passed_of_all),
         _percent(row.passed_not_easy),
@@ -72,6 +73,7 @@ def _cells(row: Summary) -> list[str]:
         str(row.invented),
         str(row.harmful),
         f"{row.calls:.1f}",
+        _seconds(row.seconds if row.right_after_s is None else row.right_after_s),
     ]
 
 
@@ -79,6 +81,10 @@ def _percent(share: float | None, error: float | None = None) -> str:
     if share is None:
         return "–"
     return f"{100 * share:.0f} %" if error is None else f"{100 * share:.0f} ± {100 * error:.0f} %"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
 
 
 def _decimal(value: float | None) -> str:

@@ -32,12 +32,18 @@ class CaseResult(_Record):
     incident: str
     view: View
     epoch: int = 0
+    arm: str = ""
+    """What an agent was given to work with, as in `all+skill`; nothing for a baseline."""
+    unsealed: bool = False
+    """It could have seen the truth: its figures are shown, but not ranked."""
     truth: str
     """The right cause."""
     named: list[str] = Field(default_factory=list)
     """The causes of the answer, best first."""
     score: CaseScore | None = None
     efficiency: Efficiency | None = None
+    right_after_s: float | None = None
+    """Of a live job: from the first look to the first right diagnosis that nothing wrong followed."""
     error: str = ""
     """Why there is no score: the run failed, which is not an answer."""
 

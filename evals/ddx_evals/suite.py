@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ddx_evals.baselines import Answer, Baseline, Case
 from ddx_evals.incidents import Incident, View, staged
 from ddx_evals.results import CaseResult
-from ddx_evals.scoring import efficiency, score
+from ddx_evals.scoring import efficiency, quotable_texts, score
 from ddx_tools.errors import UsageError
 
 Progress = Callable[[str], None]
@@ -38,8 +38,8 @@ def run_suite(
 
 def scored(case: Case, system: str, answer: Answer, epoch: int = 0) -> CaseResult:
     """The result of an answer that was given."""
-    said = [call.output for call in answer.transcript.calls]
-    replayed = case.replayed.with_more(said) if any(said) else case.replayed
+    said = list(quotable_texts(answer.transcript))
+    replayed = case.replayed.with_more(said) if said else case.replayed
     return _result(
         case,
         system,

@@ -22,6 +22,10 @@ class Summary(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
+    arm: str
+    """What it was given; nothing for a baseline."""
+    unsealed: bool
+    """It could have seen the truth, so it is not ranked."""
     split: str
     view: View
     tries: int
@@ -54,17 +58,25 @@ class Summary(BaseModel):
     calls: float
     guessed: int
     """Answers without a look."""
+    seconds: float | None
+    right_after_s: float | None
+    """Of live jobs: the mean time to the right answer, where there was one."""
+
+    @property
+    def name(self) -> str:
+        """The system, and what it was given."""
+        return f"{self.system} [{self.arm}]" if self.arm else self.system
 
 
 def summaries(results: Iterable[CaseResult]) -> list[Summary]:
-    """A line for each system on each split and view; systems in the order of the results."""
+    """A line for each system and arm on each split and view, in the order of the results; what is unsealed last."""
     results = list(results)
     easy = easy_cases(results) if any(result.system == GREP for result in results) else None
-    grouped: dict[tuple[str, View, str], list[CaseResult]] = defaultdict(list)
+    grouped: dict[tuple[str, View, bool, str, str], list[CaseResult]] = defaultdict(list)
     for result in results:
-        grouped[result.split, result.view, result.system].append(result)
+        grouped[result.split, result.view, result.unsealed, result.system, result.arm].append(result)
     order = list(View)
-    keys = sorted(grouped, key=lambda key: (key[0], order.index(key[1])))
+    keys = sorted(grouped, key=lambda key: (key[0], order.index(key[1]), key[2]))
     return [_summary(grouped[key], easy) for key in keys]
 
 
@@ -85,6 +97,8 @@ def _summary(rows: Sequence[CaseResult], easy: set[Case] | None) -> Summary:
     passes = sum(each.passed for each in scores)
     return Summary(
         system=rows[0].system,
+        arm=rows[0].arm,
+        unsealed=rows[0].unsealed,
         split=rows[0].split,
         view=rows[0].view,
         tries=len(rows),
@@ -111,4 +125,6 @@ def _summary(rows: Sequence[CaseResult], easy: set[Case] | None) -> Summary:
         harmful=sum(bool(each.harmful) for each in scores),
         calls=mean(each.calls for each in took) or 0.0,
         guessed=sum(each.guessed for each in took),
+        seconds=mean(each.seconds for each in took if each.seconds is not None),
+        right_after_s=mean(each.right_after_s for each in rows if each.right_after_s is not None),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ddx_evals.lab.wires import Wire, wired
 from ddx_tools.investigate import investigate
 
 BIN = Path(sys.executable).parent
@@ -32,11 +32,10 @@ with socket.create_server(("", int(sys.argv[1]))):
 
 @dataclass(frozen=True)
 class Lan:
-    """Two hosts with a switch between them, all three of them network namespaces: the machine's own is left alone."""
+    """Two hosts with a switch between them, by their network namespaces."""
 
     here: str
     there: str
-    switch: str
     here_address: str = "10.78.0.1"
     there_address: str = "10.78.0.2"
 
@@ -69,33 +68,13 @@ def ddx() -> str:
     return str(BIN / "ddx")
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
-
-
 @contextmanager
 def two_hosts(mtu: int = 1500, mtu_of_switch: int | None = None) -> Iterator[Lan]:
     """With these MTUs at the ends, and at the port of the switch that leads to `there`."""
-    lan = Lan(*(f"ddx-{uuid.uuid4().hex[:8]}-{name}" for name in ("here", "there", "switch")))
-    made: list[str] = []
-    try:
-        for name in (lan.here, lan.there, lan.switch):
-            ip("netns", "add", name)
-            made.append(name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", lan.switch, "link", "add", "br0", "type", "bridge")
-        for name, address, port in ((lan.here, lan.here_address, "p1"), (lan.there, lan.there_address, "p2")):
-            ip("link", "add", "eth0", "netns", name, "mtu", str(mtu), "type", "veth", "peer", port, "netns", lan.switch)
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up")
-            own = mtu_of_switch if mtu_of_switch and port == "p2" else mtu
-            ip("-n", lan.switch, "link", "set", port, "mtu", str(own), "master", "br0", "up")
-        ip("-n", lan.switch, "link", "set", "br0", "up")
-        yield lan
-    finally:
-        # What is inside goes with them, some time later: names are never used twice.
-        for name in made:
-            ip("netns", "del", name)
+    here = Wire("here", Lan.here_address, mtu)
+    there = Wire("there", Lan.there_address, mtu, mtu_of_switch)
+    with wired([here, there]) as namespaces:
+        yield Lan(namespaces["here"], namespaces["there"])
 
 
 def drop(lan: Lan, *rule: str) -> None:
@@ -163,7 +142,7 @@ def test_one_large_mtu_everywhere_raises_nothing() -> None:
 
 def test_a_smaller_mtu_that_the_own_host_knows_of_raises_nothing() -> None:
     with two_hosts() as lan:
-        ip("-n", lan.here, "route", "add", lan.there_address, "dev", "eth0", "mtu", "1412")
+        lan.run(lan.here, "ip", "route", "add", lan.there_address, "dev", "eth0", "mtu", "1412")
         found = lan.looked("--peer", lan.there_address, *QUICK)
     assert not loud(found)
     way = one(found, "network.path_mtu")["attributes"]

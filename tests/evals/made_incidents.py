@@ -13,7 +13,9 @@ from ddx_evals.commands import app
 from ddx_evals.incidents import Incident, load_incident
 from ddx_tools.resources import incidents_dir
 
-RECORDED = sorted(path.parent for path in (incidents_dir() / "dev").glob("*/truth.yaml"))
+RECORDED = sorted(
+    path.parent for path in (incidents_dir() / "dev").glob("*/truth.yaml") if "kind: recorded" in path.read_text()
+)
 
 
 def recorded(scenario: str) -> Incident:

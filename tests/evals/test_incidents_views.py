@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_incidents import copied, recorded
 
 from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents, staged
-from ddx_evals.incidents.views import lost_processes
+from ddx_evals.incidents.views import lost_processes, wrapped_ranks
+from ddx_evals.incidents.wrapped_records import wrapped, wrapped_answer
 from ddx_tools.bundle import Bundle, Manifest, is_bundle
+from ddx_tools.formats.fr_pickle import load
 from ddx_tools.investigate import investigate
 from ddx_tools.model import ProbeStatus, Verdict
+from ddx_tools.rank_agent_client import record_parts
 
 
 def manifest_of(material: Path) -> Manifest:
@@ -51,6 +58,40 @@ def test_the_partial_view_lacks_one_rank_in_four_and_says_so() -> None:
     assert {entry.path for entry in left.journal if entry.path} == files - {"manifest.json"}
     assert len(left.journal) < len(whole.journal)
     assert any(result.status is not ProbeStatus.OK or result.problems for result in results)
+
+
+def records_of(material: Path) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """The entries of each recorded answer of an agent, by rank and file."""
+    found = {}
+    with Bundle(material) as bundle:
+        for entry in bundle.manifest.journal:
+            if entry.op == "agent" and entry.path:
+                head, _, payload = bundle.read(entry.path).partition(b"\n")
+                header = json.loads(head)
+                (record,) = record_parts(header, payload).values()
+                found[header["rank"], entry.path] = load(record)["entries"]
+    return found
+
+
+def test_in_the_partial_view_some_records_begin_late_and_end_as_they_did() -> None:
+    incident = recorded("lock-order")
+    whole = records_of(incident.material)
+    with staged(incident, View.PARTIAL) as material:
+        left = records_of(material)
+        chosen = wrapped_ranks(manifest_of(material), incident.id)
+    assert chosen
+    assert chosen.keys() < {rank for rank, _ in left}
+    for (rank, file), entries in left.items():
+        before = whole[rank, file]
+        assert entries == before[-len(entries) :]
+        assert (len(entries) < len(before)) == (rank in chosen and len(before) > 8)
+
+
+@given(st.binary(max_size=300), st.floats(0.1, 1.0))
+def test_what_is_no_record_is_left_as_it_is(data: bytes, share: float) -> None:
+    assert wrapped(data, share) == data
+    assert wrapped_answer(data, share) == data
+    assert wrapped_answer(b'{"parts": [{"part": "fr", "bytes": %d}]}\n' % len(data) + data, share).endswith(data)
 
 
 def test_a_view_is_cut_the_same_way_every_time() -> None:

@@ -65,7 +65,8 @@ def test_the_command_line_carries_no_trace(scenario: Scenario) -> None:
 def test_the_truth_is_about_ranks_and_lines_that_exist(scenario: Scenario, nproc: int, tmp_path: Path) -> None:
     prepare(scenario, nproc, scenario.step, tmp_path)
     truth = resolve_truth(scenario, nproc, scenario.step, tmp_path)
-    assert bool(truth.culprits) == ("diagnosed" in truth.verdicts)
+    # Where all ranks run the same program, or share a spoiled machine, none of them is to blame.
+    assert "diagnosed" in truth.verdicts or not truth.culprits
     for culprits in truth.culprits:
         assert culprits
         assert culprits < set(range(nproc))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given
@@ -15,12 +18,25 @@ from made_incidents import RECORDED, recorded
 from ddx_evals.incidents import Truth, View
 from ddx_evals.lab import load_scenarios
 from ddx_evals.recorder import record
+from ddx_evals.recorder.capture import Capture, capture
 from ddx_evals.recorder.job_host import JobHost
+from ddx_evals.recorder.merge import Part, merge
 from ddx_evals.recorder.neutral_paths import make_neutral, neutral, own_paths
 from ddx_evals.recorder.questions import asked_scenarios, question
-from ddx_tools.bundle import Bundle
+from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun
 from ddx_tools.errors import NotPermitted, UsageError
-from ddx_tools.investigate import investigate
+from ddx_tools.hosts.base import Call, Reply
+from ddx_tools.hosts.recorded import RecordedHost
+from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.model import ProbeStatus, Verdict
+from ddx_tools.probes import probe
+
+_WAITS = """import sys
+def main(batches):
+    print(flush=True)
+    sys.stdin.read()
+main(batches=4711)
+"""
 
 
 def asked_again(told: Truth) -> dict[str, object]:
@@ -43,6 +59,29 @@ def test_an_incident_is_recorded_again_with_the_same_truth_and_verdict(scenario:
     assert verdicts[0].culprits.ranks == verdicts[1].culprits.ranks
 
 
+@pytest.mark.e2e
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.needs("linux", "root", "ptrace", "torch", "ip", "tc", "iptables", "unshare", "nsenter", "prlimit")
+def test_two_hosts_are_asked_each_from_inside(tmp_path: Path) -> None:
+    incident = record(load_scenarios()["second-machine"], 2, tmp_path, "0a1b")
+    assert incident.truth.layout.hosts == {"node-a": (0,), "node-b": (1,)}
+    with Bundle(incident.material) as bundle:
+        hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
+        assert list(hosts) == ["node-a", "node-b"]
+        addresses = {
+            name: [address for one in json.loads(host.interfaces().data)["interfaces"] for address in one["ipv4"]]
+            for name, host in hosts.items()
+        }
+        ranks = {
+            name: {row["env"].get("RANK") for row in json.loads(host.processes().data)["processes"]} - {None}
+            for name, host in hosts.items()
+        }
+    assert addresses == {"node-a": ["127.0.0.1", "10.20.30.11"], "node-b": ["127.0.0.1", "10.20.30.12"]}
+    assert ranks == {"node-a": {"0"}, "node-b": {"1"}}
+    assert investigate([str(incident.material)]).diagnose().verdict is Verdict.HEALTHY
+
+
 def test_the_words_of_users_are_about_scenarios_that_exist() -> None:
     assert set(asked_scenarios()) <= set(load_scenarios())
     for scenario in asked_scenarios():
@@ -60,7 +99,7 @@ def test_a_recording_tells_nothing_of_the_machine(incident: Path) -> None:
         assert not any(path.encode() in data for path in own_paths()), file
         assert "dmesg" not in file.name
     for processes in rows:
-        launcher = min(process["pid"] for process in processes)
+        launcher = min((process["pid"] for process in processes), default=None)
         known = {process["pid"] for process in processes}
         assert all(process["ppid"] in known or process["pid"] == launcher for process in processes)
 
@@ -68,10 +107,10 @@ def test_a_recording_tells_nothing_of_the_machine(incident: Path) -> None:
 @pytest.mark.needs("linux", "ss")
 def test_a_job_host_shows_its_job_and_nobody_else() -> None:
     waits = "import sys; print(flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=PIPE, stdout=PIPE) as job:
         assert job.stdout
         job.stdout.readline()
-        host = JobHost(None, job.pid)
+        host = JobHost(None, [job.pid])
         shown = json.loads(host.processes().data)["processes"]
         sockets = host.run(["ss", "-tinp"])
         with pytest.raises(NotPermitted, match="Operation not permitted"):
@@ -79,6 +118,81 @@ def test_a_job_host_shows_its_job_and_nobody_else() -> None:
         job.kill()
     assert [process["pid"] for process in shown] == [job.pid]
     assert len(sockets.data.splitlines()) == 1
+
+
+@pytest.mark.needs("linux", "root", "dmesg")
+def test_of_the_kernels_log_only_what_is_about_the_job_is_shown() -> None:
+    logged = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    nobody = max(map(int, re.findall(r"\d{1,9}", logged)), default=0) + 1
+    assert not JobHost(None, [nobody], kernel_log=True).run(["dmesg"]).data
+    for pid in re.findall(r"Killed process (\d+)", logged)[-1:]:
+        shown = JobHost(None, [int(pid)], kernel_log=True).run(["dmesg"]).data.decode()
+        assert f"Killed process {pid}" in shown
+        assert set(shown.splitlines()) < set(logged.splitlines())
+
+
+def bundle_of(directory: Path, answers: list[tuple[str, str, bytes]], probes: list[str]) -> Path:
+    """A bundle in which these files were read, by host, path and content, and whose probes ran on the first host."""
+    writer = BundleWriter(directory, ["1"])
+    for host, path, data in answers:
+        writer.write(host, "host", Call("read", path), Reply(data), 0.0)
+    runs = [ProbeRun(probe=probe, host=answers[0][0], args={"target": ["1"]}, status="ok") for probe in probes]
+    writer.manifest.probes.extend(runs)
+    writer.close()
+    return directory
+
+
+def read(bundle: Bundle, host: str, path: str, times: int = 1) -> list[bytes]:
+    recorded_host = RecordedHost(bundle, host)
+    return [recorded_host.read(path).data for _ in range(times)]
+
+
+def test_what_two_parts_asked_of_one_host_was_asked_twice(tmp_path: Path) -> None:
+    first = bundle_of(tmp_path / "1", [("node-a", "/x", b"one"), ("node-a", "/x", b"two")], ["host"])
+    second = bundle_of(tmp_path / "2", [("node-a", "/x", b"three"), ("node-a", "/y", b"y")], ["mesh"])
+    merged = merge([Part(first), Part(second, replayed=False)], tmp_path / "whole")
+    assert [run.probe for run in merged.probes] == ["host"]
+    assert merged.target == ["1"]
+    with Bundle(tmp_path / "whole") as bundle:
+        assert read(bundle, "node-a", "/x", 3) == [b"one", b"two", b"three"]
+        assert read(bundle, "node-a", "/y") == [b"y"]
+
+
+def test_hosts_that_become_one_bundle_answer_each_for_itself(tmp_path: Path) -> None:
+    parts = [
+        Part(bundle_of(tmp_path / host, [(host, "/etc/hostname", host.encode())], ["host"]))
+        for host in ("node-a", "node-b")
+    ]
+    merged = merge(parts, tmp_path / "whole")
+    assert merged.hosts == ["node-a", "node-b"]
+    assert [(run.host, run.args) for run in merged.probes] == [(h, {"target": ["1"]}) for h in merged.hosts]
+    # A pid of one host means nothing on the other.
+    assert merged.target == []
+    with Bundle(tmp_path / "whole") as bundle:
+        assert [read(bundle, host, "/etc/hostname") for host in merged.hosts] == [[b"node-a"], [b"node-b"]]
+
+
+@pytest.mark.needs("linux", "ptrace", "ss")
+def test_what_ddx_why_does_not_ask_is_recorded_too(tmp_path: Path) -> None:
+    workdir = tmp_path / "job"
+    workdir.mkdir()
+    (workdir / "train.py").write_text(_WAITS)
+    environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    argv = [sys.executable, "train.py"]
+    with subprocess.Popen(argv, cwd=workdir, env=environment, stdin=PIPE, stdout=PIPE) as rank:
+        assert rank.stdout
+        rank.stdout.readline()
+        bundle = tmp_path / "bundle"
+        capture(Capture(directory=bundle, workdir=workdir, launcher_pid=rank.pid, rank_pids={0: rank.pid}, living=True))
+        rank.kill()
+    shown, _ = run_probe(Step(probe("native_stacks"), {"target": [str(bundle)], "show_locals": True}))
+    assert shown.status is ProbeStatus.OK
+    assert any("4711" in str(row["variables"]) for row in shown.table)
+    with Bundle(bundle) as recorded_bundle:
+        (host,) = recorded_bundle.manifest.hosts
+        assert read(recorded_bundle, host, str(workdir / "train.py")) == [_WAITS.encode()]
+    # But the diagnosis rests on what `ddx why` would have asked.
+    assert "native_stacks" not in {result.probe for result in investigate([str(bundle)]).results}
 
 
 @given(st.from_regex(r"/[a-z.]{1,12}(/[a-z0-9._-]{1,12}){0,6}", fullmatch=True))

@@ -17,7 +17,7 @@ PLUGIN = Path(__file__).parents[2]
 SKILL = "debug-distributed:debug-distributed"
 SERVER = "mcp__plugin_debug-distributed_ddx"
 
-_QUIET = {
+QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -44,7 +44,7 @@ class ClaudeCode:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         model = {"ANTHROPIC_BASE_URL": api.base_url, "ANTHROPIC_API_KEY": "scripted"} if api else {}
-        return {**kept, **_QUIET, **model, "HOME": str(self.home), "PATH": path}
+        return {**kept, **QUIET, **model, "HOME": str(self.home), "PATH": path}
 
     def run(
         self, *argv: str | Path, api: MessagesApi | None = None, cwd: Path | None = None

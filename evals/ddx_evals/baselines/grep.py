@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from ddx_evals.baselines.answers import diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.scoring import ToolCall, Transcript
-from ddx_tools.model import Claim, Level, Party
+from ddx_tools.model import Claim, Diagnosis, Level, Party
 from ddx_tools.yaml_data import load_yaml
 
 _PROBABILITY = 0.6
@@ -27,17 +28,29 @@ class _Rule(BaseModel):
 
 def grep(case: Case) -> Answer:
     """The cause of the first rule that a line matches, and the rank that the line names, if any."""
-    lines = [(name, line) for name, text in case.logs.items() for line in text.splitlines()]
-    transcript = Transcript(calls=[ToolCall(tool="grep")])
+    return Answer(first_match(case.logs) or undecided(), Transcript(calls=[ToolCall(tool="grep")]))
+
+
+def first_match(logs: Mapping[str, str]) -> Diagnosis | None:
+    """The same of any texts by name; None if no rule matches."""
+    lines = [(name, line) for name, text in logs.items() for line in text.splitlines()]
     for cause, pattern in _rules():
         for name, line in lines:
             if found := pattern.search(line[:_LONGEST_LINE]):
                 rank = found.groupdict().get("rank")
                 claim = Claim(finding="", claim="", source=name, quote=found[0])
                 blamed = Party(ranks=[int(rank)] if rank else [])
-                said = diagnosed(cause, blamed, [claim], probability=_PROBABILITY, level=Level.SUPPORTED)
-                return Answer(said, transcript)
-    return Answer(undecided(), transcript)
+                return diagnosed(cause, blamed, [claim], probability=_PROBABILITY, level=Level.SUPPORTED)
+    return None
+
+
+def matching_causes(logs: Mapping[str, str]) -> Iterator[str]:
+    """Of each line that a rule matches, the cause of the first such rule."""
+    for text in logs.values():
+        for line in text.splitlines():
+            causes = (cause for cause, pattern in _rules() if pattern.search(line[:_LONGEST_LINE]))
+            if cause := next(causes, None):
+                yield cause
 
 
 @cache

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Truth, View
@@ -75,6 +76,11 @@ def truth_of(directory: Path) -> Truth:
         return Truth.model_validate(told)
     except (OSError, UnicodeDecodeError, YAMLError, ValidationError) as error:
         raise IncidentError(f"{directory}: {error}") from error
+
+
+def truth_text(truth: Truth) -> str:
+    """A truth as its file."""
+    return yaml.safe_dump(truth.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=120)
 
 
 def incident_directories(places: Sequence[Path]) -> list[Path]:

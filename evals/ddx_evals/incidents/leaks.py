@@ -20,6 +20,9 @@ INJECTION_WORDS = (
     "canary",
 )
 
+_NAMES_OF_DDX_RUN = frozenset({"stopped"})
+"""What `ddx run` calls the records that it keeps when a signal ends it: whatever the scenario, it tells nothing."""
+
 
 def telling_words(text: str) -> str | None:
     """The first id of a cause or scenario that no job would use as words, or words of injection, in a text.
@@ -38,7 +41,8 @@ def _telling() -> tuple[str, ...]:
 @cache
 def telltale_name() -> re.Pattern[str]:
     """Matches the same in the name of a file or directory, and ids of one word as well."""
-    words = "|".join(re.escape(name) for name in sorted({*_ids(), "canary", "truth", "inject"}, key=len, reverse=True))
+    telling = {*_ids(), "canary", "truth", "inject"} - _NAMES_OF_DDX_RUN
+    words = "|".join(re.escape(name) for name in sorted(telling, key=len, reverse=True))
     return re.compile(rf"(?<![a-z])(?:{words})(?![a-z])", re.I)
 
 

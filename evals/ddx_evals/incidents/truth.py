@@ -22,7 +22,7 @@ class View(StrEnum):
     LOG_ONLY = "log-only"
     """Only what the launcher and the ranks printed: what most people have."""
     PARTIAL = "partial"
-    """Stacks and records of some ranks are missing."""
+    """Stacks and records of some ranks are missing, and records of others begin late."""
 
 
 class Record(BaseModel):

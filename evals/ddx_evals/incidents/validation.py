@@ -9,13 +9,16 @@ from pathlib import Path
 
 from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
-from ddx_evals.incidents.truth import CANARY, View
+from ddx_evals.incidents.truth import CANARY, Truth, View
 from ddx_evals.incidents.views import staged
 from ddx_tools.bundle import Bundle
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
 MOST_BYTES = 300 << 10
+MOST_BYTES_OF_MANY_RANKS, MANY_RANKS = 600 << 10, 12
+MOST_BYTES_SIMULATED = 1536 << 10
+"""Hundreds of ranks fit into no less."""
 _NEUTRAL_ID = re.compile(r"[0-9a-f]{4,12}")
 
 
@@ -65,8 +68,9 @@ def _of_recorded_truth(incident: Incident) -> Iterator[str]:
 
 def _of_bundle(incident: Incident) -> Iterator[str]:
     size_bytes = incident.material.stat().st_size
-    if size_bytes > MOST_BYTES:
-        yield f"{BUNDLE} has {size_bytes >> 10} KiB, more than {MOST_BYTES >> 10}"
+    most_bytes = _most_bytes(incident.truth)
+    if size_bytes > most_bytes:
+        yield f"{BUNDLE} has {size_bytes >> 10} KiB, more than {most_bytes >> 10}"
     with Bundle(incident.material) as bundle:
         texts = dict(texts_below(bundle.directory))
     yield from leaks(texts.items())
@@ -79,6 +83,13 @@ def _of_bundle(incident: Incident) -> Iterator[str]:
                 pass
         except IncidentError as error:
             yield f"views.{view}: {error.message}"
+
+
+def _most_bytes(truth: Truth) -> int:
+    if truth.provenance and truth.provenance.kind == "simulated":
+        return MOST_BYTES_SIMULATED
+    ranks = sum(map(len, truth.layout.hosts.values()))
+    return MOST_BYTES_OF_MANY_RANKS if ranks >= MANY_RANKS else MOST_BYTES
 
 
 def texts_below(directory: Path) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from ddx_evals.incidents.incident import Incident, IncidentError
 from ddx_evals.incidents.truth import View
+from ddx_evals.incidents.wrapped_records import kept_share, wrapped, wrapped_answer
 from ddx_tools.bundle import MANIFEST, Bundle, JournalEntry, Manifest, is_bundle
 from ddx_tools.formats.fr_origin import facts_of_name
 from ddx_tools.investigate import IMPORT_SECTION
@@ -22,6 +23,8 @@ _LOG_SUFFIXES = (".log", ".out", ".err")
 _OF_ONE_PROCESS = ("stack", "threads", "agent")
 _LOST_SHARE = 4
 """One rank in four loses its stacks and records in the partial view."""
+_WRAPPED_SHARE = 2
+"""Of the others, one in so many has a record that begins later."""
 
 
 @contextmanager
@@ -36,16 +39,18 @@ def staged(incident: Incident, view: View) -> Iterator[Path]:
 
 def _cut(incident: Incident, view: View, scratch: Path) -> Path:
     material = incident.material
-    if view is View.FULL:
-        if material.is_file():
-            return Path(shutil.copy(material, scratch))
+    if view is View.FULL and material.is_dir():
         return Path(shutil.copytree(material, scratch / "files"))
     if not is_bundle(material):
         raise IncidentError(f"{material}: files that somebody brought have no {view} view", "Leave out --view.")
     with Bundle(material) as bundle:
+        if view is View.FULL:  # unpacked: all who look at it would unpack hundreds of files again
+            return Path(shutil.copytree(bundle.directory, scratch / "bundle"))
         if view is View.LOG_ONLY:
             return _logs(bundle, scratch / "files")
-        return _without_lost(bundle, lost_processes(bundle.manifest, incident.id), scratch / "bundle")
+        target = _without_lost(bundle, lost_processes(bundle.manifest, incident.id), scratch / "bundle")
+        _wrap_records(target, incident.id)
+        return target
 
 
 def printed(bundle: Bundle) -> dict[str, JournalEntry]:
@@ -73,11 +78,31 @@ def _is_log(entry: JournalEntry) -> bool:
 
 def lost_processes(manifest: Manifest, seed: str) -> dict[str, int | None]:
     """The pids whose stacks and records the partial view lacks, each with its rank if that is known."""
-    ranks = {pid: rank for entry in manifest.journal if entry.op == "agent" for pid, rank in [_asked(entry)]}
+    ranks = _ranks_of_agents(manifest)
     stacks = {entry.key.split()[0] for entry in manifest.journal if entry.op == "stack"}
     pids = sorted({*ranks, *stacks}, key=int)
     lost = random.Random(seed).sample(pids, -(-len(pids) // _LOST_SHARE))
     return {pid: ranks.get(pid) for pid in sorted(lost, key=int)}
+
+
+def wrapped_ranks(manifest: Manifest, seed: str) -> dict[int, float]:
+    """The ranks whose records lost their oldest entries in the partial view, with the share that is kept."""
+    recorded = {*_ranks_of_agents(manifest).values(), *(rank for e in manifest.journal for rank in [_of_dump(e)])}
+    ranks = sorted(rank for rank in recorded if rank is not None)
+    chosen = random.Random(f"{seed} wrapped").sample(ranks, -(-len(ranks) // _WRAPPED_SHARE))
+    return {rank: kept_share(f"{seed} {rank}") for rank in sorted(chosen)}
+
+
+def _ranks_of_agents(manifest: Manifest) -> dict[str, int | None]:
+    """By pid, the rank of each agent that was asked."""
+    return {pid: rank for entry in manifest.journal if entry.op == "agent" for pid, rank in [_asked(entry)]}
+
+
+def _of_dump(entry: JournalEntry) -> int | None:
+    """The rank whose records a file holds, if it is one that says so."""
+    if entry.op != "read" or not entry.path or entry.path.split("/")[2] != "flight_recorder":
+        return None
+    return facts_of_name(PurePosixPath(entry.key).name).rank
 
 
 def _asked(entry: JournalEntry) -> tuple[str, int]:
@@ -100,7 +125,15 @@ def _without_lost(bundle: Bundle, lost: dict[str, int | None], target: Path) -> 
 def _is_lost(entry: JournalEntry, lost: dict[str, int | None]) -> bool:
     if entry.op in _OF_ONE_PROCESS:
         return (_asked(entry)[0] if entry.op == "agent" else entry.key.split()[0]) in lost
-    if entry.op == "read" and entry.path and entry.path.split("/")[2] == "flight_recorder":
-        rank = facts_of_name(PurePosixPath(entry.key).name).rank
-        return rank is not None and rank in lost.values()
-    return False
+    rank = _of_dump(entry)
+    return rank is not None and rank in lost.values()
+
+
+def _wrap_records(directory: Path, seed: str) -> None:
+    with Bundle(directory) as bundle:
+        ranks = wrapped_ranks(bundle.manifest, seed)
+        for entry in bundle.manifest.journal:
+            rank = _asked(entry)[1] if entry.op == "agent" else _of_dump(entry)
+            if rank in ranks and entry.path:
+                cut = wrapped_answer if entry.op == "agent" else wrapped
+                (directory / entry.path).write_bytes(cut(bundle.read(entry.path), ranks[rank]))

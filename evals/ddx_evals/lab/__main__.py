@@ -1,14 +1,20 @@
-"""`python -m ddx_evals.lab`: list the scenarios, or run one and keep it alive to look at."""
+"""`python -m ddx_evals.lab`: list the scenarios, run one and keep it alive to look at, or judge many."""
 
+import contextlib
 import signal
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ddx_evals.lab.classes import scenarios_by_class, usual_ranks
 from ddx_evals.lab.outcome import TABLE_HEAD, ask, start_run, ways
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import ScenarioError, load_scenarios
+
+_SHOWN_CHARACTERS = 1000
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -43,6 +49,38 @@ def run(
             signal.pause() if seconds is None else time.sleep(seconds)
         except KeyboardInterrupt:
             print("ending the run")
+
+
+@app.command()
+def hang(name: Annotated[str, typer.Argument(metavar="[CLASS]", help="none: list them")] = "") -> None:
+    """Start a job with one kind of trouble, say what to type next, and keep it until Ctrl-C."""
+    classes = scenarios_by_class()
+    if name not in classes:
+        if name:
+            raise typer.BadParameter(f"no class {name!r}; `make hang` lists them")
+        for each, scenario in classes.items():
+            print(f"make hang CLASS={each:16} {scenario.title}")
+        return
+    scenario = classes[name]
+    with LabRun(scenario, usual_ranks(scenario)) as lab_run:
+        lab_run.start()
+        print(f"{scenario.title}\nstarting {lab_run.nproc} ranks in {lab_run.workdir} …", flush=True)
+        lab_run.wait_struck(timeout_s=240)
+        print(lab_run.launcher_log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_CHARACTERS:])
+        print(f"\nnow type, in another terminal:\n\n{_what_to_type(lab_run)}\n\nCtrl-C ends the job.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+def _what_to_type(lab_run: LabRun) -> str:
+    ddx = Path(sys.executable).with_name("ddx")
+    lines = []
+    for host, pid in lab_run.launcher_pids.items():
+        inside = f"nsenter --target {pid} --mount --uts --net " if host else ""
+        living = host not in lab_run.ended_hosts
+        target = pid if living else " ".join(map(str, lab_run.launcher_logs))
+        lines.append(f"    {inside if living else ''}{ddx} why {target}")
+    return "\n".join(dict.fromkeys(lines))
 
 
 @app.command()

@@ -5,18 +5,22 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
+from ddx_evals.lab.launching import Launch, NoTorch, launches
+from ddx_evals.lab.machine import Machine, machines, missing_for
 from ddx_evals.lab.processes import kill_all, processes_in, rank_processes
 from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth, resolve_truth
+from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import new_workdir, prepare
 
 # What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
@@ -56,11 +60,14 @@ class LabRun:
         self.step = scenario.step if step is None else step
         self._own_workdir = workdir is None
         self.workdir = new_workdir() if workdir is None else workdir.resolve()
+        self.machines: dict[str, Machine] = {}
+        """The hosts of the scenario by name, once they were made; empty if the job runs on this machine."""
         self._launcher_prefix = list(launcher_prefix)
         self._environment = dict(environment or {})
-        self._launcher: subprocess.Popen[bytes] | None = None
+        self._launchers: list[tuple[Launch, subprocess.Popen[bytes]]] = []
         self._ranks: dict[int, psutil.Process] = {}
         self._stdin_writer: int | None = None
+        self._hosts = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -71,54 +78,92 @@ class LabRun:
         self.stop()
 
     @property
+    def launches(self) -> list[Launch]:
+        """What is typed on each host, rank 0's first. Raises LabError where that cannot be."""
+        try:
+            return launches(self.scenario, self.nproc, self.step, self._launcher_prefix)
+        except (NoTorch, ValueError) as error:
+            raise LabError(f"scenario {self.scenario.id}: {error}") from error
+
+    @property
+    def launcher_logs(self) -> list[Path]:
+        """The regular files that take stdout and stderr of the launchers and of their ranks, rank 0's first."""
+        return [self.workdir / launch.log for launch in self.launches]
+
+    @property
     def launcher_log(self) -> Path:
-        """The regular file that takes stdout and stderr of the launcher and of all ranks."""
-        return self.workdir / "train.log"
+        """The first of these files."""
+        return self.launcher_logs[0]
+
+    @property
+    def launcher_pids(self) -> dict[str | None, int]:
+        """By host, the pid of its launcher, or of what stands in front of it; also of those that have ended."""
+        return {launch.host: launcher.pid for launch, launcher in self._launchers}
 
     @property
     def launcher_pid(self) -> int:
-        """The pid of the launcher, or of what stands in front of it. Raises LabError before start()."""
-        return self._started().pid
+        """That of rank 0's host. Raises LabError before start()."""
+        if not self._launchers:
+            raise LabError("the run was not started; call start() first")
+        return self._launchers[0][1].pid
+
+    @property
+    def ended_hosts(self) -> set[str | None]:
+        """The hosts whose launcher has ended."""
+        return {launch.host for launch, launcher in self._launchers if launcher.poll() is not None}
 
     @property
     def argv(self) -> list[str]:
-        """The launcher's command line. Raises LabError where torch is not installed."""
-        args = [self.scenario.fill(arg, self.nproc, self.step) for arg in self.scenario.args]
-        if self.scenario.launcher == "env":
-            launch = [sys.executable, "launch.py", str(self.nproc), "train.py"]
-        else:
-            torchrun = Path(sys.executable).with_name("torchrun")
-            if not torchrun.exists():
-                raise LabError(
-                    f"there is no torchrun beside {sys.executable}: lab jobs need torch; "
-                    "type: pip install 'debug-distributed[lab]'"
-                )
-            options = ["--standalone", f"--nproc-per-node={self.nproc}", *self.scenario.launcher_args]
-            launch = [str(torchrun), *options, "train.py"]
-        return [*self._launcher_prefix, *launch, *args]
+        """The first launcher's command line. Raises LabError where torch is not installed."""
+        return self.launches[0].argv
 
     def start(self) -> None:
         """Prepare the copy and launch it. Raises ScenarioError if scenario and job do not fit, LabError."""
+        self._check_modules()
         prepare(self.scenario, self.nproc, self.step, self.workdir)
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {"OMP_NUM_THREADS": "1", **self.scenario.environment, **self._environment}
+        if self.scenario.hosts:
+            self._make_hosts()
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         stdin = subprocess.DEVNULL
         if self.scenario.stdin == "open":
             stdin, self._stdin_writer = os.pipe()
         try:
-            with open(self.launcher_log, "wb") as log:
-                self._launcher = subprocess.Popen(
-                    self.argv,
-                    cwd=self.workdir,
-                    env=environment,
-                    stdin=stdin,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            for launch in self.launches:
+                environment = {**inherited, "OMP_NUM_THREADS": "1", **launch.environment, **self._environment}
+                self._launchers.append((launch, self._launch(launch, environment, stdin)))
         finally:
             if self._stdin_writer is not None:
                 os.close(stdin)
+
+    def _check_modules(self) -> None:
+        missing = [name for name in self.scenario.needs_modules if find_spec(name) is None]
+        if missing:
+            raise LabError(
+                f"scenario {self.scenario.id} needs the Python modules {', '.join(missing)}; "
+                "type: pip install 'debug-distributed[lab-frameworks]'"
+            )
+
+    def _make_hosts(self) -> None:
+        if reason := missing_for(self.scenario.hosts):
+            raise LabError(f"scenario {self.scenario.id}: {reason}")
+        try:
+            made = self._hosts.enter_context(machines(self.scenario.hosts, self.workdir))
+        except subprocess.CalledProcessError as error:
+            raise LabError(f"scenario {self.scenario.id}: {error}\n{error.stderr or ''}") from error
+        self.machines = {machine.name: machine for machine in made}
+
+    def _launch(self, launch: Launch, environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
+        argv = self.machines[launch.host].enter(launch.argv, cwd=self.workdir) if launch.host else launch.argv
+        with open(self.workdir / launch.log, "wb") as log:
+            return subprocess.Popen(
+                argv,
+                cwd=self.workdir,
+                env=environment,
+                stdin=stdin,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def wait_healthy(self, timeout_s: float = 120.0, steps: int = 3) -> None:
         """Wait until all ranks are there and `steps` steps were printed. Raises LabError."""
@@ -129,19 +174,27 @@ class LabRun:
     def wait_struck(self, timeout_s: float = 120.0) -> None:
         """Wait until the scenario has struck and settled; sends its signal, if any. Raises LabError."""
         deadline = time.monotonic() + timeout_s
-        if self.scenario.signal:
+        if self.scenario.signal or self.scenario.unplugged:
             self._wait(lambda: self.last_step() >= self.step, timeout_s, f"step {self.step}")
-            name = self.scenario.ranks[self.nproc][self.scenario.signal.rank]
-            os.kill(self.rank_pids()[name], signal.Signals[self.scenario.signal.name])
+            self._strike()
         settled = {
             "quiet": self._is_quiet,
             "exited": lambda: self._exit_code() is not None,
             "flowing": lambda: self.last_step() >= self.step + self.scenario.settles.steps,
             "printed": self._has_printed,
+            "waiting": self._is_waiting,
         }[self.scenario.settles.how]
         may_exit = self.scenario.settles.how == "exited"
         remaining_s = deadline - time.monotonic()
         self._wait(settled, remaining_s, f"the state {self.scenario.settles.how!r}", may_exit=may_exit)
+
+    def _strike(self) -> None:
+        if self.scenario.unplugged:
+            cut(self.machines[self.scenario.unplugged].namespace)
+        if sends := self.scenario.signal:
+            pids = self.rank_pids()
+            pid = pids[self.scenario.ranks[self.nproc][sends.rank]] if sends.rank else self.launcher_pid
+            os.kill(pid, signal.Signals[sends.name])
 
     def truth(self) -> Truth:
         """What is right to say about this run, its places resolved to lines of the copy that runs."""
@@ -149,10 +202,7 @@ class LabRun:
 
     def last_step(self) -> int:
         """The greatest step printed so far; -1 before the first."""
-        if not self.launcher_log.exists():
-            return -1
-        text = self.launcher_log.read_text(encoding="utf-8", errors="replace")
-        return max((int(match[1]) for match in _STEP.finditer(text)), default=-1)
+        return max((int(match[1]) for match in _STEP.finditer(self._printed())), default=-1)
 
     def rank_pids(self) -> dict[int, int]:
         """The pid of each rank seen so far, also of ranks that have ended since."""
@@ -163,11 +213,11 @@ class LabRun:
     def stop(self) -> None:
         """Kill everything that this run started and remove its temporary directory. Raises LabError."""
         known = list(self._ranks.values())
-        if self._launcher is not None and self._launcher.poll() is None:
-            known.append(psutil.Process(self._launcher.pid))
-        left = kill_all(self.workdir, known)
-        if self._launcher is not None:
-            self._launcher.wait()
+        running = [launcher for _, launcher in self._launchers if launcher.poll() is None]
+        left = kill_all(self.workdir, [*known, *(psutil.Process(launcher.pid) for launcher in running)])
+        for launcher in running:
+            launcher.wait()
+        self._hosts.close()
         if self._stdin_writer is not None:
             os.close(self._stdin_writer)
             self._stdin_writer = None
@@ -176,22 +226,27 @@ class LabRun:
         if self._own_workdir:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._launcher is None:
-            raise LabError("the run was not started; call start() first")
-        return self._launcher
-
     def _exit_code(self) -> int | None:
-        return self._started().poll()
+        """The first that is not 0, once all launchers have ended."""
+        codes = [launcher.poll() for _, launcher in self._launchers]
+        return None if None in codes else next((code for code in codes if code), 0)
+
+    def _printed(self) -> str:
+        logs = [log for log in self.launcher_logs if log.exists()]
+        return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+
+    def _silent_s(self) -> float:
+        return time.time() - max(log.stat().st_mtime for log in self.launcher_logs)
 
     def _is_quiet(self) -> bool:
-        silent_s = time.time() - self.launcher_log.stat().st_mtime
-        return self.last_step() >= self.step - 1 and silent_s >= self.scenario.settles.seconds
+        return self.last_step() >= self.step - 1 and self._silent_s() >= self.scenario.settles.seconds
+
+    def _is_waiting(self) -> bool:
+        begun = self.last_step() >= 0 or bool(self.ended_hosts)
+        return not begun and self._silent_s() >= self.scenario.settles.seconds
 
     def _has_printed(self) -> bool:
-        text = self.launcher_log.read_text(encoding="utf-8", errors="replace")
-        silent_s = time.time() - self.launcher_log.stat().st_mtime
-        return self.scenario.settles.text in text and silent_s >= self.scenario.settles.seconds
+        return self.scenario.settles.text in self._printed() and self._silent_s() >= self.scenario.settles.seconds
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float, what: str, *, may_exit: bool = False) -> None:
         deadline = time.monotonic() + timeout_s
@@ -204,6 +259,5 @@ class LabRun:
             time.sleep(_POLL_S)
 
     def _error(self, message: str) -> LabError:
-        log = self.launcher_log.read_text(encoding="utf-8", errors="replace")
-        tail = "\n".join(log.splitlines()[-30:])
+        tail = "\n".join(self._printed().splitlines()[-30:])
         return LabError(f"scenario {self.scenario.id} with {self.nproc} ranks: {message}\n{tail}")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ddx_evals.lab.place import Place
 from ddx_tools.resources import lab_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 
@@ -33,10 +34,10 @@ class Edit(_Record):
 
 
 class SendSignal(_Record):
-    """A signal that the runner sends to one rank once the strike step was printed."""
+    """A signal that the runner sends to one rank, or to a launcher, once the strike step was printed."""
 
-    name: Literal["SIGKILL", "SIGSTOP"]
-    rank: str = Field(description="a name out of `ranks`")
+    name: Literal["SIGKILL", "SIGSTOP", "SIGTERM"]
+    rank: str = Field(default="", description="a name out of `ranks`; none: the launcher of the first host")
 
 
 class Settles(_Record):
@@ -46,9 +47,10 @@ class Settles(_Record):
     exited: the launcher ended by itself.
     flowing: `steps` more steps than the strike step were printed.
     printed: `text` stands in the launcher's log since `seconds`.
+    waiting: no launcher ended, none printed anything for `seconds`, and there was no step: the job does not begin.
     """
 
-    how: Literal["quiet", "exited", "flowing", "printed"]
+    how: Literal["quiet", "exited", "flowing", "printed", "waiting"]
     seconds: float = 4.0
     steps: int = 10
     text: str = ""
@@ -69,6 +71,7 @@ class ExpectedTruth(_Record):
     culprits: dict[int, tuple[tuple[int, ...], ...]] = Field(
         default_factory=dict, description="by number of ranks: the accepted sets of culprits, best first"
     )
+    hosts: tuple[str, ...] = Field(default=(), description="names of the job's hosts that are to blame")
     places: tuple[ExpectedPlace, ...] = ()
     asks_about: tuple[str, ...] = Field(
         default=(), description="names of `ranks` whose ranks the next check has to name, where nobody is to blame"
@@ -99,16 +102,28 @@ class Scenario(_Record):
     ranks: dict[int, dict[str, int]] = Field(default_factory=dict)
     patch: tuple[Edit, ...] = ()
     signal: SendSignal | None = None
+    hosts: tuple[Place, ...] = Field(
+        default=(), description="the machines it runs on, with an equal share of the ranks; none: this one"
+    )
+    unplugged: str = Field(default="", description="the host whose cable is pulled at the strike step")
     settles: Settles
     truth: ExpectedTruth
 
     @model_validator(mode="after")
     def _truth_is_consistent(self) -> "Scenario":
         diagnosed = "diagnosed" in self.truth.verdicts
-        if diagnosed != bool(self.truth.causes) or diagnosed != bool(self.truth.culprits):
+        # Of a spoiled machine, and where the job does not begin, all ranks may be victims alike.
+        nobody = diagnosed and (bool(self.hosts) or self.settles.how == "waiting")
+        if diagnosed != bool(self.truth.causes) or diagnosed != (bool(self.truth.culprits) or nobody):
             raise ValueError("causes and culprits belong to exactly the scenarios that can be diagnosed")
-        if self.signal and any(self.signal.rank not in names for names in self.ranks.values()):
-            raise ValueError(f"signal names the rank {self.signal.rank!r}, which `ranks` does not give")
+        rank = self.signal.rank if self.signal else ""
+        if rank and any(rank not in names for names in self.ranks.values()):
+            raise ValueError(f"signal names the rank {rank!r}, which `ranks` does not give")
+        names = {host.name for host in self.hosts}
+        if unknown := {*self.truth.hosts, *([self.unplugged] if self.unplugged else [])} - names:
+            raise ValueError(f"`hosts` has no {', '.join(sorted(unknown))}")
+        if len(names) < len(self.hosts):
+            raise ValueError("two hosts have the same name")
         return self
 
     def fill(self, text: str, nproc: int, step: int) -> str:

@@ -30,6 +30,8 @@ class Truth:
     places: tuple[Place, ...]
     asks_about: frozenset[int] = frozenset()
     """Ranks that the next check has to name."""
+    hosts: tuple[str, ...] = ()
+    """Hosts of the job that are to blame."""
 
 
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> Truth:
@@ -55,4 +57,5 @@ def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> T
         culprits=tuple(frozenset(ranks) for ranks in expected.culprits.get(nproc, ())),
         places=tuple(places),
         asks_about=frozenset(scenario.ranks[nproc][name] for name in expected.asks_about),
+        hosts=expected.hosts,
     )

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import psutil
 
@@ -14,23 +14,27 @@ from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.hosts.local import LocalHost
 
 _PID = re.compile(r"\bpid=(\d+)")
+_PID_IN_KERNEL_LOG = re.compile(r"(?:[Pp]rocess |\b[Pp][Ii][Dd][=:] ?|\[\s*)(\d+)\b(?!\.)")
+_KERNEL_LOGS = ("dmesg", "journalctl")
 _NOT_PERMITTED = Reply(error="not_permitted", message="dmesg: read kernel buffer failed: Operation not permitted", rc=1)
 
 
 class JobHost(Host):
     """The local host without the processes, sockets and kernel messages of others.
 
-    The kernel log is answered as most users get it: not at all.
+    `pids` are processes of the job, living or not; what descends from them is of the job, too. With `kernel_log`, users
+    may read what the kernel says of these processes; most may not.
     """
 
-    def __init__(self, brought_as: str | None, launcher_pid: int) -> None:
+    def __init__(self, brought_as: str | None, pids: Iterable[int], *, kernel_log: bool = False) -> None:
         self._inner = LocalHost(brought_as)
         self.name = self._inner.name
-        self._launcher_pid = launcher_pid
-        self._pids: set[int] = set()
-        self._filters: dict[str, Callable[[bytes], bytes]] = {
-            "processes": self._own_processes,
-            json.dumps(["ss", "-tinp"]): self._own_sockets,
+        self._pids = set(pids)
+        self._kernel_log = kernel_log
+        self._of_programs: dict[str, Callable[[bytes], bytes]] = {
+            "ss": self._own_sockets,
+            "dmesg": self._own_kernel_messages,
+            "journalctl": self._own_kernel_messages,
         }
 
     def pause(self, seconds: float) -> None:
@@ -39,16 +43,17 @@ class JobHost(Host):
 
     def answer(self, call: Call) -> Reply:
         """The local answer, cut to the job."""
-        if call.op == "run" and json.loads(call.key)[0] == "dmesg":
+        program = str(json.loads(call.key)[0]) if call.op == "run" else ""
+        if program in _KERNEL_LOGS and not self._kernel_log:
             return _NOT_PERMITTED
         reply = self._inner.answer(call)
-        cut = self._filters.get(call.key if call.op == "run" else call.op)
+        cut = self._own_processes if call.op == "processes" else self._of_programs.get(program)
         return dataclasses.replace(reply, data=cut(reply.data)) if cut and reply.error is None else reply
 
     def _own(self) -> set[int]:
-        with contextlib.suppress(psutil.Error):
-            launcher = psutil.Process(self._launcher_pid)
-            self._pids |= {launcher.pid, *(child.pid for child in launcher.children(recursive=True))}
+        for pid in tuple(self._pids):
+            with contextlib.suppress(psutil.Error):
+                self._pids |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
         return self._pids
 
     def _own_processes(self, data: bytes) -> bytes:
@@ -67,3 +72,10 @@ class JobHost(Host):
             if keep:
                 kept.append(line)
         return ("\n".join(kept) + "\n").encode()
+
+    def _own_kernel_messages(self, data: bytes) -> bytes:
+        own = self._own()
+        lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+        return "".join(
+            line for line in lines if any(int(pid) in own for pid in _PID_IN_KERNEL_LOG.findall(line))
+        ).encode()

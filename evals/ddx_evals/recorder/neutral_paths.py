@@ -13,6 +13,8 @@ from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _NEUTRAL = "/opt/train/project/environment/python/install"
+_SITES = [("https://" + "pypi.org", "https://site.org")]
+"""Links that frameworks print: nothing in this repository leads to a registry of packages."""
 
 
 def own_paths() -> list[str]:
@@ -24,7 +26,7 @@ def own_paths() -> list[str]:
 
 def make_neutral(directory: Path, paths: Iterable[str]) -> None:
     """Replace `paths` in the files below a directory and in their names."""
-    pairs = [pair for path in paths for pair in _pairs(path)]
+    pairs = [*_SITES, *(pair for path in paths for pair in _pairs(path))]
     for file in sorted(directory.rglob("*")):
         if not file.is_file():
             continue
@@ -49,4 +51,6 @@ def _pairs(path: str) -> list[tuple[str, str]]:
     """The path, and the words that names of answers make of it."""
     other = neutral(path)
     slugs = [_UNSAFE.sub("_", each).strip("_") for each in (path, other)]
-    return [(path, other), (slugs[0], slugs[1])] if len(slugs[0]) == len(slugs[1]) else [(path, other)]
+    # One word, such as the `root` of /root, stands for much else.
+    is_path = "_" in slugs[0] and len(slugs[0]) == len(slugs[1])
+    return [(path, other), (slugs[0], slugs[1])] if is_path else [(path, other)]

@@ -20,16 +20,17 @@ from ddx_evals.incidents.truth import Hardness
 from ddx_evals.incidents.validation import problems
 from ddx_evals.incidents.views import lost_processes
 from ddx_evals.lab import LabRun, Scenario
+from ddx_evals.lab.launching import ranks_of
 from ddx_evals.lab.truth import Truth as LabTruth
-from ddx_evals.recorder.job_host import JobHost
+from ddx_evals.recorder.hosts import capture_run
 from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
 from ddx_evals.recorder.questions import Question, question
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import GREP, easy_cases
-from ddx_tools.bundle import MANIFEST, Manifest, pack
-from ddx_tools.investigate import investigate
+from ddx_tools.bundle import Manifest, pack
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
+from ddx_tools.probe import UNKNOWN_HOST
 
 _VERSIONS_OF = {"torch": "torch", "ddx": "debug-distributed"}
 _STRIKES_WITHIN_S = 300.0
@@ -57,11 +58,10 @@ def record(
         truth = run.truth()
         with tempfile.TemporaryDirectory(prefix="ddx-record-") as scratch:
             directory = Path(scratch) / "bundle"
-            investigate(_target(run), directory, machine=lambda name: JobHost(name, run.launcher_pid))
+            manifest = capture_run(run, directory)
             make_neutral(directory, own_paths())
             target.mkdir(parents=True)
             pack(directory, target / BUNDLE)
-            manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     told = _truth(scenario, nproc, incident_id, asked, truth, manifest, out)
     if _grep_solves(Incident(target, told)):
         told = told.model_copy(update={"hardness": Hardness(tag="easy", measured_by="grep")})
@@ -72,12 +72,6 @@ def record(
         listed = "\n".join(wrong)
         raise IncidentError(f"{target} may not be used:\n{listed}", "Look at it, remove it, record it again.")
     return incident
-
-
-def _target(run: LabRun) -> list[str]:
-    if run.scenario.settles.how == "exited":
-        return [str(max(run.workdir.glob("ddx-runs/*"))), str(run.launcher_log)]
-    return [str(run.launcher_pid)]
 
 
 def _grep_solves(incident: Incident) -> bool:
@@ -97,7 +91,8 @@ def _truth(
     causes = truth.causes or (Verdict(truth.verdicts[0]).value,)
     page = load_playbooks().causes.get(causes[0])
     ranks = truth.culprits
-    right = RightAnswer(verdict=Verdict(truth.verdicts[0]))
+    verdict = Verdict(truth.verdicts[0])
+    right = RightAnswer(verdict=verdict, check=asked.deciding_words if verdict is Verdict.UNDECIDED else "")
     views = {View.FULL: right}
     if asked.log_only:
         views[View.LOG_ONLY] = asked.log_only
@@ -114,9 +109,10 @@ def _truth(
         culprits=Culprits(
             ranks=tuple(sorted(ranks[0])) if ranks else (),
             or_ranks=tuple(tuple(sorted(each)) for each in ranks[1:]),
+            hosts=truth.hosts,
             locations=_places(truth),
         ),
-        layout=Layout(hosts={host: tuple(range(nproc)) for host in manifest.hosts[:1]}),
+        layout=Layout(hosts=_ranks_by_host(scenario, nproc, manifest)),
         innocent=asked.innocent,
         evidence=asked.evidence,
         views=views,
@@ -133,6 +129,14 @@ def _truth(
         ),
         canary=CANARY,
     )
+
+
+def _ranks_by_host(scenario: Scenario, nproc: int, manifest: Manifest) -> dict[str, tuple[int, ...]]:
+    if scenario.hosts:
+        return ranks_of(scenario.hosts, nproc)
+    # What is left of a job that ended is of no host that one knows.
+    known = [host for host in manifest.hosts if host != UNKNOWN_HOST]
+    return {host: tuple(range(nproc)) for host in known[:1]}
 
 
 def _places(truth: LabTruth) -> tuple[Place, ...]:

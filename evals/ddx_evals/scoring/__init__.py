@@ -2,6 +2,24 @@
 
 from ddx_evals.scoring.case_score import CaseScore, score
 from ddx_evals.scoring.grounding import Grounding, Replayed
-from ddx_evals.scoring.transcript import Efficiency, ToolCall, Transcript, efficiency
+from ddx_evals.scoring.transcript import (
+    TRANSCRIPT,
+    Efficiency,
+    ToolCall,
+    Transcript,
+    efficiency,
+    quotable_texts,
+)
 
-__all__ = ["CaseScore", "Efficiency", "Grounding", "Replayed", "ToolCall", "Transcript", "efficiency", "score"]
+__all__ = [
+    "TRANSCRIPT",
+    "CaseScore",
+    "Efficiency",
+    "Grounding",
+    "Replayed",
+    "ToolCall",
+    "Transcript",
+    "efficiency",
+    "quotable_texts",
+    "score",
+]

@@ -1,0 +1,117 @@
+"""`ddx evals agent` and `live`: agents that are commands, on recorded incidents and on jobs that run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddx_server.output import JSON_OPTION, progress_line
+from ddx_tools.errors import UsageError
+
+COMMAND_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+COMMAND = Annotated[
+    list[str],
+    typer.Argument(help="The agent: {task}, {task_file} and {mcp_config} stand for its task and the server's address."),
+]
+SYSTEM = Annotated[str, typer.Option(help="What to call the agent.")]
+SEE = Annotated[
+    list[Path] | None, typer.Option(help="Programs and files of the agent's own, which it may read; several times.")
+]
+ENV = Annotated[list[str] | None, typer.Option("--env", help="Variables that it gets, by name; several times.")]
+LIMIT_S = Annotated[float, typer.Option("--limit-s", min=1, help="Seconds that it has for each try.")]
+UNSEALED = Annotated[
+    bool, typer.Option("--unsealed", help="Let it see this machine, the truth included: it is not ranked then.")
+]
+OUT = Annotated[Path | None, typer.Option("--out", "-o", help="Also keep the results, for report and compare.")]
+MARKDOWN = Annotated[Path | None, typer.Option("--markdown", help="Also write the table as Markdown, to this file.")]
+
+
+def agent(
+    command: COMMAND,
+    on: Annotated[
+        list[str] | None, typer.Option(help="A split (dev), an incident (dev/0f3a) or a directory; several times.")
+    ] = None,
+    system: SYSTEM = "agent",
+    arm: Annotated[
+        str, typer.Option(help="What it is given: none, shell, probes, all or server; with +skill, the skill as well.")
+    ] = "all",
+    views: Annotated[list[str] | None, typer.Option("--view", help="full, log-only or partial; several times.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Tries of each.")] = 1,
+    see: SEE = None,
+    env: ENV = None,
+    limit_s: LIMIT_S = 1800.0,
+    unsealed: UNSEALED = False,
+    answers: Annotated[Path, typer.Option(help="Directory that keeps what each try left.")] = Path("answers"),
+    out: OUT = None,
+    markdown: MARKDOWN = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Run an agent that is a command on each incident, sealed from the truth, and score what it hands in.
+
+    `ddx evals agent --on dev --system mine -- my-agent --mcp-config {mcp_config} {task}`
+    """
+    from ddx_evals.agents.arm import arm_named
+    from ddx_evals.agents.command import CommandAgent
+    from ddx_evals.agents.running import run_agent
+    from ddx_evals.incidents import named_incidents
+    from ddx_evals.results import Run, this_checkout
+    from ddx_evals.telling import chosen_views, tell
+
+    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), sealed=not unsealed)
+    incidents = named_incidents(on or ["dev"])
+    with progress_line(quiet=as_json) as progress:
+        results = run_agent(runner, incidents, chosen_views(views), answers, system, epochs=epochs, progress=progress)
+    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+
+
+def _variables(names: list[str] | None) -> dict[str, str]:
+    if missing := [name for name in names or () if name not in os.environ]:
+        raise UsageError(f"--env {missing[0]}: there is no such variable", "Set it, or leave it out.")
+    return {name: os.environ[name] for name in names or ()}
+
+
+def live(
+    command: COMMAND,
+    scenarios: Annotated[list[str], typer.Option("--scenario", help="As `ddx lab list` shows it; several times.")],
+    system: SYSTEM = "agent",
+    arm: Annotated[str, typer.Option(help="server or probes or none; +skill; with --unsealed, all.")] = "server",
+    nproc: Annotated[int, typer.Option(help="Number of ranks: 4 or 8.")] = 4,
+    see: SEE = None,
+    env: ENV = None,
+    limit_s: LIMIT_S = 900.0,
+    unsealed: UNSEALED = False,
+    answers: Annotated[Path, typer.Option(help="Directory that keeps what each try left.")] = Path("answers"),
+    out: OUT = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Start real jobs that go wrong, and let an agent probe them while they run: what counts is also how soon.
+
+    `ddx evals live --scenario fewer-batches -- my-agent --mcp-config {mcp_config} {task}`
+    """
+    from ddx_evals.agents.arm import arm_named
+    from ddx_evals.agents.command import CommandAgent
+    from ddx_evals.agents.live import LIVE, attempt_live, check_live
+    from ddx_evals.answer_files import next_try
+    from ddx_evals.lab import LabError, load_scenarios
+    from ddx_evals.results import Run, this_checkout
+    from ddx_evals.telling import tell
+
+    known = load_scenarios()
+    if unknown := set(scenarios) - set(known):
+        raise UsageError(f"there is no scenario {min(unknown)!r}", "List them: ddx lab list")
+    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), sealed=not unsealed)
+    chosen = [known[name] for name in scenarios]
+    check_live(runner, chosen)
+    results = []
+    with progress_line(quiet=as_json) as progress:
+        for scenario in chosen:
+            progress(scenario.id)
+            reports = next_try(answers / LIVE / scenario.id / "full")
+            try:
+                results.append(attempt_live(runner, scenario, nproc, reports, system))
+            except LabError as error:
+                raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
+    tell(Run(manifest=this_checkout(), results=results), out, None, as_json=as_json)

@@ -1,0 +1,112 @@
+"""Runs an agent that is a command, once at one view of an incident, and keeps what it handed in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ddx_evals.agents.arm import Arm, Tools
+from ddx_evals.agents.prompt import told
+from ddx_evals.agents.serving import serving
+from ddx_evals.agents.workplace import MCP_CONFIG, TASK, Connection, furnish, written_answer
+from ddx_evals.answer_files import TRY, TryRecord
+from ddx_evals.baselines import Case
+from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
+from ddx_tools.errors import UsageError
+from ddx_tools.resources import incidents_dir, lab_dir
+
+OUTPUT = "output.txt"
+
+
+@dataclass(frozen=True)
+class CommandAgent:
+    """An agent that works as a command.
+
+    In its arguments `{task}` stands for the whole task, `{task_file}` and `{mcp_config}` for files in its working
+    directory. Where none names the task, it is given on standard input.
+    """
+
+    command: Sequence[str]
+    arm: Arm
+    limit_s: float
+    see: Sequence[Path] = ()
+    """Directories and programs of its own."""
+    environment: Mapping[str, str] | None = None
+    sealed: bool = True
+
+    def check(self, incidents: Sequence[Path]) -> None:
+        """Raises UsageError where it would see what it must not, or cannot be sealed."""
+        hidden = [incidents_dir().resolve(), lab_dir().resolve(), *(path.resolve() for path in incidents)]
+        for path in map(Path.resolve, self.see):
+            if not path.exists():
+                raise UsageError(f"--see {path}: there is nothing", "Name the programs and files of the agent.")
+            if self.sealed and any(truth.is_relative_to(path) or path.is_relative_to(truth) for truth in hidden):
+                raise UsageError(
+                    f"--see {path} would show the truth", "Name less, or add --unsealed: such runs are not ranked."
+                )
+        if self.sealed and (reason := sealing_fails()):
+            raise UsageError(reason, "Add --unsealed to run it all the same: such runs are not ranked.")
+
+
+def attempt(agent: CommandAgent, case: Case, reports: Path) -> None:
+    """One try at a case. What is handed in, the calls, the output and `try.json` are in `reports` afterwards."""
+    has_files = agent.arm.tools is not Tools.NONE
+    task = told(case.truth.prompt, agent.arm, {} if has_files else case.logs)
+    with (
+        handed_in(reports) as collected,
+        serving(collected, agent.arm.tools, case.material.parent, case.material) as connection,
+    ):
+        work(agent, task, case.material, connection, collected)
+
+
+@contextmanager
+def handed_in(reports: Path) -> Iterator[Path]:
+    """A directory whose name tells nothing, as the server says where it saves; in the end all goes to `reports`."""
+    with tempfile.TemporaryDirectory(prefix="reports-") as scratch:
+        try:
+            yield Path(scratch)
+        finally:
+            shutil.copytree(scratch, reports, dirs_exist_ok=True)
+
+
+def work(agent: CommandAgent, task: str, material: Path | None, connection: Connection, reports: Path) -> None:
+    """Let an agent work at a task, at most for its time."""
+    with tempfile.TemporaryDirectory(prefix="work-") as scratch, (reports / OUTPUT).open("wb") as output:
+        seen = {str(path.absolute()): path for path in agent.see}
+        place = furnish(Path(scratch).resolve(), agent.arm, task, material, connection, seen)
+        began_s = time.monotonic()
+        ended = _run_to_its_end(agent, place, task, output)
+        took_s = round(time.monotonic() - began_s, 1)
+        if (answer := written_answer(place.directory)) and not any(reports.rglob("diagnosis-*.json")):
+            (reports / "diagnosis-1.json").write_bytes(answer)
+    record = TryRecord(arm=str(agent.arm), sealed=agent.sealed, ended=ended, seconds=took_s)
+    (reports / TRY).write_text(record.model_dump_json(indent=1), encoding="utf-8")
+
+
+def _run_to_its_end(agent: CommandAgent, place: Place, task: str, output: IO[bytes]) -> str:
+    """How it ended, in words."""
+    command = [_filled(argument, task) for argument in agent.command]
+    run = run_in if agent.sealed else run_beside
+    names_task = any(name in argument for argument in agent.command for name in ("{task}", "{task_file}"))
+    with (place.directory / TASK).open("rb") as task_file:
+        stdin = subprocess.DEVNULL if names_task else task_file.fileno()
+        try:
+            with run(place, command, agent.environment, stdin=stdin, output=output.fileno()) as process:
+                try:
+                    return f"exit {process.wait(agent.limit_s)}"
+                except subprocess.TimeoutExpired:
+                    return f"stopped after {agent.limit_s:g} s"
+        except OSError as error:
+            return f"did not start: {error.strerror or error}"
+
+
+def _filled(argument: str, task: str) -> str:
+    """One argument with what it names; the task last, as it may hold braces itself."""
+    return argument.replace("{mcp_config}", MCP_CONFIG).replace("{task_file}", TASK).replace("{task}", task)

@@ -1,0 +1,121 @@
+"""The live track: a real job of the lab goes wrong, an agent probes it while it runs, and the clock counts."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddx_evals.agents.command import CommandAgent, handed_in, work
+from ddx_evals.agents.prompt import told
+from ddx_evals.agents.serving import serving
+from ddx_evals.answer_files import read_diagnosis, record_of, reports_in, transcript_of
+from ddx_evals.incidents import Culprits, Place, RightAnswer, Truth, View
+from ddx_evals.lab import LabRun, Scenario
+from ddx_evals.recorder.questions import Question, question
+from ddx_evals.results import CaseResult
+from ddx_evals.scoring import Replayed, efficiency, quotable_texts, score
+from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.investigate import investigate
+from ddx_tools.model import Diagnosis, Verdict
+
+LIVE = "live"
+"""What stands for the split in results."""
+_STRIKES_WITHIN_S = 300.0
+
+
+def check_live(agent: CommandAgent, scenarios: Sequence[Scenario]) -> None:
+    """Raises UsageError where an agent cannot work at live jobs, or a scenario cannot be asked about."""
+    agent.check([])
+    if agent.arm.tools.has_material and agent.sealed:
+        raise UsageError(
+            f"a sealed shell does not see the job, so the arm {agent.arm} has nothing to look at",
+            "Take --arm server, or --unsealed: such runs are not ranked.",
+        )
+    for scenario in scenarios:
+        question(scenario.id)
+        if scenario.settles.how == "exited":
+            raise UsageError(f"the job of {scenario.id} is gone when it went wrong", "Take one that hangs or is slow.")
+
+
+def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: Path, system: str) -> CaseResult:
+    """One run of a scenario and one try at it. Raises LabError if the job does not get there."""
+    asked = question(scenario.id)
+    with LabRun(scenario, nproc, launcher_prefix=[str(Path(sys.executable).with_name("ddx")), "run", "--"]) as run:
+        run.start()
+        run.wait_struck(timeout_s=_STRIKES_WITHIN_S)
+        task = told(asked.prompt, agent.arm, {}, live_pid=run.launcher_pid)
+        with handed_in(reports) as collected, serving(collected, agent.arm.tools, run.workdir, None) as connection:
+            began_s = time.time()
+            work(agent, task, None, connection, collected)
+        truth = _truth(run, asked)
+        replayed = _replayed(run, asked.prompt, reports)
+    return _result(truth, scenario, reports, system, began_s, replayed)
+
+
+def _truth(run: LabRun, asked: Question) -> Truth:
+    seen = run.truth()
+    verdict = Verdict(seen.verdicts[0])
+    causes = seen.causes or (verdict.value,)
+    ranks = [tuple(sorted(each)) for each in seen.culprits]
+    return Truth(
+        prompt=asked.prompt,
+        cause=causes[0],
+        accept=causes[1:],
+        culprits=Culprits(
+            ranks=ranks[0] if ranks else (),
+            or_ranks=tuple(ranks[1:]),
+            locations=tuple(Place(file=place.file, line=place.line) for place in seen.places),
+        ),
+        innocent=asked.innocent,
+        evidence=asked.evidence,
+        views={View.FULL: RightAnswer(verdict=verdict, check=asked.deciding_words)},
+        deciding_fact=asked.deciding_fact,
+        deciding_words=asked.deciding_words,
+        minimal_probes=asked.minimal_probes,
+    )
+
+
+def _replayed(run: LabRun, prompt: str, reports: Path) -> Replayed:
+    """What an answer may quote: what the tools said to it, and what the job shows when it has answered."""
+    with tempfile.TemporaryDirectory(prefix="job-") as scratch:
+        bundle = Path(scratch, "bundle")
+        found = investigate([str(run.launcher_pid)], bundle)
+        return Replayed.of(bundle, found, [prompt, *quotable_texts(transcript_of(reports))])
+
+
+def _result(
+    truth: Truth, scenario: Scenario, reports: Path, system: str, began_s: float, replayed: Replayed
+) -> CaseResult:
+    record = record_of(reports)
+    result = CaseResult(
+        system=system,
+        split=LIVE,
+        incident=scenario.id,
+        view=View.FULL,
+        arm=record.arm if record else "",
+        unsealed=record is None or not record.sealed,
+        truth=truth.cause,
+    )
+    try:
+        answers = [(file, read_diagnosis(file)) for file in reports_in(reports)]
+    except UnreadableInput as error:
+        return result.model_copy(update={"error": error.message})
+    if not answers:
+        return result.model_copy(update={"error": "no diagnosis was reported"})
+    scores = [score(truth, View.FULL, diagnosis, replayed) for _, diagnosis in answers]
+    right_since = len(scores)
+    while right_since and scores[right_since - 1].passed:
+        right_since -= 1
+    right = answers[right_since:]
+    last: Diagnosis = answers[-1][1]
+    return result.model_copy(
+        update={
+            "named": [f"{cause.id} {cause.probability:.2f}" for cause in last.causes[:4]],
+            "score": scores[-1],
+            "efficiency": efficiency(transcript_of(reports), truth.minimal_probes),
+            "right_after_s": round(right[0][0].stat().st_mtime - began_s, 1) if right else None,
+        }
+    )

@@ -1,0 +1,60 @@
+"""Runs a command agent over incidents, and scores every try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from ddx_evals.agents.command import CommandAgent, attempt
+from ddx_evals.answer_files import new_try
+from ddx_evals.baselines import Case
+from ddx_evals.external import score_try
+from ddx_evals.incidents import Incident, View, staged
+from ddx_evals.results import CaseResult
+from ddx_evals.suite import failed
+from ddx_tools.errors import DdxError, UsageError
+
+Progress = Callable[[str], None]
+
+
+def run_agent(
+    agent: CommandAgent,
+    incidents: Sequence[Incident],
+    views: Collection[View],
+    answers: Path,
+    system: str,
+    *,
+    epochs: int = 1,
+    progress: Progress = lambda _: None,
+) -> list[CaseResult]:
+    """Every view of every incident, `epochs` times; what was handed in stays in `answers`.
+
+    A try that fails costs that try alone. Raises UsageError where the agent cannot be run as it should.
+    """
+    agent.check([incident.directory for incident in incidents])
+    asked = [
+        (incident, view, epoch)
+        for incident in incidents
+        for view in incident.views
+        if view in views
+        for epoch in range(1, epochs + 1)
+    ]
+    if not asked:
+        raise UsageError("none of these incidents has such a view", f"Views: {', '.join(View)}")
+    results = []
+    for number, (incident, view, epoch) in enumerate(asked, 1):
+        progress(f"{number}/{len(asked)} {incident.split}/{incident.id} {view}")
+        with staged(incident, view) as material:
+            results.append(
+                _tried(agent, Case(incident, view, material), new_try(answers, incident, view), system, epoch)
+            )
+    return results
+
+
+def _tried(agent: CommandAgent, case: Case, reports: Path, system: str, epoch: int) -> CaseResult:
+    try:
+        attempt(agent, case, reports)
+        return score_try(case, system, reports, epoch)
+    except (DdxError, OSError) as error:
+        how = {"arm": str(agent.arm), "unsealed": not agent.sealed}
+        return failed(case, system, f"{type(error).__name__}: {error}"[:500], epoch).model_copy(update=how)

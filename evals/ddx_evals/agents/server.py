@@ -1,0 +1,116 @@
+"""The MCP server of one arm, as a process: the ordinary server or a part of it, which keeps what it was asked.
+
+python -m ddx_evals.agents.server --reports DIRECTORY [--recorded BUNDLE] [--tools ARM] [--http --token-file FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddx_evals.agents.arm import Tools
+from ddx_evals.scoring.transcript import TRANSCRIPT, ToolCall, Transcript
+from ddx_tools.errors import DdxError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+
+    from ddx_server.serve.config import ServeConfig
+
+_BARE = "Hand in the diagnosis with report_diagnosis: that ends the investigation."
+
+
+def build(config: ServeConfig, tools: Tools, transcript: Path | None = None) -> MCPServer:
+    """The server that an arm gets. Without playbooks there is no `diagnose`, no page, no skill and no prompt either."""
+    from ddx_server.serve.app import build_server
+
+    server = build_server(config) if tools.has_playbooks else _without_playbooks(config, tools)
+    if transcript is not None:
+        server.middleware.append(_Recorder(transcript))
+    return server
+
+
+def _without_playbooks(config: ServeConfig, tools: Tools) -> MCPServer:
+    from mcp.server.mcpserver import MCPServer
+
+    from ddx_server.serve.app import SERVER_NAME
+    from ddx_server.serve.investigations import Investigations
+    from ddx_server.serve.probe_tools import probe_tool
+    from ddx_server.serve.query_tool import query_tool
+    from ddx_server.serve.report_tool import report_tool
+    from ddx_server.serve.workspace import Workspace
+    from ddx_tools.probes import PROBES
+
+    workspace = Workspace(config)
+    offered = [report_tool(workspace)]
+    if tools is Tools.PROBES:
+        offered += [probe_tool(probe, workspace) for probe in PROBES]
+        offered.append(query_tool(workspace, Investigations(workspace)))
+    return MCPServer(SERVER_NAME, instructions=_BARE, tools=offered, log_level="WARNING")
+
+
+class _Recorder:
+    """Sees every call of a tool and its result on the way through the server, and keeps both."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._calls: list[ToolCall] = []
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method == "tools/call" and isinstance(ctx.params, Mapping):
+            arguments = ctx.params.get("arguments")
+            self._calls.append(
+                ToolCall(
+                    tool=str(ctx.params.get("name")),
+                    arguments=arguments if isinstance(arguments, dict) else {},
+                    output=_read_by_client(result),
+                )
+            )
+            self._file.write_text(Transcript(calls=self._calls).model_dump_json(indent=1), encoding="utf-8")
+        return result
+
+
+def _read_by_client(result: object) -> str:
+    """The text of a result; what is structured stands there as well, as JSON."""
+    content = result.get("content", []) if isinstance(result, Mapping) else getattr(result, "content", [])
+    parts = [part if isinstance(part, Mapping) else part.model_dump() for part in content]
+    return "\n".join(str(part["text"]) for part in parts if "text" in part)
+
+
+def main() -> None:
+    """Serve until the client goes away (standard input and output) or a signal comes (HTTP)."""
+    from ddx_server.serve.config import ServeConfig
+    from ddx_server.serve.http_transport import HttpOptions, serve_http
+    from ddx_server.serve.stdio_transport import serve_stdio
+
+    parser = argparse.ArgumentParser(prog="python -m ddx_evals.agents.server")
+    parser.add_argument("--reports", type=Path, required=True)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--recorded", type=Path)
+    parser.add_argument("--tools", type=Tools, default=Tools.SERVER)
+    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--token-file", type=Path)
+    options = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        config = ServeConfig.at([options.root], incidents=options.reports, recorded=options.recorded)
+        server = build(config, options.tools, options.reports / TRANSCRIPT)
+        if options.http:
+            serve_http(server, HttpOptions("127.0.0.1", 0, options.token_file), say)
+        else:
+            serve_stdio(server, say)
+    except DdxError as error:
+        sys.exit(json.dumps({"error": error.message, "help": error.help}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Flight records as a buffer leaves them that was too small: the oldest entries are gone."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from ddx_evals.simulator.torch_pickle import Frame, encode
+from ddx_tools.errors import HostError, UnreadableInput
+from ddx_tools.formats.fr_pickle import load
+from ddx_tools.rank_agent_client import record_parts
+
+_LEAST_KEPT = 8
+_KEPT_SHARE = (0.2, 0.6)
+
+
+def kept_share(seed: str) -> float:
+    """How much of its entries the buffer of one rank holds; the same for the same seed."""
+    return random.Random(seed).uniform(*_KEPT_SHARE)
+
+
+def wrapped_answer(answer: bytes, share: float) -> bytes:
+    """What a rank agent answers (a JSON header, then its records) with the last `share` of each record.
+
+    What holds no records is returned as it is.
+    """
+    head, _, payload = answer.partition(b"\n")
+    try:
+        header = json.loads(head)
+        if not isinstance(header, dict) or not isinstance(header.get("parts"), list):
+            return answer
+        parts = {name: wrapped(data, share) for name, data in record_parts(header, payload).items()}
+    except (ValueError, HostError):
+        return answer
+    if len(parts) != len(header["parts"]):
+        return answer
+    for entry, data in zip(header["parts"], parts.values(), strict=True):
+        entry["bytes"] = len(data)
+    return json.dumps(header).encode() + b"\n" + b"".join(parts.values())
+
+
+def wrapped(record: bytes, share: float) -> bytes:
+    """The last `share` of a pickled record, 8 entries at least, in the bytes that torch writes.
+
+    What is no pickled record is returned as it is.
+    """
+    try:
+        dump = load(record)
+    except UnreadableInput:
+        return record
+    entries = dump.get("entries") if isinstance(dump, dict) else None
+    if not isinstance(entries, list):
+        return record
+    kept = entries[-max(_LEAST_KEPT, round(share * len(entries))) :]
+    return encode({**dump, "entries": _with_shared_frames(kept)})
+
+
+def _with_shared_frames(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries with frames that torch's pickler takes for one where they were one."""
+    frames: dict[int, Frame] = {}
+    stacks: dict[int, list[Frame]] = {}
+    for entry in entries:
+        if "frames" in entry:
+            stack = entry["frames"]
+            stacks.setdefault(id(stack), [frames.setdefault(id(frame), Frame(frame)) for frame in stack])
+    return [{**entry, "frames": stacks[id(entry["frames"])]} if "frames" in entry else entry for entry in entries]

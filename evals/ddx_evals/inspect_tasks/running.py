@@ -1,0 +1,63 @@
+"""Runs a model over the incidents with Inspect, in one or several arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_evals.agents.arm import Arm
+from ddx_evals.incidents import Incident, View
+from ddx_evals.results import CaseResult
+from ddx_tools.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """What is to be run."""
+
+    model: str
+    incidents: Sequence[Incident]
+    views: Sequence[View]
+    arms: Sequence[Arm]
+    epochs: int
+    logs: Path
+    """Where Inspect keeps its logs: `inspect view --log-dir` shows them."""
+
+
+def run_model(wanted: ModelRun, *, quiet: bool) -> list[CaseResult]:
+    """The results of a model, arm by arm. Raises UsageError without Inspect, or if it cannot use the model."""
+    try:
+        from inspect_ai import eval as evaluate
+        from inspect_ai.model import get_model
+    except ImportError as error:
+        raise UsageError("models are run by Inspect", "pip install 'debug-distributed[evals]'") from error
+    from ddx_evals.inspect_tasks.logs import results_of
+    from ddx_evals.inspect_tasks.task import incidents
+
+    try:
+        model = get_model(wanted.model)
+    except Exception as error:  # whatever a provider raises where it lacks a package, a key or the model
+        raise UsageError(
+            f"Inspect cannot use {wanted.model}: {error}", "Name it as in `inspect eval --model`."
+        ) from error
+    tasks = [
+        incidents(
+            [str(incident.directory) for incident in wanted.incidents],
+            [str(view) for view in wanted.views],
+            str(arm),
+            epochs=wanted.epochs,
+        )
+        for arm in wanted.arms
+    ]
+    logs = evaluate(
+        tasks,
+        model=model,
+        log_dir=str(wanted.logs),
+        display="none" if quiet else "plain",
+        fail_on_error=False,
+        max_tasks=1,
+    )
+    if broken := next((log for log in logs if not log.samples), None):
+        raise UsageError(f"Inspect ran nothing: {broken.error.message if broken.error else broken.status}")
+    return [result for log in logs for result in results_of(log)]

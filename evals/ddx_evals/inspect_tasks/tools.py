@@ -1,0 +1,62 @@
+"""Tools of a model beside those of the server: a shell in a sealed place, and the files of the skill."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+
+from anyio import to_thread
+from inspect_ai.tool import Tool, ToolError, tool
+
+from ddx_evals.agents.prompt import skill_file
+from ddx_evals.sealed import Place, run_in
+
+_LIMIT_S = 120.0
+_MOST_BYTES = 16 << 10
+
+
+@tool
+def shell(place: Place) -> Tool:
+    """A shell that sees what the place holds, and keeps the files it writes from one call to the next."""
+
+    async def execute(command: str) -> str:
+        """Run a command with sh. The working directory holds `material/`; at most 16 KiB of output are shown.
+
+        Args:
+            command: The command line.
+        """
+        return await to_thread.run_sync(_run, place, command)
+
+    return execute
+
+
+@tool
+def read_skill() -> Tool:
+    """The files that the skill names, read when they are needed."""
+
+    async def execute(file: str) -> str:
+        """Read a file of the skill.
+
+        Args:
+            file: Its path as the skill names it, such as references/speed.md.
+        """
+        root, wanted = skill_file().parent.resolve(), skill_file(file).resolve()
+        if not (wanted.is_relative_to(root) and wanted.is_file()):
+            raise ToolError(f"the skill has no file {file[:100]!r}")
+        return wanted.read_text(encoding="utf-8")
+
+    return execute
+
+
+def _run(place: Place, command: str) -> str:
+    with tempfile.TemporaryFile() as output:
+        with run_in(place, ["sh", "-c", command], output=output.fileno()) as process:
+            try:
+                ended = f"exit {process.wait(_LIMIT_S)}"
+            except subprocess.TimeoutExpired:
+                ended = f"stopped after {_LIMIT_S:g} s"
+        size_bytes = output.tell()
+        output.seek(0)
+        said = output.read(_MOST_BYTES).decode("utf-8", "replace")
+    cut = f"\n… {size_bytes} bytes in all" if size_bytes > _MOST_BYTES else ""
+    return f"{said}{cut}\n[{ended}]"

@@ -1,0 +1,85 @@
+"""What is typed to start a lab job, on each of its hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_evals.lab.machine import PORT
+from ddx_evals.lab.place import Place
+from ddx_evals.lab.scenario import Scenario
+
+
+class NoTorch(Exception):
+    """Lab jobs cannot run here. The text says what to type."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launcher: its command line, where it runs and what it is given."""
+
+    argv: list[str]
+    log: str
+    """File of the job's directory that takes stdout and stderr of the launcher and of its ranks."""
+    environment: dict[str, str]
+    host: str | None = None
+    """None: the machine that the lab runs on."""
+
+
+def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = ()) -> list[Launch]:
+    """The launchers of a job with `nproc` ranks, that of rank 0 first; `prefix` stands in front of each.
+
+    Raises NoTorch, and ValueError if the ranks cannot be dealt out to the hosts.
+    """
+    args = [scenario.fill(arg, nproc, step) for arg in scenario.args]
+    if scenario.hosts:
+        return [
+            Launch(
+                [*prefix, *_on_host(scenario, number, nproc), "train.py", *args],
+                f"{host.name}.log" if len(scenario.hosts) > 1 else "train.log",
+                {**scenario.environment, **host.environment},
+                host.name,
+            )
+            for number, host in enumerate(scenario.hosts)
+            if host.launches
+        ]
+    if scenario.launcher == "env":
+        launch = [sys.executable, "launch.py", str(nproc)]
+    else:
+        launch = [_torchrun(), "--standalone", f"--nproc-per-node={nproc}", *scenario.launcher_args]
+    return [Launch([*prefix, *launch, "train.py", *args], "train.log", dict(scenario.environment))]
+
+
+def ranks_of(hosts: Sequence[Place], nproc: int) -> dict[str, tuple[int, ...]]:
+    """Which ranks run on which host."""
+    each = nproc // len(hosts)
+    return {host.name: tuple(range(number * each, (number + 1) * each)) for number, host in enumerate(hosts)}
+
+
+def _on_host(scenario: Scenario, number: int, nproc: int) -> list[str]:
+    hosts = scenario.hosts
+    if nproc % len(hosts):
+        raise ValueError(f"{nproc} ranks cannot be dealt out to {len(hosts)} hosts")
+    own = hosts[number]
+    return [
+        _torchrun(),
+        f"--nnodes={len(hosts)}",
+        f"--node-rank={number}",
+        f"--nproc-per-node={nproc // len(hosts)}",
+        f"--master-addr={hosts[0].name}",
+        f"--master-port={PORT}",
+        *scenario.launcher_args,
+        *own.launcher_args,
+    ]
+
+
+def _torchrun() -> str:
+    torchrun = Path(sys.executable).with_name("torchrun")
+    if not torchrun.exists():
+        raise NoTorch(
+            f"there is no torchrun beside {sys.executable}: lab jobs need torch; "
+            "type: pip install 'debug-distributed[lab]'"
+        )
+    return str(torchrun)

@@ -1,0 +1,49 @@
+"""What all commands that score have in common: the views that are named, and how results are told and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddx_server.output import console, print_json
+from ddx_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from ddx_evals.incidents import View
+    from ddx_evals.results import Run
+
+
+def chosen_views(names: list[str] | None) -> list[View]:
+    """The views of these names, all without one. Raises UsageError if there is none of a name."""
+    from ddx_evals.incidents import View
+
+    if unknown := set(names or ()) - set(View):
+        raise UsageError(f"there is no view {min(unknown)!r}", f"Views: {', '.join(View)}")
+    return [View(name) for name in names] if names else list(View)
+
+
+def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool) -> None:
+    """Show results as a table, with what each arm adds and which runs failed, and write the files that were named."""
+    from ddx_evals.ablation import deltas, in_words
+    from ddx_evals.leaderboard import markdown as as_markdown
+    from ddx_evals.leaderboard import show
+    from ddx_evals.summary import easy_cases, summaries
+
+    rows = summaries(results.results)
+    worth = [in_words(delta) for delta in deltas(results.results)]
+    table = as_markdown(rows) + "".join(f"\n- {line}" for line in worth) + ("\n" if worth else "")
+    for file, text in ((out, results.to_json()), (markdown, table)):
+        if file:
+            file.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(results.to_json())
+        return
+    show(rows, console())
+    for line in worth:
+        console().print(line, markup=False)
+    if easy := len(easy_cases(results.results)):
+        console().print(f"easy, since grep solves them: {easy} cases", style="dim")
+    for each in results.results:
+        if each.error:
+            told = f"failed: {each.system} on {each.split}/{each.incident} {each.view}: {each.error}"
+            console().print(told, markup=False)
