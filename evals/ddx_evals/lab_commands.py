@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Real training jobs on the CPU that go wrong in known ways.")
 
 SCENARIO = Annotated[str, typer.Argument(help="As shown by `ddx lab list`.")]
-NPROC = Annotated[int, typer.Option(help="Number of ranks: 4 or 8.")]
+NPROC = Annotated[int, typer.Option(help="Number of ranks; which ones a scenario knows stands in its file.")]
 
 
 @app.command("list")

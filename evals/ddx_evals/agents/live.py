@@ -12,14 +12,15 @@ from ddx_evals.agents.command import CommandAgent, handed_in, work
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.serving import serving
 from ddx_evals.answer_files import read_diagnosis, record_of, reports_in, transcript_of
-from ddx_evals.incidents import Culprits, Place, RightAnswer, Truth, View
+from ddx_evals.incidents import Truth, View
 from ddx_evals.lab import LabRun, Scenario
-from ddx_evals.recorder.questions import Question, question
+from ddx_evals.recorder.questions import question
+from ddx_evals.recorder.told import truth_of
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import Replayed, efficiency, quotable_texts, score
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.model import Diagnosis
 
 LIVE = "live"
 """What stands for the split in results."""
@@ -50,32 +51,9 @@ def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: P
         with handed_in(reports) as collected, serving(collected, agent.arm.tools, run.workdir, None) as connection:
             began_s = time.time()
             work(agent, task, None, connection, collected)
-        truth = _truth(run, asked)
+        truth = truth_of(run.truth(), asked)
         replayed = _replayed(run, asked.prompt, reports)
     return _result(truth, scenario, reports, system, began_s, replayed)
-
-
-def _truth(run: LabRun, asked: Question) -> Truth:
-    seen = run.truth()
-    verdict = Verdict(seen.verdicts[0])
-    causes = seen.causes or (verdict.value,)
-    ranks = [tuple(sorted(each)) for each in seen.culprits]
-    return Truth(
-        prompt=asked.prompt,
-        cause=causes[0],
-        accept=causes[1:],
-        culprits=Culprits(
-            ranks=ranks[0] if ranks else (),
-            or_ranks=tuple(ranks[1:]),
-            locations=tuple(Place(file=place.file, line=place.line) for place in seen.places),
-        ),
-        innocent=asked.innocent,
-        evidence=asked.evidence,
-        views={View.FULL: RightAnswer(verdict=verdict, check=asked.deciding_words)},
-        deciding_fact=asked.deciding_fact,
-        deciding_words=asked.deciding_words,
-        minimal_probes=asked.minimal_probes,
-    )
 
 
 def _replayed(run: LabRun, prompt: str, reports: Path) -> Replayed:

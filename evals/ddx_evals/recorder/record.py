@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from ddx_evals.baselines.grep import grep
-from ddx_evals.incidents import CANARY, Culprits, Layout, Place, Provenance, RightAnswer, Truth, View
+from ddx_evals.incidents import CANARY, Layout, Provenance, Truth, View
 from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident
 from ddx_evals.incidents.truth import Hardness
 from ddx_evals.incidents.validation import problems
@@ -25,17 +25,16 @@ from ddx_evals.lab.truth import Truth as LabTruth
 from ddx_evals.recorder.hosts import capture_run
 from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
 from ddx_evals.recorder.questions import Question, question
+from ddx_evals.recorder.told import truth_of
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import GREP, easy_cases
 from ddx_tools.bundle import Manifest, pack
-from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import UNKNOWN_HOST
 
 _VERSIONS_OF = {"torch": "torch", "ddx": "debug-distributed"}
+"""Distributions whose versions a truth names, beside those that its job is built on."""
 _STRIKES_WITHIN_S = 300.0
-_MOST_PLACES = 12
-"""A scenario that names more lines as its place names none."""
 
 
 def record(
@@ -84,50 +83,35 @@ def _truth(
     nproc: int,
     incident_id: str,
     asked: Question,
-    truth: LabTruth,
+    seen: LabTruth,
     manifest: Manifest,
     out: Path,
 ) -> Truth:
-    causes = truth.causes or (Verdict(truth.verdicts[0]).value,)
-    page = load_playbooks().causes.get(causes[0])
-    ranks = truth.culprits
-    verdict = Verdict(truth.verdicts[0])
-    right = RightAnswer(verdict=verdict, check=asked.deciding_words if verdict is Verdict.UNDECIDED else "")
-    views = {View.FULL: right}
+    told = truth_of(seen, asked)
+    page = load_playbooks().causes.get(told.cause)
+    views = dict(told.views)
     if asked.log_only:
         views[View.LOG_ONLY] = asked.log_only
     lost = lost_processes(manifest, incident_id)
-    culprits = frozenset().union(*ranks)
+    culprits = frozenset().union(*seen.culprits)
     if lost and None not in lost.values() and not culprits & set(lost.values()):
-        views[View.PARTIAL] = right
-    return Truth(
-        id=incident_id,
-        prompt=asked.prompt,
-        cause=causes[0],
-        accept=causes[1:],
-        category=page.category if page else "",
-        culprits=Culprits(
-            ranks=tuple(sorted(ranks[0])) if ranks else (),
-            or_ranks=tuple(tuple(sorted(each)) for each in ranks[1:]),
-            hosts=truth.hosts,
-            locations=_places(truth),
-        ),
-        layout=Layout(hosts=_ranks_by_host(scenario, nproc, manifest)),
-        innocent=asked.innocent,
-        evidence=asked.evidence,
-        views=views,
-        deciding_fact=asked.deciding_fact,
-        deciding_words=asked.deciding_words,
-        minimal_probes=asked.minimal_probes,
-        fix_class=asked.fix_class,
-        provenance=Provenance(
-            kind="recorded",
-            scenario=scenario.id,
-            command=f"ddx lab record {scenario.id} --nproc {nproc} --id {incident_id} --out {_shown(out)}",
-            versions=_versions(),
-            date=dt.datetime.now(dt.UTC).date(),
-        ),
-        canary=CANARY,
+        views[View.PARTIAL] = views[View.FULL]
+    provenance = Provenance(
+        kind="recorded",
+        scenario=scenario.id,
+        command=f"ddx lab record {scenario.id} --nproc {nproc} --id {incident_id} --out {_shown(out)}",
+        versions=_versions(scenario),
+        date=dt.datetime.now(dt.UTC).date(),
+    )
+    return told.model_copy(
+        update={
+            "id": incident_id,
+            "category": page.category if page else "",
+            "layout": Layout(hosts=_ranks_by_host(scenario, nproc, manifest)),
+            "views": views,
+            "provenance": provenance,
+            "canary": CANARY,
+        }
     )
 
 
@@ -139,12 +123,6 @@ def _ranks_by_host(scenario: Scenario, nproc: int, manifest: Manifest) -> dict[s
     return {host: tuple(range(nproc)) for host in known[:1]}
 
 
-def _places(truth: LabTruth) -> tuple[Place, ...]:
-    if len(truth.places) > _MOST_PLACES:
-        return ()
-    return tuple(Place(file=place.file, line=place.line) for place in truth.places)
-
-
 def _shown(out: Path) -> str:
     """The directory as one names it from the top of the checkout, if it lies in there."""
     checkout = Path(__file__).resolve().parents[3]
@@ -152,9 +130,9 @@ def _shown(out: Path) -> str:
     return str(resolved.relative_to(checkout)) if resolved.is_relative_to(checkout) else "DIRECTORY"
 
 
-def _versions() -> dict[str, str]:
+def _versions(scenario: Scenario) -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name, distribution in _VERSIONS_OF.items():
+    for name, distribution in [*_VERSIONS_OF.items(), *((module, module) for module in scenario.needs_modules)]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(distribution)
     return found
