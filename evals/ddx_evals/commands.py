@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -105,7 +106,6 @@ def run(
     from ddx_evals.agents.arm import arms_named
     from ddx_evals.baselines import baselines
     from ddx_evals.incidents import named_incidents
-    from ddx_evals.incumbent import kept_ready
     from ddx_evals.inspect_tasks.running import ModelRun, run_model
     from ddx_evals.results import Run, this_checkout
     from ddx_evals.suite import run_suite
@@ -116,8 +116,15 @@ def run(
         raise UsageError(f"there is no baseline {min(unknown)!r}", f"Baselines: {', '.join(known)}")
     everybody = not systems and not model
     chosen = {name: answer for name, answer in known.items() if everybody or name in (systems or ())}
-    with progress_line(quiet=as_json) as progress, kept_ready():
-        results = run_suite(incidents, chosen, chosen_views(views), epochs=epochs, progress=progress)
+    with progress_line(quiet=as_json) as progress:
+        results = run_suite(
+            incidents,
+            chosen,
+            chosen_views(views),
+            epochs=epochs,
+            processes=os.cpu_count() or 1,
+            progress=progress,
+        )
     if model:
         given = arms_named(arms)
         results += run_model(ModelRun(model, incidents, chosen_views(views), given, epochs, logs), quiet=as_json)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
 
 from ddx_evals.baselines import Answer, Baseline, Case
 from ddx_evals.incidents import Incident, View, staged
+from ddx_evals.incumbent import kept_ready
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import efficiency, quotable_texts, score
 from ddx_tools.errors import UsageError
@@ -19,21 +24,48 @@ def run_suite(
     views: Collection[View] = tuple(View),
     *,
     epochs: int = 1,
+    processes: int = 1,
     progress: Progress = lambda _: None,
 ) -> list[CaseResult]:
-    """Every system on every view of every incident, `epochs` times. What fails is a result without a score."""
+    """Every system on every view of every incident, `epochs` times. What fails is a result without a score.
+
+    With several processes the systems have to be picklable.
+    """
     asked = [(incident, view) for incident in incidents for view in incident.views if view in views]
     if not asked:
         raise UsageError("none of these incidents has such a view", f"Views: {', '.join(View)}")
+    ask = partial(_ask_everybody, systems=systems, epochs=epochs)
+    if min(processes, len(asked)) == 1:
+        with kept_ready():
+            return _counted(map(ask, asked), asked, progress)
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_keep_ready) as pool:
+        return _counted(pool.map(ask, asked), asked, progress)
+
+
+def _counted(
+    answered: Iterable[list[CaseResult]], asked: Sequence[tuple[Incident, View]], progress: Progress
+) -> list[CaseResult]:
     results: list[CaseResult] = []
+    answers = iter(answered)
     for number, (incident, view) in enumerate(asked, 1):
         progress(f"{number}/{len(asked)} {incident.split}/{incident.id} {view}")
-        with staged(incident, view) as material:
-            case = Case(incident, view, material)
-            results += [
-                _tried(case, name, answer, epoch) for name, answer in systems.items() for epoch in range(epochs)
-            ]
+        results += next(answers)
     return results
+
+
+def _keep_ready() -> None:
+    """In a worker: what torchfrtrace needs stays until the worker ends, which closes its pipe."""
+    _of_worker.enter_context(kept_ready())
+
+
+_of_worker = ExitStack()
+
+
+def _ask_everybody(asked: tuple[Incident, View], systems: Mapping[str, Baseline], epochs: int) -> list[CaseResult]:
+    incident, view = asked
+    with staged(incident, view) as material:
+        case = Case(incident, view, material)
+        return [_tried(case, name, answer, epoch) for name, answer in systems.items() for epoch in range(epochs)]
 
 
 def scored(case: Case, system: str, answer: Answer, epoch: int = 0) -> CaseResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from ddx_evals.baselines.answers import diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Baseline, Case
@@ -30,8 +31,8 @@ def majority(incidents: Sequence[Incident]) -> Baseline:
     causes = Counter(incident.truth.cause for incident in incidents)
     named = [(count, cause) for cause, count in causes.items() if cause not in (Verdict.HEALTHY, Verdict.UNDECIDED)]
     most_frequent = max(named, default=(0, _OF_RANK_0))
+    return partial(_always, most_frequent[1])
 
-    def answer(case: Case) -> Answer:
-        return Answer(diagnosed(most_frequent[1], Party(), [], probability=0.5, level=Level.HYPOTHESIS))
 
-    return answer
+def _always(cause: str, case: Case) -> Answer:
+    return Answer(diagnosed(cause, Party(), [], probability=0.5, level=Level.HYPOTHESIS))
