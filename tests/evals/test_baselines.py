@@ -24,10 +24,11 @@ from ddx_evals.suite import run_suite
 from ddx_evals.summary import easy_cases, summaries
 from ddx_tools.model import Verdict
 
-DEV = [load_incident(directory) for directory in RECORDED]
+IN_SLICE = "146c1b 3f3395 3f902f 473659 6ea4c2 95c436 9bb4e3 b4d1f7 c7cc5b e1a423 e35c1c f7d0a1".split()
+DEV = [load_incident(directory) for directory in RECORDED if directory.name in IN_SLICE]
 SLICE = [*DEV, *named_incidents(["public/21-bind-29500-second-job", "public/34-p2p-same-order-send"])]
-# A healthy job on a busy machine, one rank of which waits in the same call in all looks: undecided.
-KNOWN_MISSES = {"6ea4c2", "95c436", "c7cc5b", "e1a423"}
+# Two of four records show no disagreement about types where the one rank that differs is not among them.
+KNOWN_MISSES = {"e1a423"}
 # Torchfrtrace works in a process that stays: it is tested through the command.
 SYSTEMS = {name: answer for name, answer in baselines(SLICE).items() if name != "torchfrtrace"}
 

@@ -164,3 +164,10 @@ def test_hostile_lines_take_no_time() -> None:
     for line in ("ps " + "-o " * 20_000, "/proc/" * 20_000, "[<0" * 20_000, "    a (" * 20_000, "PID STAT" * 9_000):
         assert parse_process_text(f"{line}\n" * 3) == {}
         assert parse_pyspy_text(f"Process 1: x\nThread 1 (idle)\n{line}\n")[0].frames == ()
+
+
+def test_a_held_rank_is_quoted_with_what_its_line_calls_and_no_host_is_made_up(tmp_path: Path) -> None:
+    held = the(investigated(tmp_path, rank3=LOADER.format(pid=70, options="")), "rank.held")
+    assert held.evidence[0].quote == "_next_data (torch/utils/data/dataloader.py:1329)"
+    assert held.evidence[0].quote in LOADER
+    assert (held.ranks, held.hosts) == ([3], [])

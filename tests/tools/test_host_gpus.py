@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, codes, facts_in, findings_in, findings_of, one
 
-from ddx_tools.model import Severity
+from ddx_tools.machine.gpu_ranks import with_ranks
+from ddx_tools.model import Finding, Severity
+from ddx_tools.store import Store
 
 
 def test_the_table_of_a_host_with_troubles() -> None:
@@ -130,3 +132,13 @@ def test_failures_of_nvidia_smi_itself(text: str, code: str, what: str | None) -
     found = one(findings_in(text), code)
     assert found.attributes.get("what") == what
     assert codes(findings_in(text)) == {code}
+
+
+@pytest.mark.parametrize(("device", "ranks"), [(6, [38]), (5, [])], ids=["its GPU", "another GPU"])
+def test_a_hot_gpu_has_the_rank_that_nccl_says_computes_there(device: int, ranks: list[int]) -> None:
+    hot = Finding(code="gpu.throttled", hosts=["node-4"], summary="hot", attributes={"devices": ["6"]})
+    member = {"host": "node-4", "rank": 38, "nranks": 64, "nvml_device": device}
+    part = {"host": "node-4", "rank": 1, "nranks": 8, "nvml_device": 6}
+    with Store() as store:
+        store.insert({"nccl_ranks": [member, part]})
+        assert [finding.ranks for finding in with_ranks(store, [hot])] == [ranks]

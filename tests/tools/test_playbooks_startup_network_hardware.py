@@ -14,6 +14,10 @@ from ddx_tools.playbook import Cause, load_playbooks
 
 MISSING = seen("startup.missing_ranks", 0, joined=1, expected=2, timeout_s=900, endpoint="head:29500", stage="store")
 PORT = seen("startup.port_in_use", 0, host="a", port=29500)
+ABSENT = seen(
+    "startup.missing_ranks", 0, 1, severity="warning", joined=2, expected=3, missing=[2], minority=True, apart=False,
+    stage="store", basis="processes",
+)  # fmt: skip
 INVALID = seen("device.invalid", 1, 2, 3)
 RETRY = seen("network.completion_error", 4, host="a", status=12, vendor_err=129, device="mlx5_1")
 ECC = seen("gpu.memory_error", 5, host="a", kind="uncorrectable")
@@ -21,6 +25,7 @@ FAULT = seen("gpu.kernel_fault", 5, host="a", error="an illegal memory access wa
 ACS = seen("host.acs_redirects", severity="warning", bridges=["40:01.1"], on=1, total=4)
 P2P_CURES = told("works_with_p2p_disabled")
 HOT = seen("gpu.throttled", host="b", severity="warning", devices=["6"], reasons=["hw_thermal_slowdown"], hard=True)
+HOT_RANK = seen("gpu.throttled", 14, host="b", severity="warning", devices=["6"], hard=True)
 LATE = seen("rank.arrives_late", 14, host="b", severity="warning", late_s=0.2, others_last=0)
 LINK_DOWN = seen("network.link_down", host="a", severity="warning", device="mlx5_1", state="down")
 LOCKED = seen("limits.locked_memory", 3)
@@ -31,6 +36,8 @@ DIAGNOSED = {
     "port-in-use, by what is no store": [unreachable(1, how="foreign", address="head", port=29500)],
     "rendezvous-missing-rank": [MISSING, unreachable(1, how="refused", address="10.0.0.1", loopback=False)],
     "rendezvous-missing-rank, too few hosts": [MISSING, setting("only_on_first_host")],
+    "rendezvous-missing-rank, by the processes": [ABSENT, seen("rank.process_gone", 2)],
+    "rank-crashed, before the meeting": [ABSENT, seen("rank.process_gone", 2), raised(2)],
     "rendezvous-wrong-endpoint, as set": [MISSING, setting("loopback_endpoint")],
     "rendezvous-wrong-endpoint": [MISSING, unreachable(1, how="refused", address="127.0.0.1", loopback=True)],
     "rendezvous-wrong-endpoint, unresolved": [unreachable(1, how="unresolved", address="node-17")],
@@ -139,6 +146,10 @@ DIAGNOSED = {
     ],
     "gpu-hung": [seen("gpu.xid", 2, host="a", xid=119, **{"class": "driver"}), timeout(0, 1)],
     "rank-crashed": [raised(2), seen("collective.connection_lost", 0, 1, severity="notice")],
+    "thermal-or-power-throttle, of the rank that all wait for": [
+        HOT_RANK,
+        seen("rank.waited_for", 14, state="outside", moving=False, tie=False),
+    ],
 }
 
 
@@ -212,6 +223,14 @@ NEIGHBOURS = {
     "links of a lost GPU": (
         "nvlink-fault",
         [seen("gpu.nvlink_error", host="a", severity="warning"), seen("gpu.off_bus", host="a")],
+    ),
+    "hot, and all wait for another rank": (
+        "thermal-or-power-throttle",
+        [
+            HOT_RANK,
+            seen("rank.waited_for", 3, state="outside", moving=False, tie=False),
+            seen("collective.peers_wait", 0, 1, basis="flight_records", operation="all_reduce"),
+        ],
     ),
     "at its power limit, like all": (
         "thermal-or-power-throttle",

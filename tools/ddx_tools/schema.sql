@@ -24,6 +24,8 @@ CREATE TABLE ranks (
     run_dir         VARCHAR,  -- DDX_RUN_DIR, if `ddx run` started the job
     python          VARCHAR,  -- interpreter executable
     debug           VARCHAR,  -- JSON object of the debug features that are on (variable: value)
+    nodes           INTEGER,  -- of torchrun: hosts that have to come before any of them starts a rank; NULL for one host alone
+    endpoint        VARCHAR,  -- of torchrun on several hosts: address:port where they meet, as its command has it
     source          VARCHAR   -- raw file of the bundle
 );
 
@@ -195,6 +197,7 @@ CREATE TABLE log_events (
     code            VARCHAR,  -- signature id, exception type or signal name
     text            VARCHAR,  -- the message, bounded
     attempt         INTEGER,  -- restart attempt, if the text says it
+    superseded      BOOLEAN,  -- below it the same log shows that a script or the scheduler started the job again
     time_s          DOUBLE,   -- wall clock of the line, seconds since the epoch, in its host's clock
     exit_code       INTEGER,  -- exit code; negative: killed by that signal
     file            VARCHAR,  -- user frame of a traceback or a fatal stack: file

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.agent_command import meeting_of
 from ddx_tools.formats.launcher_knowledge import launcher_knowledge
 from ddx_tools.formats.launchers import Job, Member, find_jobs
 from ddx_tools.hosts.base import Host
@@ -79,6 +80,8 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     wall_s = _difference(snapshot.get("now"), seen.get("create_time"))
     cpu_s = _sum(seen.get("cpu_user_s"), seen.get("cpu_system_s"))
     fds = seen.get("fds") or {}
+    words = [str(word) for word in seen.get("cmdline") or []]
+    meeting = meeting_of(words, process.env) if member.role == "launcher" else None
     return row | {
         "pid": process.pid,
         "ppid": process.ppid,
@@ -93,6 +96,8 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
         "run_dir": process.env.get("DDX_RUN_DIR"),
         "python": process.exe or None,
         "debug": json.dumps(launcher_knowledge().debug_settings(process.env), sort_keys=True),
+        "nodes": meeting.nodes if meeting else None,
+        "endpoint": meeting.endpoint if meeting else None,
     }
 
 

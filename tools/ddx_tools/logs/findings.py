@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddx_tools.formats.signatures import signatures
 from ddx_tools.logs.collectives import collective_findings
+from ddx_tools.logs.earlier import earlier_attempt, parted
 from ddx_tools.logs.event import Event, read_events, short_name
 from ddx_tools.logs.failures import failure_findings
 from ddx_tools.logs.identity import exit_codes, identify
@@ -22,6 +23,7 @@ _EVIDENCE_LIMIT = 8
 def log_findings(store: Store) -> list[Finding]:
     """Findings of `log_events`; independent failures first."""
     events = read_events(store)
+    earlier, events = parted(events)
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
@@ -31,6 +33,7 @@ def log_findings(store: Store) -> list[Finding]:
         *message_findings(events),
         *step_findings(events),
         *_job_ended(events, codes),
+        *earlier_attempt(earlier, events),
     ]
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
 

@@ -16,7 +16,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats import fatal_stack, launcher_words, python_traceback, torchrun
+from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, torchrun
 from ddx_tools.formats.signatures import needles
 
 if TYPE_CHECKING:
@@ -64,7 +64,14 @@ def waking() -> tuple[str, ...]:
     """RE2 expressions, of which at least one matches the shape of every line that wakes a reader."""
     literals = [re.sub(r"(\W)", r"\\\1", _ascii(needle)) for needle in needles()]
     zeroed = [literal.encode().translate(_ZEROS).decode() for literal in literals]
-    patterns = [*python_traceback.WAKING, *torchrun.WAKING, *fatal_stack.WAKING, *launcher_words.WAKING, *zeroed]
+    patterns = [
+        *python_traceback.WAKING,
+        *torchrun.WAKING,
+        *fatal_stack.WAKING,
+        *launcher_words.WAKING,
+        *new_starts.WAKING,
+        *zeroed,
+    ]
     expressions = [""]
     for pattern in dict.fromkeys(patterns):
         if len(expressions[-1]) + len(pattern) > _EXPRESSION_CHARS:

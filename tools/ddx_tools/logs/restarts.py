@@ -6,9 +6,11 @@ lists a rank that another one has listed. Summaries of several hosts list differ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ddx_tools.formats.new_starts import NewStart
 
 
 @dataclass(frozen=True)
@@ -42,3 +44,23 @@ def attempt_bounds(ends: Iterable[End]) -> list[int]:
             last_summary = end.line
         last = end.line
     return sorted(bounds)
+
+
+def last_start(starts: Sequence[NewStart], failures: Iterable[int]) -> int | None:
+    """The line with which the job was last started again; None if nothing shows that it was.
+
+    A command that a shell traces starts it again if something failed above (`failures`: lines), and if it is not
+    another program than the one before.
+    """
+    first_failure = min(failures, default=None)
+    programs: set[str] = set()
+    last = None
+    for start in starts:
+        if start.program is None:
+            last = start.line
+            continue
+        again = not programs or start.program in programs
+        if again and first_failure is not None and first_failure < start.line:
+            last = start.line
+        programs.add(start.program)
+    return last

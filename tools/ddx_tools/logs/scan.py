@@ -17,6 +17,7 @@ from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_lines import FileIdentity, LogLine, lines_of
 from ddx_tools.formats.log_prefixes import Labels
 from ddx_tools.formats.log_text import BLOCK_BYTES, HEAD_BYTES, Block, read_blocks
+from ddx_tools.formats.new_starts import NewStart, new_start
 from ddx_tools.formats.python_traceback import ASIDE, TracebackReader
 from ddx_tools.formats.rank_values import rank_values
 from ddx_tools.formats.signatures import match_signatures
@@ -24,12 +25,13 @@ from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.formats.traceback_parts import Traceback
 from ddx_tools.formats.wrapped_lines import whole_lines
-from ddx_tools.logs.restarts import End, attempt_bounds
+from ddx_tools.logs.restarts import End, attempt_bounds, last_start
 from ddx_tools.logs.row_writer import Row, RowWriter
 from ddx_tools.logs.selection import Selection, select
 from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
 
+_FAILURES = ("traceback", "exit", "failure_summary", "fatal_stack")
 _STREAM_LIMIT = 20_000
 _SILENCE_LINES = 20_000
 """What a process has begun to say it does not finish behind so many lines of others."""
@@ -84,6 +86,7 @@ class _Scan:
         self._awake_until = 0
         """Line behind which nobody goes on with what he has begun."""
         self._ends: list[End] = []
+        self._starts: list[NewStart] = []
         self._values = ValueRows()
 
     def labelled(self, blocks: Iterator[Block]) -> Iterator[Block]:
@@ -120,6 +123,9 @@ class _Scan:
         if bounds:
             for row in rows:
                 row["attempt"] = bisect_left(bounds, row["source_line"])
+        start = last_start(self._starts, [row["source_line"] for row in rows if row["kind"] in _FAILURES])
+        for row in rows:
+            row["superseded"] = start is not None and row["source_line"] <= start
         return rows
 
     # --- lines ----------------------------------------------------------------------------------------------
@@ -165,6 +171,8 @@ class _Scan:
                 self._rows.event(line, event)
             if event.kind == "failed":
                 self._ends.append(End(line.number, agent=(line.host, line.writer)))
+        if start := new_start(line.number, line.text):
+            self._starts.append(start)
         for match in match_signatures(line.text):
             self._rows.signature(line, match)
         if stream.traceback.in_frames:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ddx_tools.machine.compare import comparison_findings
 from ddx_tools.machine.container import container_findings
 from ddx_tools.machine.fabric import fabric_findings
+from ddx_tools.machine.gpu_ranks import with_ranks
 from ddx_tools.machine.gpus import gpu_findings
 from ddx_tools.machine.interface_choice import interface_findings
 from ddx_tools.machine.job_gpus import job_gpu_findings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def machine_findings(store: Store) -> list[Finding]:
     """Findings of `host_facts`."""
-    return findings_of_facts(read_facts(store))
+    return with_ranks(store, findings_of_facts(read_facts(store)))
 
 
 def findings_of_facts(facts: list[Seen]) -> list[Finding]:

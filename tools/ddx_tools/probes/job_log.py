@@ -49,6 +49,7 @@ PROBE = Probe(
     args=JobLogArgs,
     finding_codes=(
         "job.ended",
+        "job.earlier_attempt",
         "rank.raised",
         "rank.killed",
         "rank.exited",

@@ -31,10 +31,11 @@ def parse(raw: Raw) -> Rows:
 
 
 def analyse(store: Store) -> list[Finding]:
-    """Which jobs there are, and which of their ranks are gone, held or not to be read."""
+    """Which jobs there are, and which of their ranks are gone, held, not to be read, or were not started."""
     from ddx_tools.jobs.findings import job_findings
+    from ddx_tools.jobs.not_started import not_started
 
-    return job_findings(store)
+    return [*job_findings(store), *not_started(store)]
 
 
 PROBE = Probe(
@@ -54,6 +55,8 @@ PROBE = Probe(
         "rank.unreadable",
         "rank.stopped",
         "rank.uninterruptible",
+        "startup.missing_ranks",
+        "startup.host_without_job",
     ),
     capture=capture,
     parse=parse,

@@ -14,12 +14,15 @@ _BASIS = {"basis": "stacks"}
 
 
 def make_finding(code: str, severity: Severity, views: Sequence[RankView], summary: str, **attributes: Any) -> Finding:
-    """A finding about ranks, with their dumps as evidence and their innermost user lines as places."""
+    """A finding about ranks, with their dumps as evidence and their innermost user lines as places.
+
+    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
+    """
     return Finding(
         code=code,
         severity=severity,
         ranks=sorted({view.rank for view in views}),
-        hosts=sorted({view.host for view in views}),
+        hosts=sorted({view.host for view in views if not view.brought}),
         summary=summary,
         evidence=[view.evidence() for view in views[:4]],
         locations=places_of(view.place for view in views),

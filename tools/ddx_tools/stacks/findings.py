@@ -11,7 +11,7 @@ from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, plac
 from ddx_tools.stacks.divergence import Parting, ProgramTexts
 from ddx_tools.stacks.point_to_point import point_to_point
 from ddx_tools.stacks.view import RankView, rank_views
-from ddx_tools.stacks.within_rank import busy_threads, lock_waits, stuck_workers
+from ddx_tools.stacks.within_rank import busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
 
 
@@ -33,7 +33,7 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     elif outside and all(view.brought for view in outside):
-        findings += _held(outside)
+        findings += _held(store, outside)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     if not outside and not stopped:
@@ -47,10 +47,13 @@ _HELD = (
 )  # fmt: skip
 
 
-def _held(outside: Sequence[RankView]) -> list[Finding]:
+def _held(store: Store, outside: Sequence[RankView]) -> list[Finding]:
     """Of brought stacks, those of ranks that wait for something else than peers, where no peer's stack shows a wait."""
-    return [
-        make_finding(
+    findings = []
+    for view in outside:
+        if view.activity not in _HELD:
+            continue
+        finding = make_finding(
             "rank.held",
             Severity.WARNING,
             [view],
@@ -59,9 +62,9 @@ def _held(outside: Sequence[RankView]) -> list[Finding]:
             contexts=list(view.contexts),
             state=view.state,
         )
-        for view in outside
-        if view.activity in _HELD
-    ]
+        finding.evidence = [*called_by_program(store, view), *finding.evidence]
+        findings.append(finding)
+    return findings
 
 
 def _unread(store: Store) -> list[Finding]:

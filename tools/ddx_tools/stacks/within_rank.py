@@ -91,3 +91,17 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
             finding.evidence = [Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")]
             findings.append(finding)
     return findings
+
+
+def called_by_program(store: Store, view: RankView) -> list[Evidence]:
+    """The frame that the innermost line of the user's program called, as py-spy prints it: it shows what is awaited."""
+    rows = store.query(
+        "SELECT f.function, f.file, f.line FROM stack_frames f "
+        "JOIN stack_threads t ON (t.host, t.pid, t.snapshot, t.tid) = (f.host, f.pid, f.snapshot, f.tid) "
+        "WHERE t.is_main AND t.role = 'rank' AND t.host = ? AND t.pid = ? AND t.rank = ? AND NOT f.is_user "
+        "AND f.depth < (SELECT min(u.depth) FROM stack_frames u WHERE u.is_user "
+        "AND (u.host, u.pid, u.snapshot, u.tid) = (f.host, f.pid, f.snapshot, f.tid)) "
+        "ORDER BY t.snapshot DESC, f.depth DESC LIMIT 1",
+        [view.host, view.pid, view.rank],
+    )
+    return [Evidence(source=view.source, quote=f"{row['function']} ({row['file']}:{row['line']})") for row in rows]

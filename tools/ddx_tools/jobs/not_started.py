@@ -1,0 +1,176 @@
+"""What a job waits for at its start and nobody has started: hosts without a launcher, ranks without a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.environment.launch_facts import is_loopback
+from ddx_tools.formats.frame_classes import frame_rules
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.store import Store
+
+_HOSTS_APART_S = 30.0
+"""Hosts are started one after the other, and torch takes some ten seconds to import before a launcher is there."""
+_RANKS_APART_S = 10.0
+"""The processes of one host are started within a moment."""
+_RANK_ROLES = ("rank", "unreadable", "gone")
+
+Row = dict[str, Any]
+
+
+def not_started(store: Store) -> list[Finding]:
+    """Findings about the rows of `ranks`, with what stacks and looks at other hosts add."""
+    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
+    jobs = [
+        [row for row in rows if (row["host"], row["job"]) == key]
+        for key in dict.fromkeys((row["host"], row["job"]) for row in rows)
+    ]
+    return [*_hosts(store, jobs), *(finding for members in jobs for finding in _ranks(store, members, rows))]
+
+
+# --- hosts
+
+
+def _hosts(store: Store, jobs: Sequence[Sequence[Row]]) -> Iterator[Finding]:
+    """Launchers that wait for those of other hosts, by where they meet."""
+    meetings: dict[tuple[int, str | None], list[Row]] = {}
+    running: set[tuple[int, str | None]] = set()
+    for members in jobs:
+        agent = next((row for row in reversed(members) if row["role"] == "launcher" and row["nodes"]), None)
+        if agent is None:
+            continue
+        meeting = (agent["nodes"], agent["endpoint"])
+        if any(row["role"] in _RANK_ROLES for row in members):
+            running.add(meeting)
+        elif (agent["wall_s"] or 0.0) >= _HOSTS_APART_S:
+            meetings.setdefault(meeting, []).append(agent)
+    idle = _idle_hosts(store)
+    for (nodes, endpoint), agents in meetings.items():
+        if (nodes, endpoint) not in running:
+            yield from _of_meeting(nodes, endpoint, agents, idle)
+
+
+def _idle_hosts(store: Store) -> list[Row]:
+    """Hosts that were looked at, all of them and not one process, and on which no job runs."""
+    return store.query(
+        "SELECT host, min(source) AS source FROM host_facts WHERE topic = 'look' AND facts->>'$.about' = '[]' "
+        "AND host NOT IN (SELECT host FROM ranks) GROUP BY host ORDER BY host"
+    )
+
+
+def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: Sequence[Row]) -> Iterator[Finding]:
+    hosts = sorted({agent["host"] for agent in agents})
+    apart = endpoint is not None and is_loopback(endpoint)
+    joined = max(sum(agent["host"] == host for agent in agents) for host in hosts) if apart else len(agents)
+    if joined >= nodes:
+        return  # all are there: what keeps them apart is another matter
+    waited_s = min(agent["wall_s"] for agent in agents)
+    verb = "waits" if len(hosts) == 1 else "wait"
+    where = f" at {endpoint}" if endpoint else ""
+    each = ", which is each host's own address" if apart else ""
+    yield Finding(
+        code="startup.missing_ranks",
+        severity=Severity.WARNING,
+        hosts=hosts,
+        summary=f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} came, and for "
+        f"{waited_s:.0f} s no rank was started.",
+        evidence=[Evidence(source=agent["source"], quote=(agent["command"] or "")[:200]) for agent in agents[:8]],
+        attributes={
+            "joined": joined,
+            "expected": nodes,
+            "endpoint": endpoint,
+            "stage": "rendezvous",
+            "waited_s": waited_s,
+            "apart": apart,
+            "others_unseen": not apart and len(agents) + len(idle) < nodes,
+            "basis": "processes",
+        },
+    )
+    if not apart:
+        yield from (_without_job(host, endpoint) for host in idle)
+
+
+def _without_job(host: Row, endpoint: str | None) -> Finding:
+    return Finding(
+        code="startup.host_without_job",
+        severity=Severity.WARNING,
+        hosts=[host["host"]],
+        summary=f"On {host['host']} no launcher and no rank of a distributed job runs.",
+        evidence=[Evidence(source=host["source"], quote="no launcher and no rank among its processes")],
+        attributes={"endpoint": endpoint, "basis": "processes"},
+    )
+
+
+# --- ranks
+
+
+def _ranks(store: Store, members: Sequence[Row], everywhere: Sequence[Row]) -> Iterator[Finding]:
+    """Ranks of this host that have no process, not even a dead one, while all others are still on their way in."""
+    live = [row for row in members if row["role"] == "rank"]
+    absent = [row for row in members if row["role"] in _RANK_ROLES and row["role"] != "rank"]
+    never = bool(absent) and all(row["role"] == "gone" and row["pid"] is None for row in absent)
+    waited_s = min((row["wall_s"] or 0.0 for row in live), default=0.0)
+    if not never or waited_s < _RANKS_APART_S or not _all_on_their_way(store, live):
+        return
+    missing = sorted(row["rank"] for row in absent if row["rank"] is not None)
+    yield _short_of(live, missing, waited_s, apart=_is_apart(live, set(missing), everywhere))
+
+
+def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart: bool) -> Finding:
+    size, host, master = (live[0][name] for name in ("world_size", "host", "master"))
+    verb = "has" if len(missing) == 1 else "have"
+    own = f" {master} is each host's own address." if apart else ""
+    return Finding(
+        code="startup.missing_ranks",
+        severity=Severity.WARNING,
+        ranks=sorted(row["rank"] for row in live if row["rank"] is not None),
+        hosts=[host],
+        summary=f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
+        f"{verb} no process there, not even an ended one, and nobody got past the start.{own}",
+        evidence=[
+            Evidence(source=row["source"], quote=f"pid {row['pid']} RANK={row['rank']} WORLD_SIZE={size}")
+            for row in live[:8]
+        ],
+        attributes={
+            "joined": len(live),
+            "expected": size,
+            "endpoint": master,
+            "stage": "store",
+            "waited_s": waited_s,
+            "missing": missing,
+            "minority": len(missing) < len(live),
+            "apart": apart,
+            "basis": "processes",
+        },
+    )
+
+
+def _is_apart(live: Sequence[Row], missing: set[int], everywhere: Sequence[Row]) -> bool:
+    """Whether the job has ranks on other hosts, though its ranks here meet at a loopback address."""
+    here = live[0]
+    if not here["master"] or not is_loopback(here["master"]):
+        return False
+    elsewhere = [
+        row
+        for row in everywhere
+        if row["role"] == "rank" and row["host"] != here["host"] and row["rank"] in missing
+        and (row["master"], row["world_size"]) == (here["master"], here["world_size"])
+    ]  # fmt: skip
+    counted_on = any(row["local_rank"] is not None and row["local_rank"] < row["rank"] for row in live)
+    return bool(elsewhere) or counted_on
+
+
+def _all_on_their_way(store: Store, live: Sequence[Row]) -> bool:
+    """Of the ranks, at least half were looked at, and each of these still imports or forms the first process group."""
+    host, job_pids = live[0]["host"], {row["pid"] for row in live}
+    looks = store.query(
+        "SELECT pid, arg_max(activity, snapshot) AS activity, arg_max(operation, snapshot) AS operation "
+        "FROM stack_threads WHERE is_main AND role = 'rank' AND host = ? GROUP BY pid",
+        [host],
+    )
+    seen = [look for look in looks if look["pid"] in job_pids]
+    if 2 * len(seen) < len(live) or store.query("SELECT 1 FROM outputs WHERE stepped AND host = ?", [host]):
+        return False
+    early = frame_rules().starting
+    return all(look["activity"] in early or look["operation"] == "init_process_group" for look in seen)
