@@ -24,7 +24,20 @@ from ddx_evals.suite import run_suite
 from ddx_evals.summary import easy_cases, summaries
 from ddx_tools.model import Verdict
 
-IN_SLICE = "146c1b 3f3395 3f902f 473659 6ea4c2 95c436 9bb4e3 b4d1f7 c7cc5b e1a423 e35c1c f7d0a1".split()
+IN_SLICE = [
+    "146c1b",
+    "3f3395",
+    "3f902f",
+    "473659",
+    "6ea4c2",
+    "95c436",
+    "9bb4e3",
+    "b4d1f7",
+    "c7cc5b",
+    "e1a423",
+    "e35c1c",
+    "f7d0a1",
+]
 DEV = [load_incident(directory) for directory in RECORDED if directory.name in IN_SLICE]
 SLICE = [*DEV, *named_incidents(["public/21-bind-29500-second-job", "public/34-p2p-same-order-send"])]
 # Two of four records show no disagreement about types where the one rank that differs is not among them.
