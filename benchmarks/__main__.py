@@ -1,5 +1,6 @@
 """`python -m benchmarks`: measure everything and print one table. A target that is missed is no failure."""
 
+import argparse
 import math
 import os
 import sys
@@ -21,7 +22,11 @@ SERIES = {
 def main() -> None:
     """Run the benchmarks, one after the other: all, or only the series that are named."""
     table = Table("what", "target", "measured", "", "how", title=f"{os.cpu_count()} CPUs")
-    named = sys.argv[1:]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what ddx costs.")
+    parser.add_argument("series", nargs="*", help=f"of {', '.join(SERIES)}; none: everything")
+    named = parser.parse_args().series
+    if unknown := [name for name in named if name not in SERIES]:
+        parser.error(f"there is no series {unknown[0]!r}: {', '.join(SERIES)}")
     for single in SINGLE if not named else ():
         _add(table, single())
     for series in named or SERIES:
