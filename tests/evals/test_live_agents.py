@@ -21,6 +21,7 @@ def live(*arguments: str | Path) -> tuple[int, str]:
 
 @pytest.mark.e2e
 @pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.needs("torch")
 @pytest.mark.needs("ptrace")
 def test_an_agent_names_the_culprit_of_a_job_that_runs(tmp_path: Path) -> None:
