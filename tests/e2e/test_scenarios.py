@@ -1,6 +1,7 @@
 """Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
 
-At 4 ranks here; at 8 ranks, three times, and with flight records beside the stacks in the long matrix.
+At 4 ranks here, but for those that are replayed from recordings; at 8 ranks, three times, and with flight records beside
+the stacks in the long matrix.
 """
 
 import pytest
@@ -16,12 +17,19 @@ SETTLED_WITHIN_S = 240.0
 TWINS = ("fewer-batches", "broadcast-for-all-reduce", "text-only-batch", "mesh-straggler", "pipeline-schedule")
 STEPS_OF_HEALTH = 60
 
+# Recorded looks at these (tests/fixtures/stacks) are diagnosed in every run of the tests; live, in the long matrix.
+REPLAYED = (
+    "evaluate-on-rank0", "full-pipe", "lock-order", "no-sync-on-one-rank", "save-on-rank0", "send-to-each-other",
+    "skipped-all-reduce", "tokenizing", "uneven",
+)  # fmt: skip
+
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
 
 def _case(scenario: Scenario, *values: str) -> ParameterSet:
     needs = [*scenario.needs, *(["setpriv"] if scenario.row == "u1" else [])]
-    return pytest.param(scenario.id, *values, marks=[pytest.mark.needs(program) for program in needs])
+    marks = [pytest.mark.needs(program) for program in needs]
+    return pytest.param(scenario.id, *values, marks=[*marks, *([pytest.mark.long] if scenario.id in REPLAYED else [])])
 
 
 def _check(scenario: Scenario, nproc: int, way: Way) -> None:
