@@ -1,7 +1,7 @@
 """Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
 
-At 4 ranks here, but for those that are replayed from recordings; at 8 ranks, three times, and with flight records beside
-the stacks in the long matrix.
+At 4 ranks here, but for those that are replayed from recordings; at 8 ranks, three times, and with flight records
+beside the stacks, in the long matrix.
 """
 
 import pytest
