@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -182,6 +183,16 @@ def test_iperf3_is_measured_and_judged_by_what_tcp_sent_again(name: str, warned:
     found = looked(lan, iperf3_port=5201)
     assert one(found, "network.throughput").attributes["gbit_per_s"] > 0
     assert ("network.packet_loss" in loud(found)) is warned
+
+
+def test_a_second_in_which_the_host_was_busy_is_no_lossy_network() -> None:
+    told = json.loads((RECORDED / "iperf3_clean.json").read_bytes())
+    again = int(told["end"]["sum_sent"]["bytes"] / told["start"]["tcp_mss_default"] / 100)
+    quiet = told["intervals"][0]["sum"] | {"retransmits": 0}
+    told["intervals"] = [{"sum": quiet | {"retransmits": again}}, {"sum": quiet}, {"sum": quiet}]
+    told["end"]["sum_sent"]["retransmits"] = again
+    lost = one(looked(Lan(outputs={"iperf3": json.dumps(told).encode()}), iperf3_port=5201), "network.packet_loss")
+    assert lost.severity is Severity.NOTICE
 
 
 def test_iperf3_without_a_server_is_no_measurement() -> None:

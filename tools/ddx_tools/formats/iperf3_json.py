@@ -1,7 +1,7 @@
 """What `iperf3 -c … -J` prints: throughput and segments sent again, or an error.
 
     {"start": {"version": "iperf 3.12", "tcp_mss_default": 1448, …},
-     "intervals": [{"sum": {"bytes": 325451776, …}}, …],
+     "intervals": [{"sum": {"bytes": 325451776, "retransmits": 0, …}}, …],
      "end": {"sum_sent": {"bytes", "seconds", "bits_per_second", "retransmits"}, "sum_received": {…}},
      "error": "unable to connect to server: Connection refused"}
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +39,20 @@ class Iperf3Run:
     intervals: int
     """of so many."""
     version: str | None
+    shares_sent_again: tuple[float, ...] = ()
+    """Segments sent again by segments sent, of each interval that tells both."""
+
+    @property
+    def usual_share_sent_again(self) -> float | None:
+        """Of the middle interval: a moment at which a host was busy does not count. None if it is not known."""
+        return statistics.median(self.shares_sent_again) if self.shares_sent_again else self.share_sent_again
 
     @property
     def share_sent_again(self) -> float | None:
         """Segments sent again by segments sent; None if it is not known."""
         if self.sent_again is None or not self.sent_bytes or not self.segment_bytes:
             return None
-        return self.sent_again / max(1.0, self.sent_bytes / self.segment_bytes)
+        return _share(self.sent_again, self.sent_bytes, self.segment_bytes)
 
 
 def read_iperf3(data: bytes) -> Iperf3Run | None:
@@ -58,25 +66,36 @@ def read_iperf3(data: bytes) -> Iperf3Run | None:
     start, end = told["start"], _object(told.get("end"))
     sent, received = _object(end.get("sum_sent")), _object(end.get("sum_received"))
     rate = _number(received.get("bits_per_second")) or _number(sent.get("bits_per_second"))
-    passed = _passed(told.get("intervals"))
+    sums = _sums(told.get("intervals"))
+    passed = [_whole(one.get("bytes")) for one in sums]
+    again = [_whole(one.get("retransmits")) for one in sums]
+    segment_bytes = _whole(start.get("tcp_mss") or start.get("tcp_mss_default"))
     error = told.get("error")
     return Iperf3Run(
         error=error[:300] if isinstance(error, str) else None,
         gbit_per_s=rate / 1e9 if rate is not None else None,
         sent_bytes=_whole(sent.get("bytes")),
         sent_again=_whole(sent.get("retransmits")),
-        segment_bytes=_whole(start.get("tcp_mss") or start.get("tcp_mss_default")),
+        segment_bytes=segment_bytes,
         quiet_intervals=passed.count(0),
-        intervals=len(passed),
+        intervals=sum(one is not None for one in passed),
         version=str(start["version"])[:40] if isinstance(start.get("version"), str) else None,
+        shares_sent_again=tuple(
+            _share(resent, sent_bytes, segment_bytes)
+            for resent, sent_bytes in zip(again, passed, strict=True)
+            if resent is not None and sent_bytes and segment_bytes
+        ),
     )
 
 
-def _passed(intervals: object) -> list[int]:
-    """Bytes that were sent in each interval."""
+def _share(sent_again: int, sent_bytes: int, segment_bytes: int) -> float:
+    return sent_again / max(1.0, sent_bytes / segment_bytes)
+
+
+def _sums(intervals: object) -> list[dict[str, Any]]:
+    """What all streams did together in each interval."""
     listed = intervals[:_MOST_INTERVALS] if isinstance(intervals, list) else []
-    sums = (_whole(_object(_object(one).get("sum")).get("bytes")) for one in listed)
-    return [one for one in sums if one is not None]
+    return [_object(_object(one).get("sum")) for one in listed]
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -42,9 +42,11 @@ def _sent_again(check: Check) -> Iterator[Finding]:
     share = check.facts.get("share_sent_again")
     if share is None or share < FEW:
         return
+    # A wire that loses packets does so in every second; a host that was busy for a moment, in one.
+    lossy = check.facts["usual_share_sent_again"] >= LOSSY
     yield finding(
         "network.packet_loss",
-        Severity.WARNING if share >= LOSSY else Severity.NOTICE,
+        Severity.WARNING if lossy else Severity.NOTICE,
         [check],
         f"While iperf3 sent from {check.host} to {check.peer_text}, TCP sent {share:.2%} of its segments again.",
         counters={"sent_again": check.facts["sent_again"]},
