@@ -97,8 +97,8 @@ def _iperf3(item: RawItem) -> Iterator[Row]:
         yield _check(item, "iperf3", "failed", f"iperf3: {why}", {"error": why})
         return
     text = f"{run.gbit_per_s:.3g} Gbit/s, {run.sent_again} segments sent again"
-    names = ("gbit_per_s", "sent_again", "share_sent_again", "usual_share_sent_again")
-    names += ("quiet_intervals", "intervals", "error")
+    shares = ("share_sent_again", "usual_share_sent_again")
+    names = ("gbit_per_s", "sent_again", *shares, "quiet_intervals", "intervals", "error")
     yield _check(item, "iperf3", "measured", text, {name: getattr(run, name) for name in names})
 
 
