@@ -78,7 +78,9 @@ def live(
     scenarios: Annotated[list[str], typer.Option("--scenario", help="As `ddx lab list` shows it; several times.")],
     system: SYSTEM = "agent",
     arm: Annotated[str, typer.Option(help="server or probes or none; +skill; with --unsealed, all.")] = "server",
-    nproc: Annotated[int, typer.Option(help="Number of ranks: 4 or 8.")] = 4,
+    nproc: Annotated[
+        int, typer.Option(help="Number of ranks; `ddx lab list` names those a scenario is defined for.")
+    ] = 4,
     see: SEE = None,
     env: ENV = None,
     limit_s: LIMIT_S = 900.0,

@@ -150,7 +150,7 @@ def replay(
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
 
-    return _replay(path, as_captured, progress, _note_steps(notes), store)
+    return _replay(path, as_captured, progress, _note_steps(notes), store, follow=True)
 
 
 def _replay(
@@ -159,6 +159,8 @@ def _replay(
     progress: Progress,
     on_top: Sequence[Step] = (),
     kept: Store | None = None,
+    *,
+    follow: bool = False,
 ) -> Investigation:
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, _opened(kept) as store:
@@ -173,7 +175,27 @@ def _replay(
             if step.host:
                 _parse(store, found, step, _run(step, step.host))
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
+        if follow:
+            _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
         return found
+
+
+def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], progress: Progress) -> None:
+    """Go on as the diagnosis asks, on the hosts that were asked the same at capture: to read that disturbs no job.
+
+    What nobody asked there is no gap in what was captured, so it is not counted as missing.
+    """
+    while (check := found.diagnose().next_check) and check.probe != "ask" and check.probe not in done:
+        done.add(check.probe)
+        step = Step(probe(check.probe), {"target": [], **check.args})
+        progress(f"{step.probe.id}, which is the next check (recorded)")
+        asked = {e.host for e in bundle.manifest.journal if e.path and e.path.split("/")[2] == check.probe}
+        raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
+        answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
+        for raw in answered:
+            _parse(store, found, step, replace(raw, missing=[], problems=[]))
+        if answered:
+            _analyse(store, found, [step], progress)
 
 
 def _opened(kept: Store | None) -> AbstractContextManager[Store]:
@@ -198,7 +220,7 @@ def _capture(
                 progress(step.probe.title.lower())
                 raws.append(_run(step, recording_host(writer, step, machine)))
                 _parse(store, found, step, raws[-1])
-                writer.manifest.probes.append(_probe_run(step, raws[-1]))
+                writer.manifest.probes.append(probe_run(step, raws[-1]))
             _refuse_nothing(raws, target)
             _analyse(store, found, plan, progress)
         finally:
@@ -348,7 +370,8 @@ def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
     return [NextProbe(probe=check.probe, args=check.args, why=check.question)]
 
 
-def _probe_run(step: Step, raw: Raw) -> ProbeRun:
+def probe_run(step: Step, raw: Raw) -> ProbeRun:
+    """What a bundle's manifest tells of a capture."""
     return ProbeRun(
         probe=step.probe.id,
         host=raw.host,

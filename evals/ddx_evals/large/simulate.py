@@ -16,9 +16,9 @@ from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
 from ddx_evals.large.material import Material, material
 from ddx_evals.simulator.running import START_NS
-from ddx_tools.bundle import MANIFEST, BundleWriter, Manifest, ProbeRun, pack
+from ddx_tools.bundle import MANIFEST, BundleWriter, Manifest, pack
 from ddx_tools.hosts.local import LocalHost
-from ddx_tools.investigate import file_plan, recording_host
+from ddx_tools.investigate import file_plan, probe_run, recording_host
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
@@ -64,16 +64,7 @@ def _capture(collected: str, directory: Path) -> None:
     writer = BundleWriter(directory, [collected])
     for step in file_plan([collected]):
         raw = step.probe.capture(recording_host(writer, step, LocalHost), step.probe.args.model_validate(step.args))
-        writer.manifest.probes.append(
-            ProbeRun(
-                probe=step.probe.id,
-                host=raw.host,
-                args=step.args,
-                status=raw.status,
-                problems=raw.problems,
-                missing=raw.missing,
-            )
-        )
+        writer.manifest.probes.append(probe_run(step, raw))
     writer.close()
 
 

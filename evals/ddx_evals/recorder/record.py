@@ -11,11 +11,9 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import yaml
-
 from ddx_evals.baselines.grep import grep
 from ddx_evals.incidents import CANARY, Layout, Provenance, Truth, View
-from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident
+from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident, truth_text
 from ddx_evals.incidents.truth import Hardness
 from ddx_evals.incidents.validation import problems
 from ddx_evals.incidents.views import lost_processes
@@ -64,8 +62,7 @@ def record(
     told = _truth(scenario, nproc, incident_id, asked, truth, manifest, out)
     if _grep_solves(Incident(target, told)):
         told = told.model_copy(update={"hardness": Hardness(tag="easy", measured_by="grep")})
-    text = yaml.safe_dump(told.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=120)
-    (target / TRUTH).write_text(text, encoding="utf-8")
+    (target / TRUTH).write_text(truth_text(told), encoding="utf-8")
     incident = load_incident(target)
     if wrong := problems(incident):
         listed = "\n".join(wrong)

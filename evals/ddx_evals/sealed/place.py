@@ -76,21 +76,10 @@ def run_in(
         root, mounts = Path(scratch, "root"), Path(scratch, "mounts")
         mounts.write_text("".join(f"{line}\n" for line in _furnish(root, place)), encoding="utf-8")
         enter = ["sh", str(Path(__file__).with_name("enter.sh")), str(root), str(mounts), Place.INSIDE]
-        process = subprocess.Popen(
-            [*_unshare(), *enter, *command],
-            env={**_environment(place), **(environment or {})},
-            cwd="/",
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
+        given = {**_environment(place), **(environment or {})}
+        # With the first process of its namespace, all others in there end.
+        with _running([*_unshare(), *enter, *command], given, "/", stdin, output) as process:
             yield process
-        finally:
-            # With the first process of its namespace, all others in there end.
-            process.kill()
-            _reap(process)
 
 
 @contextmanager
@@ -109,10 +98,20 @@ def run_beside(
             (place.directory / target.removeprefix(f"{Place.INSIDE}/")).symlink_to(source)
     beside = [str(Path(sys.executable).parent)] if place.path else []
     own = {"HOME": str(place.directory / "home"), "PATH": os.pathsep.join([*beside, os.environ.get("PATH", _PATH)])}
+    given = {**_environment(place), "TMPDIR": tempfile.gettempdir(), **own, **(environment or {})}
+    with _running(command, given, place.directory, stdin, output) as process:
+        yield process
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path | str, stdin: int, output: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A session of its own, which ends with the block."""
     process = subprocess.Popen(
         command,
-        env={**_environment(place), "TMPDIR": tempfile.gettempdir(), **own, **(environment or {})},
-        cwd=place.directory,
+        env=environment,
+        cwd=cwd,
         stdin=stdin,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -123,13 +122,9 @@ def run_beside(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        _reap(process)
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    process.wait()
-    if process.stdout:
-        process.stdout.close()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
 def _unshare() -> list[str]:
