@@ -26,6 +26,11 @@ settings.register_profile("ddx", deadline=None, derandomize=IN_CI)
 settings.load_profile("ddx")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than processors: many tests wait for programs that they started."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Real jobs last: what is quick speaks first."""
     items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)

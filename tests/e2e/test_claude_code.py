@@ -41,7 +41,7 @@ EVERY_TOOL = {
 }
 STRUCK_WITHIN_S = 240.0
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("npm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("npm")]
 
 
 @pytest.fixture
@@ -87,6 +87,7 @@ def test_what_the_install_command_writes_is_found(claude: ClaudeCode) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.needs("ptrace")
+@pytest.mark.alone
 def test_a_live_hang_ends_in_the_reported_diagnosis(claude: ClaudeCode, tmp_path: Path) -> None:
     scenario = load_scenarios()["fewer-batches"]
     project = tmp_path / "project"

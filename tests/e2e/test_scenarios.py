@@ -17,10 +17,12 @@ SETTLED_WITHIN_S = 240.0
 TWINS = ("fewer-batches", "broadcast-for-all-reduce", "text-only-batch", "mesh-straggler", "pipeline-schedule")
 STEPS_OF_HEALTH = 60
 
-# Recorded looks at these (tests/fixtures/stacks) are diagnosed in every run of the tests; live, in the long matrix.
+# Recorded looks at these (tests/fixtures/stacks, evals/incidents/dev) are diagnosed in every run of the tests; live,
+# in the long matrix.
 REPLAYED = (
-    "evaluate-on-rank0", "full-pipe", "lock-order", "no-sync-on-one-rank", "save-on-rank0", "send-to-each-other",
-    "skipped-all-reduce", "tokenizing", "uneven",
+    "breakpoint-left", "dataloader-worker", "evaluate-on-rank0", "full-pipe", "killed", "lock-order",
+    "no-sync-on-one-rank", "raised-unreaped", "save-on-rank0", "send-to-each-other", "skipped-all-reduce", "tokenizing",
+    "uneven",
 )  # fmt: skip
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]

@@ -17,7 +17,8 @@ from ddx_evals.incumbent import kept_ready, named_in, run_torchfrtrace
 from ddx_evals.record_scores import Answer, Case, Counts, Score, by_kind, cases, judged, scores, table
 from ddx_evals.simulator import KINDS, Truth, simulate, size_of, write
 
-SEEDS = (70_001, 70_002, 70_003)
+SEEDS = (70_002, 70_003, 70_009)
+"""Jobs of 16, 8 and 64 ranks."""
 TRUTH = Truth("rank_stalled", (3,), (0, 1, 2), ("slow-rank-before-collective",), ("diagnosed",), True)
 
 
