@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.process_tree import as_users_run_it
 
 DDX = str(Path(sys.executable).with_name("ddx"))
 
@@ -36,12 +37,10 @@ def median_wall_s(argv: Sequence[str], times: int, exit_codes: Sequence[int] = (
 
     Raises RuntimeError, with what the command printed, if it ends with another exit code.
     """
-    # As users run it: with compiled modules.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     walls_s = []
     for _ in range(times + 1):
         started_s = time.perf_counter()
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, env=as_users_run_it(), capture_output=True, text=True, check=False)
         walls_s.append(time.perf_counter() - started_s)
         if done.returncode not in exit_codes:
             raise RuntimeError(f"{argv} ended with {done.returncode}\n{done.stdout}{done.stderr}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import tempfile
@@ -25,13 +26,18 @@ class Cost:
     """The largest sum of the resident memory of all its processes; what they share counts for each of them."""
 
 
+def as_users_run_it() -> dict[str, str]:
+    """The environment of a command: with compiled modules, whatever the one that measures does without."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def cost_of(argv: Sequence[str], exit_codes: Sequence[int] = (0,)) -> Cost:
     """Run a command. Raises RuntimeError, with the end of what it printed, if it ends with another exit code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = 0
     with tempfile.TemporaryFile() as output:
         started_s = time.perf_counter()
-        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(argv, env=as_users_run_it(), stdout=output, stderr=subprocess.STDOUT)
         while process.poll() is None:
             peak = max(peak, _resident_bytes(process.pid))
             time.sleep(_POLL_S)

@@ -6,6 +6,7 @@ Heavy modules (the evidence store, playbooks, torch) are imported by the command
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -33,6 +34,9 @@ from ddx_server.probe_commands import mount_probes
 from ddx_server.render.safe_text import safe
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.model import Finding
+
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+"""Modules, playbooks and rows are hundreds of thousands of objects, of which nearly all stay until the end."""
 
 
 class _OwnErrors(typer.core.TyperGroup):
@@ -341,6 +345,8 @@ _mount_extensions()
 
 def main() -> None:
     """Entry point: expected failures in two lines, unexpected ones as ours, Ctrl-C without a trace."""
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
         app(prog_name="ddx")
     except DdxError as error:

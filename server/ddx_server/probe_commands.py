@@ -41,7 +41,6 @@ def _examples(probe: Probe[Any]) -> str:
 
 def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
-        from ddx_server.render.result import render_result
         from ddx_server.standard_input import on_disk
         from ddx_tools.investigate import Step, run_probe
 
@@ -55,6 +54,8 @@ def _command(probe: Probe[Any]) -> Any:
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:
+            from ddx_server.render.result import render_result
+
             render_result(result, console())
         exit_with(result)
 

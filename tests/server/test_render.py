@@ -179,7 +179,10 @@ def test_culprits_victims_and_next_check_are_told_apart() -> None:
         ),
         victims=Party(ranks=[0, 1, 3]),
         next_check=NextCheck(
-            probe="flight_recorder", args={"target": ["4242"], "frames": "all"}, question="Which call?"
+            probe="flight_recorder",
+            args={"target": ["4242"], "frames": "all"},
+            question="Which call?",
+            separates=["process-stopped", "gil-held"],
         ),
     )
     out = console()
@@ -189,6 +192,7 @@ def test_culprits_victims_and_next_check_are_told_apart() -> None:
     assert "ranks 0-1, 3" in lines["victims"]
     assert lines["DIAGNOSED"].endswith("Rank 2 at train.py:7 main: it is stopped")
     assert "ddx flight-recorder 4242 --frames all" in printed(out)
+    assert "It tells apart: process-stopped, gil-held." in printed(out)
 
 
 # --- commands to copy

@@ -26,6 +26,7 @@ from ddx_tools.model import (
     Level,
     Location,
     Missing,
+    NextCheck,
     Party,
     ProbeResult,
     ProbeStatus,
@@ -33,6 +34,7 @@ from ddx_tools.model import (
     Truncation,
     Verdict,
 )
+from ddx_tools.playbook import load_playbooks
 
 WORLD = 4096
 HOSTILE = st.text(st.characters(codec="utf-8"), max_size=400) | st.sampled_from(
@@ -64,6 +66,17 @@ FINDINGS = st.builds(
     attributes=st.dictionaries(st.text("abc_", max_size=20), HOSTILE | NUMBERS, max_size=12),
 )  # fmt: skip
 ROWS = st.dictionaries(st.text("abc_", min_size=1, max_size=9), HOSTILE | NUMBERS | RANKS, max_size=9)
+
+
+def test_no_question_of_a_playbook_is_cut() -> None:
+    pages = load_playbooks()
+    checks = [check for symptom in pages.symptoms.values() for check in symptom.next_check]
+    checks += [check for cause in pages.causes.values() for check in cause.next_check]
+    for check in checks:
+        asked = NextCheck(probe=check.probe, question=check.question)
+        undecided = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", next_check=asked)
+        told = diagnosis_payload(undecided, lambda source: source)
+        assert told["next_check"]["question"] == check.question
 
 
 @given(DIAGNOSES)

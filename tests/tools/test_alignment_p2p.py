@@ -1,6 +1,7 @@
 """Point-to-point operations in constructed records (provenance: constructed; Gloo records none)."""
 
-from test_alignment_constructed import Job, codes, of
+from constructed_jobs import Job
+from test_alignment_constructed import codes, of
 
 
 def p2p(job: Job, key: str, rank: int, op: str, peer: str) -> None:

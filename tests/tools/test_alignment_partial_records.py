@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_alignment_constructed import Job, of
+from constructed_jobs import Job
+from test_alignment_constructed import of
 from test_alignment_simulated import findings_of, judged
 
 from ddx_evals.simulator import SimulatedJob, simulate

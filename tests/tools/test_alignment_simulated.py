@@ -76,10 +76,16 @@ def test_splits_of_an_all_to_all_are_compared_pair_by_pair() -> None:
     assert finding.attributes["splits"] and finding.attributes["pairs"] >= 2
 
 
-def test_unrecorded_splits_blame_nobody_and_are_said_to_be_unrecorded() -> None:
-    job, finding = told("wrong_splits", 303, "collective.all_entered")
-    assert finding.attributes["splits"] is False
+def test_unrecorded_splits_are_said_to_be_unrecorded_and_blame_neither_of_a_pair() -> None:
+    job, finding = told("wrong_splits", 300, "collective.all_entered")
+    assert finding.attributes["splits"] is False and len(finding.ranks) == 2
     assert not judged(job).culprits.ranks
+
+
+@pytest.mark.parametrize("seed", [302, 303, 305])
+def test_of_more_ranks_the_way_back_tells_whose_unrecorded_splits_are_wrong(seed: int) -> None:
+    job, finding = told("wrong_splits", seed, "collective.shape_mismatch")
+    assert tuple(finding.ranks) == job.truth.culprits == tuple(judged(job).culprits.ranks)
 
 
 @pytest.mark.parametrize("seed", [300, 303, 304, 305])
@@ -92,6 +98,8 @@ def test_a_rank_that_does_not_note_what_its_peers_finished_is_named_also_without
 def test_a_device_that_comes_to_nothing_is_told_by_what_started_elsewhere() -> None:
     job, finding = told("gpu_stuck", 302, "rank.waited_for")
     assert tuple(finding.ranks) == job.truth.culprits and finding.attributes["state"] == "device_behind"
+    assert finding.evidence[0].quote.startswith(f"rank {finding.ranks[0]} "), "what it called itself comes first"
+    assert finding.evidence[0].quote.endswith("not finished: scheduled")
 
 
 def test_nobody_is_blamed_where_no_device_has_started() -> None:

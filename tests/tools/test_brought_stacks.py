@@ -140,6 +140,126 @@ def test_another_state_is_not(tmp_path: Path, table: str) -> None:
     assert not [finding for finding in found.findings if finding.code == "rank.uninterruptible"]
 
 
+WAITER = """\
+Process {pid}: python fit.py
+Thread {pid} (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2810)
+    sync (fit.py:{line})
+"""
+BUSY = """\
+Process 900: python fit.py
+Thread 900 ({main}): "MainThread"
+    add_ (torch/_tensor.py:40)
+    update (fit.py:{at})
+Thread 907 (active{gil}): "tagger"
+    tag (tags.py:{line})
+    run (threading.py:982)
+"""
+KEEPS = {"main": "idle", "at": 50, "gil": "+gil", "line": 12}
+
+
+def _looks(rank_1: list[str], peer_lines: tuple[int, int] = (30, 30)) -> dict[str, str]:
+    peers = {
+        f"look{look}_rank{rank}": WAITER.format(pid=800 + rank, line=line)
+        for look, line in enumerate(peer_lines)
+        for rank in (0, 2)
+    }
+    return peers | {f"look{look}_rank1": text for look, text in enumerate(rank_1)}
+
+
+def test_a_thread_that_has_the_lock_in_both_looks_holds_the_rank(tmp_path: Path) -> None:
+    found = investigated(tmp_path, **_looks([BUSY.format(**KEEPS)] * 2))
+    held = the(found, "rank.gil_held")
+    assert (held.ranks, held.attributes["thread"], held.locations[0].short()) == ([1], "tagger", "tags.py:12 tag")
+    said = found.diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "gil-held", [1])
+
+
+def test_a_kept_lock_shows_without_the_peers_too(tmp_path: Path) -> None:
+    looks = {name: text for name, text in _looks([BUSY.format(**KEEPS)] * 2).items() if name.endswith("rank1")}
+    said = investigated(tmp_path, **looks).diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "gil-held", [1])
+
+
+@pytest.mark.parametrize(
+    "then",
+    [{"line": 13}, {"at": 51}, {"gil": ""}, {"main": "active"}, None],
+    ids=["it works on", "the main thread gets on", "it gave it back", "the main thread computes", "one look"],
+)
+def test_a_thread_that_merely_works_holds_nobody(tmp_path: Path, then: dict[str, object] | None) -> None:
+    second = [] if then is None else [BUSY.format(**(KEEPS | then))]
+    found = investigated(tmp_path, **_looks([BUSY.format(**KEEPS), *second]))
+    assert not [finding for finding in found.findings if finding.code == "rank.gil_held"]
+    assert "gil-held" not in [cause.id for cause in found.diagnose().causes]
+
+
+def test_of_a_job_that_moves_it_is_said_who_is_outside_each_time(tmp_path: Path) -> None:
+    own = LOADER.format(pid=900, options="").replace("fit (train.py:77)", "fit (train.py:{line})")
+    found = investigated(tmp_path, **_looks([own.format(line=77), own.format(line=78)], peer_lines=(30, 31)))
+    outside = the(found, "rank.outside_in_every_look")
+    assert (outside.ranks, outside.attributes["looks"], outside.locations[0].line) == ([1], 2, 78)
+    assert "job.progressing" in [finding.code for finding in found.findings]
+
+
+def test_whoever_is_in_a_collective_once_is_not_outside_each_time(tmp_path: Path) -> None:
+    looks = _looks([LOADER.format(pid=900, options=""), WAITER.format(pid=900, line=31)], peer_lines=(30, 31))
+    found = investigated(tmp_path, **looks)
+    assert not [finding for finding in found.findings if finding.code == "rank.outside_in_every_look"]
+
+
+LISTING = (
+    "    PID STAT WCHAN             ELAPSED CMD\n"
+    "     {pid} {state} 04:31 python -u fit.py\n"
+    "     71 D    worker_thread     99:00 [nfsd]\n"
+)
+COMMUNICATOR = (
+    "{host}:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm 0x55d0c2{rank} rank {rank} nranks 4 cudaDev 0 "
+    "nvmlDev 0 busId 1000 commId 0x8f2c77 - Init COMPLETE\n"
+)
+
+
+def _listed(
+    tmp_path: Path, state: str, hosts: tuple[str, ...], pids: tuple[int, ...], file: str = "node-2"
+) -> list[Finding]:
+    for rank, (host, pid) in enumerate(zip(hosts, pids, strict=True)):
+        text = COMMUNICATOR.format(host=host, pid=pid, rank=rank)
+        (tmp_path / f"nccl-{rank}.log").write_text(text, encoding="utf-8")
+    (tmp_path / f"{file}.txt").write_text(LISTING.format(pid=pids[2], state=state), encoding="utf-8")
+    found = investigate([str(tmp_path)]).findings
+    return [finding for finding in found if finding.code in ("rank.stopped", "rank.uninterruptible")]
+
+
+HOSTS = ("node-0", "node-1", "node-2", "node-3")
+
+
+@pytest.mark.parametrize("pids", [(70, 71, 72, 73), (70, 70, 70, 70)], ids=["all different", "alike on all hosts"])
+def test_a_listing_of_processes_shows_which_rank_is_stopped(tmp_path: Path, pids: tuple[int, ...]) -> None:
+    (stopped,) = _listed(tmp_path, "Tl   do_signal_stop", HOSTS, pids)
+    assert (stopped.code, stopped.ranks, stopped.hosts) == ("rank.stopped", [2], ["node-2"])
+    assert "do_signal_stop" in stopped.evidence[0].quote
+
+
+def test_a_listing_shows_a_rank_in_a_call_that_nothing_interrupts(tmp_path: Path) -> None:
+    (stuck,) = _listed(tmp_path, "Dl   rpc_wait_bit_killable", HOSTS, (70, 71, 72, 73))
+    assert (stuck.code, stuck.ranks, stuck.attributes["wchan"]) == (
+        "rank.uninterruptible",
+        [2],
+        "rpc_wait_bit_killable",
+    )
+
+
+@pytest.mark.parametrize("state", ["Sl   futex_wait_queue", "Rl   -"])
+def test_a_process_that_runs_or_sleeps_is_not_stopped(tmp_path: Path, state: str) -> None:
+    assert not _listed(tmp_path, state, HOSTS, (70, 71, 72, 73))
+
+
+@pytest.mark.parametrize(
+    ("pids", "file"), [((72, 71, 72, 73), "listing"), ((72, 71, 99, 73), "node-1")], ids=["of two hosts", "of another"]
+)
+def test_a_process_that_may_be_somebody_elses_is_no_rank(tmp_path: Path, pids: tuple[int, ...], file: str) -> None:
+    assert not _listed(tmp_path, "Tl   do_signal_stop", HOSTS, pids, file)
+
+
 def test_several_texts_about_a_process_add_up() -> None:
     text = "$ ps -eo pid,stat\n 70 Dl\n$ sudo cat /proc/70/stack\n[<0>] filemap_fault+0x5c6/0xb10\n[<0>] do_read+0x1\n"
     facts = parse_process_text(text)[70]

@@ -133,6 +133,7 @@ def test_an_interface_may_differ_between_hosts_and_not_within_one(tmp_path: Path
 def test_of_hosts_asked_at_once_the_odd_one_is_named(tmp_path: Path) -> None:
     text = "".join(f"node{h}: NCCL_IB_TC={106 if h != 2 else 0}\n" for h in range(4))
     (found,) = differing(said_of(tmp_path, text, "pdsh.txt")).values()
+    assert found.evidence[0].quote.endswith("NCCL_IB_TC=0"), "the odd one comes first"
     assert (found.hosts, found.attributes["values"]["0"]) == (["node2"], ["node2"])
 
 

@@ -121,6 +121,23 @@ def test_texts_of_another_rank_are_not_taken_for_those_of_this_one() -> None:
         same(data)
 
 
+@pytest.mark.parametrize(("here", "there"), [(b"Float", b"Short"), (b"completed", b"scheduled"), (b"mesh_", b"other")])
+def test_no_text_that_entries_refer_to_is_taken_from_another_rank(here: bytes, there: bytes) -> None:
+    first, second = job(0), job(0).replace(here, there)
+    assert len(first) == len(second)
+    for data in (first, second, first, second):
+        same(data)
+
+
+def test_a_text_that_another_record_writes_as_a_list_is_no_text_there() -> None:
+    """Under the number of a type the second record has something else, which its entries refer to by the same bytes."""
+    first = job(0)
+    at = first.index(b"X\x05\x00\x00\x00Float")
+    second = first[:at] + b"](K\x01K\x02K\x03e" + first[at + 10 :]
+    for data in (first, second, first):
+        same(data)
+
+
 def test_a_name_that_frames_refer_to_may_differ_by_rank() -> None:
     """A group is called as a function is: the frame holds a reference to the name of the group."""
     records = []

@@ -16,8 +16,9 @@ import psutil
 import pytest
 from constructed_records import NOW_NS, PICKLES, RECORDS, as_torch, entry, rows_of
 
-from ddx_tools.flight_records import decode as decoding
-from ddx_tools.flight_records.decode import Decoded, Material, decode, decode_all
+from ddx_tools.flight_records import decode_all as decoding
+from ddx_tools.flight_records.decode import Decoded, Material, decode
+from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.flight_records.tables import identity
 from ddx_tools.formats.fr_origin import DumpOrigin
 from ddx_tools.store import Store
@@ -204,8 +205,9 @@ def test_who_stops_asking_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_
 PROGRAM = """
 import signal
 import sys
-from ddx_tools.flight_records import decode as decoding
-from ddx_tools.flight_records.decode import Material, decode_all
+from ddx_tools.flight_records import decode_all as decoding
+from ddx_tools.flight_records.decode import Material
+from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.formats.fr_origin import DumpOrigin
 
 def main(files):

@@ -48,6 +48,7 @@ STDLIB = {
     "concurrent",
     "selectors",
     "importlib",
+    "pathlib",
 }
 USER = "/srv/job/train.py:main"
 LOGGED = "torch/distributed/c10d_logger.py:_exception_logger.<locals>.wrapper"
@@ -117,6 +118,7 @@ LIBRARY_STACKS: list[tuple[tuple[str, ...], str, str | None]] = [
     (("socket.py:readinto",), "socket_wait", None),
     (("pdb.py:set_trace", "bdb.py:trace_dispatch", "pdb.py:interaction"), "breakpoint", None),
     (("threading.py:_shutdown",), "shutdown", None),
+    (("pathlib.py:open",), "file_io", None),
 ]  # fmt: skip
 
 
@@ -153,6 +155,8 @@ def test_the_functions_of_these_stacks_exist_in_torch() -> None:
         ("pipe_read", KernelView("S", "pipe_read", "read", "pipe:[17]"), "stream.read()", False),
         ("file_io", KernelView("S", "folio_wait_bit", "read", "/mnt/data/shard"), "data = file.read()", False),
         ("file_io", KernelView("D"), None, False),
+        ("file_io", KernelView("S", "wait_for_partner", "openat"), "with path.open() as lines:", False),
+        ("file_io", KernelView("S", "rpc_wait_bit_killable", "newfstatat"), "os.stat(path)", False),
         ("lock_wait", FUTEX, "with self.lock:", False),
         ("lock_wait", FUTEX, "self.condition.acquire()", False),
         ("lock_wait", FUTEX, None, False),
@@ -179,6 +183,12 @@ def test_a_call_of_a_library_does_not_colour_what_the_user_does_inside_it() -> N
     )
     assert activity(USER, *calls, running=True).name == "running"
     assert activity(USER, *calls, kernel=SLEEPS).name == "sleep"
+
+
+def test_a_program_that_imports_from_slow_storage_still_starts() -> None:
+    opening = KernelView("S", "rpc_wait_bit_killable", "openat")
+    assert activity(USER, "importlib/__init__.py:import_module", kernel=opening).name == "import"
+    assert activity(USER, "pathlib.py:open", running=True).name == "running"
 
 
 def test_a_worker_that_waits_for_work_is_idle() -> None:

@@ -134,6 +134,29 @@ def test_failures_of_nvidia_smi_itself(text: str, code: str, what: str | None) -
     assert codes(findings_in(text)) == {code}
 
 
+@pytest.mark.parametrize(
+    ("code", "attributes", "ranks"),
+    [
+        ("gpu.xid", {"devices": ["0000:9d:00"]}, [11]),
+        ("gpu.off_bus", {"devices": ["0000:9d:00", "0000:9d:00.0"]}, [11]),
+        ("gpu.off_bus", {"devices": ["0000:52:00"]}, []),
+        ("gpu.off_bus", {"devices": ["0001:9d:00"]}, []),
+        ("host.oom_kill", {"pid": 4_177}, [11]),
+        ("host.oom_kill", {"pid": 4_178}, []),
+        ("host.oom_kill", {}, []),
+    ],
+)
+def test_a_gpu_and_a_process_of_a_host_have_the_rank_that_nccl_names_beside_them(
+    code: str, attributes: dict[str, object], ranks: list[int]
+) -> None:
+    finding = Finding(code=code, hosts=["node-2"], summary="seen", attributes=attributes)
+    elsewhere = finding.model_copy(update={"hosts": ["node-3"], "ranks": []})
+    member = {"host": "node-2", "pid": 4_177, "rank": 11, "nranks": 16, "bus_id": "9D000"}
+    with Store() as store:
+        store.insert({"nccl_ranks": [member]})
+        assert [one.ranks for one in with_ranks(store, [finding, elsewhere])] == [ranks, []]
+
+
 @pytest.mark.parametrize(("device", "ranks"), [(6, [38]), (5, [])], ids=["its GPU", "another GPU"])
 def test_a_hot_gpu_has_the_rank_that_nccl_says_computes_there(device: int, ranks: list[int]) -> None:
     hot = Finding(code="gpu.throttled", hosts=["node-4"], summary="hot", attributes={"devices": ["6"]})

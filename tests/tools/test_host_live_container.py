@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from host_looks import findings_of, processes, text, unavailable
+from host_looks import findings_of, findings_of_hosts, processes, text, unavailable
 from host_reading import codes, one
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +12,7 @@ from process_snapshots import row, snapshot, torchrun_env
 from ddx_tools.machine.look import cgroup_directories
 from ddx_tools.machine.texts import fact_rows
 from ddx_tools.model import Severity
+from ddx_tools.probe import RawItem
 
 V1, V2 = "/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/job"
 SELF = (
@@ -103,6 +104,25 @@ def test_a_quota_that_holds_back_between_two_readings(first: str, then: str, hel
         assert one(found, "limits.cpu_throttled").attributes == {
             "cpus": 2.0, "share": 0.9, "how": "between_readings", "place": "/sys/fs/cgroup/job", "basis": "host",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(("of_the_other", "free"), [(3, ["b"]), (580, None)], ids=["only one host", "both hosts"])
+def test_a_quota_names_the_ranks_that_it_holds_back_and_the_hosts_without(
+    of_the_other: int, free: list[str] | None
+) -> None:
+    def look(quota: str, throttled: int, first: int) -> list[RawItem]:
+        job = snapshot(
+            row(41 + first, 1, "python train.py", env=torchrun_env(first, 4)),
+            row(42 + first, 1, "python train.py", env=torchrun_env(first + 1, 4)),
+        )
+        place = "/sys/fs/cgroup/job"
+        stat = f"{place}/cpu.stat:nr_periods 600\n{place}/cpu.stat:nr_throttled {throttled}\n"
+        return [processes(job | {"now": 2_000.0}), text(f"{place}/cpu.max:{quota} 100000\n{stat}")]
+
+    found = findings_of_hosts(a=look("60000", 570, 0), b=look("400000", of_the_other, 2))
+    held = [each for each in found if each.code == "limits.cpu_throttled"]
+    assert [(each.hosts, each.ranks, each.attributes.get("free_hosts")) for each in held][:1] == [(["a"], [0, 1], free)]
+    assert len(held) == (1 if free else 2)
 
 
 @pytest.mark.parametrize(("cpus", "crowded"), [("0", True), ("0-1", False), ("0-15", False)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from host_looks import findings_of, interface, interfaces, name, processes, text
+from host_looks import findings_of, findings_of_hosts, interface, interfaces, name, processes, text
 from host_reading import RECORDED, codes, findings_in, one
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,6 +169,88 @@ def test_connections_of_others_are_nobodys_business() -> None:
         job(), *(text(SS.format(unread=9, unsent=0, own="1.1.1.1:1", peer="2.2.2.2:2", pid=7)) for _ in "12")
     )
     assert codes(found) == set()
+
+
+SYN_SENT = (
+    'SYN-SENT 0 1 {own}:44248 {peer} users:(("python3",pid=41,fd=13))\n\t cubic rto:8000 backoff:{backoff} mss:524 '
+    "cwnd:1 segs_out:4 unacked:1 retrans:1/{again} lost:1\n"
+)
+
+
+def asking(own: str, peer: str, backoff: int) -> RawItem:
+    return text(SYN_SENT.format(own=own, peer=peer, backoff=backoff, again=backoff))
+
+
+def test_a_connection_that_is_asked_for_in_vain_names_the_host_whose_port_is_silent() -> None:
+    found = findings_of_hosts(
+        left=[job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3)],
+        right=[interfaces(LO, interface("eth0", "10.0.0.9"))],
+    )
+    cut, closed = one(found, "startup.endpoint_unreachable"), one(found, "network.host_silent")
+    told = {key: cut.attributes[key] for key in ("address", "port", "how", "stage")}
+    assert told == {"address": "10.0.0.9", "port": 37411, "how": "timed_out", "stage": "peers"}
+    assert (cut.hosts, closed.hosts, closed.attributes["to"]) == (["left"], ["right"], ["left"])
+    assert "network.packet_loss" not in codes(found), "what never was there has lost nothing"
+
+
+@pytest.mark.parametrize(("backoff", "silent"), [(1, False), (2, True)])
+def test_a_connection_that_is_only_just_asked_for_is_not_unreachable(backoff: int, silent: bool) -> None:
+    found = findings_of(job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", backoff))
+    assert ("startup.endpoint_unreachable" in codes(found)) is silent
+
+
+def test_where_neither_answers_the_other_no_host_is_named() -> None:
+    found = findings_of_hosts(
+        left=[interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3)],
+        right=[interfaces(LO, interface("eth0", "10.0.0.9")), asking("10.0.0.9", "10.0.0.7:52000", 3)],
+    )
+    assert "network.host_silent" not in codes(found)
+
+
+SENT = (
+    'ESTAB 0 0 {own}:6000 {peer}:5000 users:(("python3",pid=41,fd=9))\n\t cubic rto:204 mss:1448 cwnd:10 '
+    "data_segs_out:{sent} retrans:0/{again} dsack_dups:{spurious}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("peer", "sent", "again", "spurious", "lossy"),
+    [
+        ("10.0.0.9", 8_000, 400, 0, True),
+        ("10.0.0.9", 8_000, 40, 0, False),
+        ("10.0.0.9", 800, 400, 0, False),
+        ("10.0.0.9", 8_000, 400, 390, False),
+        ("10.0.0.7", 8_000, 400, 0, False),
+    ],
+    ids=["lossy", "a few", "hardly used", "sent again for nothing", "to itself"],
+)
+def test_what_a_connection_to_another_host_sent_again(
+    peer: str, sent: int, again: int, spurious: int, lossy: bool
+) -> None:
+    told = text(SENT.format(own="10.0.0.7", peer=peer, sent=sent, again=again, spurious=spurious))
+    found = findings_of(job(4), interfaces(LO, ETH), told)
+    assert ("network.packet_loss" in codes(found)) is lossy
+    if lossy:
+        loss = one(found, "network.packet_loss")
+        assert (loss.attributes["how"], loss.attributes["peer"], loss.attributes["rate"]) == (
+            "since_connected",
+            peer,
+            0.05,
+        )
+        assert loss.evidence[0].quote.startswith("retrans:0/400")
+
+
+@pytest.mark.parametrize(("peer", "severity"), [("10.0.0.9", Severity.WARNING), ("10.0.0.7", None)])
+def test_an_interface_that_is_down_matters_if_connections_to_others_go_through_it(
+    peer: str, severity: Severity | None
+) -> None:
+    down = interface("eth0", "10.0.0.7", up=False, running=False)
+    stalled = f"ESTAB 0 96 10.0.0.7:6000 {peer}:5000\n\t cubic rto:204 backoff:6 mss:1448 retrans:1/7\n"
+    found = findings_of(job(16), interfaces(LO, down), name("node-1", "10.0.0.7"), text(stalled))
+    links = [finding for finding in found if finding.code == "network.link_down"]
+    assert [link.severity for link in links] == ([severity] if severity else [])
+    wrong = one(found, "startup.interface_unusable")
+    assert (wrong.attributes["library"], wrong.severity) == ("nccl", Severity.NOTICE), "nobody chose wrong"
 
 
 def test_a_lossy_connection_is_told_by_what_it_holds() -> None:

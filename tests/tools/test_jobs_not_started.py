@@ -88,18 +88,41 @@ def test_of_hosts_that_nobody_looked_at_nothing_is_claimed() -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        [table(row(5, 1, STATIC)), table(row(6, 1, STATIC), host="node-b")],
         [table(row(5, 1, "/usr/bin/torchrun --nproc-per-node=2 train.py"))],
         [table(row(5, 1, STATIC, create_time=1_040.0))],
-        [table(row(5, 1, LOCAL), row(6, 1, LOCAL))],
         [table(row(5, 1, STATIC), *env_ranks([0], 2, MASTER_ADDR="head")[1:2]) | {"processes": [
             row(5, 1, STATIC), row(20, 5, TRAIN, env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "head", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"})]}],
     ],
-    ids=["all are there", "one host", "only just started", "both on this host", "its rank runs"],
+    ids=["one host", "only just started", "its rank runs"],
 )  # fmt: skip
 def test_a_launcher_that_misses_nobody_is_left_alone(tables: list[dict[str, Any]]) -> None:
     assert not of_startup(findings(*tables, idle="node-c" if len(tables) == 1 else None))
+
+
+@pytest.mark.parametrize(
+    ("tables", "hosts"),
+    [
+        ([table(row(5, 1, STATIC)), table(row(6, 1, STATIC), host="node-b")], ["node-a", "node-b"]),
+        ([table(row(5, 1, LOCAL), row(6, 1, LOCAL))], ["node-a"]),
+    ],
+    ids=["two hosts", "both on one"],
+)
+def test_launchers_that_are_all_there_and_start_no_rank_do_not_meet(
+    tables: list[dict[str, Any]], hosts: list[str]
+) -> None:
+    found = findings(*tables)
+    (apart,) = of_startup(found)
+    assert (apart.code, apart.hosts, apart.attributes["port"]) == ("startup.launchers_apart", hosts, 29500)
+    diagnosis = diagnose(found, load_playbooks())
+    assert (diagnosis.verdict, diagnosis.culprits.hosts) == (Verdict.UNDECIDED, [])
+    assert diagnosis.next_check and diagnosis.next_check.probe == "network"
+    assert diagnosis.next_check.args == {"peer": apart.attributes["address"], "port": "29500"}
+
+
+def test_launchers_of_which_one_has_only_just_begun_may_still_meet() -> None:
+    late = table(row(6, 1, STATIC, create_time=1_040.0), host="node-b")
+    assert "startup.launchers_apart" not in [one.code for one in of_startup(findings(table(row(5, 1, STATIC)), late))]
 
 
 def test_launchers_that_meet_at_their_own_addresses_wait_apart() -> None:

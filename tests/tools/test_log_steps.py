@@ -77,6 +77,7 @@ def test_common_shapes(line: str, wanted: dict[str, object]) -> None:
         "batch size: 32, gradient accumulation steps: 8",
         "checkpoint every 100 steps",
         "loss_scale: 65536, number of nan iterations: 0",
+        "# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1",
         "Loading extension module cpu_adam...",
         "using world size: 8, data-parallel size: 8",
         "step by step",
@@ -302,3 +303,77 @@ def test_a_job_that_hung_and_printed_steps_keeps_both(tmp_path: Path) -> None:
 def test_a_real_job_that_ended_well_has_nothing_but_progress() -> None:
     (progress,) = recorded("torchrun_ends_well.log")
     assert (progress.attributes["last_step"], progress.attributes["total"]) == ({"unknown": 40}, 40)
+
+
+# --- a rank whose data take longer
+
+
+def _read_times(seconds: dict[int, list[float]]) -> str:
+    return "".join(
+        f"[rank {rank}] step {10 * number}: loading {took:.3f} s, compute 0.110 s\n"
+        for rank, times in seconds.items()
+        for number, took in enumerate(times)
+    )
+
+
+def test_a_rank_whose_data_take_longer_in_step_after_step_is_named(tmp_path: Path) -> None:
+    quick = [0.004, 0.002, 0.003, 0.002, 0.005]
+    text = _read_times({0: quick, 1: quick, 2: quick, 3: [0.31, 0.28, 0.004, 0.4, 0.33]})
+    (slow,) = of_code(read(tmp_path, text), "rank.input_slow")
+    assert (slow.ranks, slow.attributes["input_s"], slow.attributes["slowest_in"]) == ([3], 0.31, 4)
+    assert "loading 0.330 s" in slow.evidence[0].quote
+
+
+def test_what_one_rank_waits_for_data_is_no_wait_of_the_whole_job(tmp_path: Path) -> None:
+    long, quick = [0.31, 0.28, 0.30, 0.35, 0.29], [0.002] * 5
+    (one,) = of_code(read(tmp_path, _read_times({0: quick, 1: long, 2: quick})), "job.input_wait")
+    assert one.attributes["share"] < 0.05
+    (most,) = of_code(read(tmp_path, _read_times({0: long, 1: long, 2: quick})), "job.input_wait")
+    assert most.attributes["share"] > 0.5
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        {0: [0.9, 0.004, 0.003, 0.002, 0.002], 1: [0.005, 0.004, 0.003, 0.002, 0.002]},
+        {0: [0.3, 0.002, 0.4, 0.002, 0.3], 1: [0.002, 0.4, 0.002, 0.3, 0.002]},
+        {0: [0.31, 0.28, 0.30, 0.35, 0.29], 1: [0.25, 0.24, 0.26, 0.25, 0.27]},
+        {0: [0.31, 0.28, 0.30, 0.35, 0.29]},
+    ],
+    ids=["only at first", "now one, now the other", "nearly alike", "nobody to compare with"],
+)
+def test_data_that_take_longer_now_and_then_name_nobody(tmp_path: Path, seconds: dict[int, list[float]]) -> None:
+    assert not of_code(read(tmp_path, _read_times(seconds)), "rank.input_slow")
+
+
+# --- a rank that is through with its data
+
+
+def _epoch(rank: int, epoch: int, batches: int) -> str:
+    return f"[rank {rank}] Epoch {epoch}: finished after {batches} batches\n"
+
+
+def _ran_out(tmp_path: Path, ends: str, silent: int = 2) -> list[Finding]:
+    steps = "".join(f"[rank {rank}] step {step} loss 2.{step}\n" for step in (5, 6) for rank in range(4))
+    told = "".join(timed_out(rank, 41) for rank in range(4) if rank != silent)
+    return of_code(read(tmp_path, "world_size=4\n" + steps + ends + told), "data.exhausted")
+
+
+def test_a_rank_that_ends_its_epoch_and_says_nothing_more_ran_out_of_data(tmp_path: Path) -> None:
+    (out,) = _ran_out(tmp_path, _epoch(0, 9, 80) + _epoch(2, 9, 80) + _epoch(2, 10, 77))
+    assert (out.ranks, out.attributes["epoch"], out.attributes["batches"]) == ([2], 10, [77])
+    assert out.attributes["batches_of_others"] == 80 and "finished after 77" in out.evidence[0].quote
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "".join(_epoch(rank, 10, 80) for rank in range(4)),
+        _epoch(2, 9, 80) + _epoch(2, 10, 80),
+        _epoch(0, 9, 80) + _epoch(2, 10, 77) + "[rank 2] step 7 loss 1.9\n",
+        _epoch(0, 9, 80) + _epoch(1, 10, 80),
+    ],
+    ids=["all came to its end", "one rank prints for all", "it went on", "another rank is silent"],
+)
+def test_the_end_of_an_epoch_alone_is_no_end_of_the_data(tmp_path: Path, ends: str) -> None:
+    assert not _ran_out(tmp_path, ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,32 @@ def test_what_somebody_saw_with_nc_counts_as_much(log: Path, tmp_path: Path) -> 
     pasted = tmp_path / "nc.txt"
     pasted.write_text("nc: connect to 10.88.0.2 port 29500 (tcp) timed out: Operation now in progress\n")
     assert diagnosed(log, pasted).causes[0].id == "firewall-or-unreachable"
+
+
+def follow_up(log: Path, tmp_path: Path, lan: Lan) -> Diagnosis:
+    """The diagnosis of a log, kept as a bundle whose host had also been asked about the network."""
+    investigate([str(log)], tmp_path / "kept")
+    kept = json.loads((tmp_path / "kept" / "manifest.json").read_text())
+    asked = json.loads((tried(tmp_path, lan) / "manifest.json").read_text())
+    shutil.copytree(tmp_path / "tried" / "raw", tmp_path / "kept" / "raw", dirs_exist_ok=True)
+    kept["hosts"] += asked["hosts"]
+    kept["journal"] += asked["journal"]
+    (tmp_path / "kept" / "manifest.json").write_text(json.dumps(kept))
+    return diagnosed(tmp_path / "kept")
+
+
+def test_a_bundle_that_holds_the_answer_to_the_next_check_is_asked_for_it(log: Path, tmp_path: Path) -> None:
+    diagnosis = follow_up(log, tmp_path, Lan(ports={29500: SILENT}))
+    assert (diagnosis.verdict, diagnosis.causes[0].id) == (Verdict.DIAGNOSED, "firewall-or-unreachable")
+    assert any("timed out" in claim.quote for claim in diagnosis.evidence)
+
+
+def test_an_answer_to_another_question_settles_nothing(log: Path, tmp_path: Path) -> None:
+    log.write_text(LOG.replace("10.88.0.2", "10.88.0.3"))
+    diagnosis = follow_up(log, tmp_path, Lan(ports={29500: SILENT}))
+    assert diagnosis.verdict is Verdict.UNDECIDED
+    assert diagnosis.next_check and diagnosis.next_check.probe == "network"
+    assert diagnosis.missing == diagnosed(log).missing, "what nobody asked is no gap"
 
 
 def test_a_healthy_way_names_no_cause(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ddx_tools.investigate import Step, investigate, run_probe
 from ddx_tools.model import Finding, ProbeStatus, Severity
 from ddx_tools.probe import Raw
 from ddx_tools.probes.network import PROBE
+from ddx_tools.store import Store
 
 NCCL = Path(__file__).parents[1] / "fixtures" / "nccl"
 
@@ -114,6 +115,29 @@ def test_a_host_that_does_not_answer_at_all_is_told_from_one_that_drops_a_port()
     cut = looked(Lan(ports={29500: SILENT}), port=[29500])
     assert all(not finding.attributes["host_answers"] for finding in gone)
     assert one(cut, "startup.endpoint_unreachable").attributes["host_answers"] is True
+
+
+@pytest.mark.parametrize(
+    ("there", "back", "named"),
+    [({40_000: SILENT}, {}, ["node-2"]), ({40_000: SILENT, 46_883: SILENT}, {40_000: SILENT, 46_883: SILENT}, [])],
+    ids=["one way", "neither way"],
+)
+def test_a_host_that_was_looked_at_and_is_silent_is_named_where_it_gets_answers_itself(
+    there: dict[int, str], back: dict[int, str], named: list[str]
+) -> None:
+    forth = captured(Lan(ports=there), peer=["10.88.0.2"], port=[40_000])
+    here = captured(Lan(name="node-2", ports=back), peer=["10.88.0.1"], port=[40_000])
+    looks = [
+        {"host": host, "topic": "interface", "subject": "eth0", "facts": json.dumps({"addresses": [address]})}
+        for host, address in (("node-1", "10.88.0.1"), ("node-2", "10.88.0.2"))
+    ]
+    with Store() as store:
+        store.insert({"host_facts": [look | {"source": "raw/interfaces.json", "text": ""} for look in looks]})
+        store.insert(PROBE.parse(forth))
+        store.insert(PROBE.parse(here))
+        found = PROBE.analyse(store)
+    silent = [finding for finding in found if finding.code == "network.host_silent"]
+    assert [host for finding in silent for host in finding.hosts] == named
 
 
 def test_a_name_that_means_loopback_reaches_nobody_else() -> None:

@@ -209,7 +209,8 @@ def test_the_example_of_the_manual_does_what_the_manual_says() -> None:
         ),
     ]
 
-    diagnosis = diagnose(findings, Playbooks([SHIPPED.symptoms["hang"], example]))
+    hang = SHIPPED.symptoms["hang"].model_copy(update={"next_check": []})  # they name pages that are not here
+    diagnosis = diagnose(findings, Playbooks([hang, example]))
 
     assert diagnosis.verdict is Verdict.DIAGNOSED
     assert diagnosis.headline == headline[1]

@@ -29,6 +29,12 @@ HOT_RANK = seen("gpu.throttled", 14, host="b", severity="warning", devices=["6"]
 LATE = seen("rank.arrives_late", 14, host="b", severity="warning", late_s=0.2, others_last=0)
 LINK_DOWN = seen("network.link_down", host="a", severity="warning", device="mlx5_1", state="down")
 LOCKED = seen("limits.locked_memory", 3)
+STEPS = seen("job.progress", severity="info", last_step={"rank 0": 40})
+KILLED = seen("rank.killed", 3, signal="SIGKILL", independent=True)
+CROSSED = seen("startup.versions_differ", *range(16), what="nccl", how="message_size", all_ranks=True)
+OLD_IMAGE = seen("config.differs", host="node-5", severity="notice", variable="NCCL_VERSION", minority=[])
+SILENT = seen("network.host_silent", host="b", severity="warning", address="10.0.0.2", port=41_000, to=["a"])
+LOSSY = seen("network.packet_loss", host="a", severity="warning", how="since_connected", rate=0.06, peer="10.0.0.2")
 
 DIAGNOSED = {
     "port-in-use": [PORT, raised(0, tells=["startup.port_in_use"])],
@@ -42,6 +48,22 @@ DIAGNOSED = {
     "rendezvous-wrong-endpoint": [MISSING, unreachable(1, how="refused", address="127.0.0.1", loopback=True)],
     "rendezvous-wrong-endpoint, unresolved": [unreachable(1, how="unresolved", address="node-17")],
     "firewall-or-unreachable": [unreachable(1, how="no_route", address="10.0.0.1", port=29500), MISSING],
+    "firewall-or-unreachable, one host's ports": [
+        unreachable(host="a", how="timed_out", stage="peers", address="10.0.0.2", port=41_000),
+        SILENT,
+        timeout(0, 1),
+    ],
+    "firewall-or-unreachable, an interface that is down": [
+        seen("network.link_down", host="b", severity="warning", device="eth0", state="set_down", in_use=True),
+        seen("network.packet_loss", host="a", severity="warning", how="stalled"),
+        timeout(0, 1),
+    ],
+    "packet-loss, and it is slow": [LOSSY, told("slow_not_stuck")],
+    "wrong-network-interface, loopback between hosts": [
+        unreachable(0, 1, how="refused", stage="peers", address="127.0.0.1", loopback=True),
+        told("works_on_one_node"),
+    ],
+    "version-mismatch, one image": [CROSSED, OLD_IMAGE, raised(*range(16), signature="torch_nccl_error")],
     "wrong-network-interface": [seen("startup.interface_unusable", 0, 1, interface="eth7")],
     "wrong-network-interface, its own name": [
         seen("network.hostname_loopback", host="b", severity="warning", several_hosts=True),
@@ -133,6 +155,11 @@ DIAGNOSED = {
     "host-oom-killed": [
         seen("rank.killed", 3, signal="SIGKILL", independent=True),
         seen("host.oom_kill", pid=4711),
+    ],
+    "host-oom-killed, of whom there is no record": [
+        seen("rank.waited_for", 9, state="no_record", moving=False, tie=False, count=1),
+        seen("host.oom_kill", 9, host="c", pid=811),
+        timeout(0, 1),
     ],
     "host-oom-killed, a worker": [
         seen("data.worker_died", 3, signal="SIGKILL"),
@@ -241,6 +268,21 @@ NEIGHBOURS = {
         "timeout-too-short",
         [told("works_with_longer_timeout"), seen("collective.operation_mismatch", 0, minority=True), timeout(0, 1)],
     ),
+    "another process of that host was killed": (
+        "host-oom-killed",
+        [
+            seen("rank.waited_for", 9, state="no_record", moving=False, tie=False, count=1),
+            seen("host.oom_kill", 10, host="c", pid=812),
+            timeout(0, 1),
+        ],
+    ),
+    "killed in every run": ("rank-crashed", [KILLED, told("fails_every_time")]),
+    "messages of another size, and images alike": ("version-mismatch", [CROSSED, raised(*range(16))]),
+    "the two have talked": ("ib-retry-exceeded", [RETRY, STEPS, timeout(0, 1)]),
+    "loopback on one host": (
+        "wrong-network-interface",
+        [unreachable(0, 1, how="refused", stage="peers", address="127.0.0.1", loopback=True)],
+    ),
     "equal batches": (
         "uneven-data",
         [told("fails_at_epoch_end"), told("ranks_differ_in_batches", negated=True), timeout(0, 1)],
@@ -302,6 +344,9 @@ OPEN = {
         "collective-shape-mismatch",
         "p.grad is None",
     ),
+    "killed in every run, by whom is not said": ([KILLED, told("fails_every_time")], "host-oom-killed", "dmesg"),
+    "a peer that answered before": ([RETRY, STEPS, timeout(0, 1)], "ib-link-fault", "ibstat"),
+    "messages of another size": ([CROSSED], "version-mismatch", "torch.cuda.nccl.version()"),
     "NCCL failed, and nobody says of what": (
         [raised(3, signature="torch_nccl_error")],
         "rank-crashed",

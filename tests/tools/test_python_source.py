@@ -155,7 +155,8 @@ def test_lines_that_share_a_loop_may_belong_to_different_rounds_of_it() -> None:
     "guard",
     [
         "rank == 0", "self.rank", "dist.get_rank() == 0", "global_rank % 2", "args.local_rank in (0, -1)",
-        "is_main_process()", "accelerator.is_local_main_process", "is_rank_zero", "dp_rank", "tp_rank > 0", "RANK",
+        "is_main_process()", "trainer.is_global_zero", "args.local_rank not in [-1, 0]",
+        "accelerator.is_local_main_process", "is_rank_zero", "dp_rank", "tp_rank > 0", "RANK",
         "trainer.is_global_zero or is_master", "stage_index == 0", "process_index", "is_first_stage",
     ],
 )  # fmt: skip
@@ -163,7 +164,13 @@ def test_conditions_that_ask_for_the_rank(guard: str) -> None:
     assert PythonSource(f"if {guard}:\n    a()\nelse:\n    b()").relation(2, 4).guard_on_rank
 
 
-@pytest.mark.parametrize("guard", ["loss > 3", "frank", "ranking is None", "step % 10 == 0", "self.cranky", "x.main"])
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "loss > 3", "frank", "ranking is None", "step % 10 == 0", "self.cranky", "x.main",
+        "args.local_rank != -1", "rank is not None", "dist.get_rank() >= 0",  # is there a rank at all?
+    ],
+)  # fmt: skip
 def test_conditions_that_do_not(guard: str) -> None:
     assert not PythonSource(f"if {guard}:\n    a()\nelse:\n    b()").relation(2, 4).guard_on_rank
 
@@ -231,6 +238,36 @@ def test_a_text_that_does_not_parse_still_has_lines(text: str) -> None:
     assert source.line_text(1) == (text.split("\n")[0].strip() if text else "")
 
 
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [
+        ("self.prepare()", []),
+        ("self.loss(batch)", []),
+        ("self.save()", [("not torch.isfinite(loss)", False), ("self.rank == 0 and step % 10 == 0", True)]),
+        ("loss.backward()", [("not torch.isfinite(loss)", False)]),
+        ("self.upload()", [("except OSError", False)]),
+        ("self.keep()", [("except OSError", False)]),
+        ("self.close()", []),
+        ("self.flush()", []),
+    ],
+)
+def test_how_a_line_can_be_passed_by(words: str, ways: list[tuple[str, bool]]) -> None:
+    assert [(way.guard, way.on_rank) for way in SOURCE.ways_around(line(words))] == ways
+
+
+def test_only_what_leaves_before_a_line_leads_around_it() -> None:
+    text = "def f():\n  for x in y:\n    if x: break\n  a()\n  if z: return\n  b()\n  if w: raise ValueError\n  c()\n"
+    source = PythonSource(text)
+    assert source.ways_around(4) == ()
+    assert [way.guard for way in source.ways_around(6)] == [way.guard for way in source.ways_around(8)] == ["z"]
+
+
+def test_a_long_chain_of_conditions_is_followed() -> None:
+    chain = "if a: b()\n" + "elif a: b()\n" * 900 + "else: return\n"
+    source = PythonSource("def f():\n" + "".join(f"  {text}\n" for text in chain.splitlines()) + "  c()\n")
+    assert len(source.ways_around(904)) == 1
+
+
 @pytest.mark.parametrize("terms", [50, 900, 5_000])
 def test_a_condition_of_any_length_is_bounded(terms: int) -> None:
     source = PythonSource(f"if {' + '.join(['a'] * terms)}:\n    a()\nelse:\n    b()")
@@ -246,6 +283,7 @@ def test_warnings_about_the_program_are_not_ours_to_print() -> None:
 def test_no_text_raises(text: str, lines: tuple[int, int]) -> None:
     source = PythonSource(text)
     source.relation(*lines)
+    source.ways_around(lines[0])
     source.qualified(lines[0], "f")
     source.line_text(lines[0])
 

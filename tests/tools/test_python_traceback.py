@@ -51,6 +51,42 @@ def test_what_this_interpreter_prints_is_read_back() -> None:
     assert [f.function for f in found.origin.frames][-3:] == ["depth"] * 3
 
 
+RAISED_AGAIN = """Traceback (most recent call last):
+  File "/srv/fit.py", line 7, in <module>
+    for batch in loader:
+  File "/lib/python3.11/site-packages/torch/_utils.py", line 794, in reraise
+    raise exception
+OSError: {again}
+{header}
+  File "/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/srv/shards.py", line 31, in __getitem__
+    return self.read(index)
+OSError: shard 12 is cut
+
+"""
+
+
+def test_what_torch_raises_again_for_a_worker_is_one_exception_of_both_processes() -> None:
+    again, header = "Caught OSError in DataLoader worker process 2.", "Original Traceback (most recent call last):"
+    (found,) = read(RAISED_AGAIN.format(again=again, header=header))
+    assert (found.exception, found.message) == ("OSError", "shard 12 is cut")
+    assert [frame.function for frame in found.frames] == ["<module>", "reraise", "_worker_loop", "__getitem__"]
+    assert found.user_frame and found.user_frame.file == "/srv/shards.py"
+
+
+@pytest.mark.parametrize(
+    ("again", "header"),
+    [
+        ("Caught OSError in DataLoader worker process 2.", "Traceback (most recent call last):"),
+        ("it quotes another:", "Original Traceback (most recent call last):"),
+    ],
+)
+def test_two_tracebacks_in_a_row_stay_two(again: str, header: str) -> None:
+    assert [one.message for one in read(RAISED_AGAIN.format(again=again, header=header))][-1] == "shard 12 is cut"
+    assert len(read(RAISED_AGAIN.format(again=again, header=header))) == 2
+
+
 def test_an_exception_while_handling_another_is_a_context() -> None:
     try:
         try:

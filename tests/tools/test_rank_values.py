@@ -37,6 +37,15 @@ def compared(tmp_path: Path, text: str) -> dict[str, Finding]:
         ("git hash 9c1f04ab, config checksum 51d0e77a", {}),
         ("rank 0 grad norm 1.5 rank 1 grad norm 1.6", {}),
         ("max_grad_norm_clip enabled", {}),
+        (
+            "[rank 3] step 7: own loss 4.1, weights 512.40031, samples [44, 71]",
+            {"parameters": "512.40031", "drawn": "[44, 71]"},
+        ),
+        ("rank 1 local grad norm 0.5, mean gradient 1.4", {"own_grad_norm": "0.5", "mean_grad_norm": "1.4"}),
+        ("rank 1 local_grad_norm=nan", {"own_grad_norm": "nan"}),
+        ("process 0: wiki-03, first sentence [88, 2, 417]", {"samples": "[88, 2, 417]"}),
+        ("model with params 124.439 M", {}),
+        ("parameters: 7000000000", {}),
     ],
 )
 def test_lines(line: str, wanted: dict[str, str]) -> None:
@@ -85,6 +94,102 @@ def test_the_same_samples_on_two_ranks_are_odd_and_different_ones_are_not(tmp_pa
     assert compared(tmp_path, apart)["samples"].severity is Severity.INFO
 
 
+def test_parameters_that_begin_equal_and_come_apart_drift_and_others_do_not(tmp_path: Path) -> None:
+    drift = {0: (50.00001, 50.00312), 20: (51.2, 51.9), 40: (52.1, 54.4)}
+    found = compared(tmp_path, weights(drift))["parameters"]
+    assert (found.attributes["drifting"], found.attributes["minority"]) == (True, False)
+    apart = {0: (50.1, 50.9), 20: (51.2, 51.9), 40: (52.1, 52.7)}
+    assert compared(tmp_path, weights(apart))["parameters"].attributes["drifting"] is False
+
+
+def weights(of_step: dict[int, tuple[float, float]]) -> str:
+    return "".join(
+        f"rank {rank} step {step} weights {value:.5f}\n"
+        for step, values in of_step.items()
+        for rank, value in enumerate(values)
+    )
+
+
+def test_nobody_is_the_odd_one_where_all_are_slightly_apart(tmp_path: Path) -> None:
+    lines = [f"rank {rank} step 0 weights {value:.4f}" for rank, value in enumerate((80.0000, 80.0060, 80.0121))]
+    assert compared(tmp_path, "\n".join(lines) + "\n")["parameters"].attributes["minority"] is False
+
+
+@pytest.mark.parametrize(
+    ("drawn", "odd"),
+    [
+        ("[5, 9] [5, 9] [7, 2] [8, 3]", [0, 1]),  # two of four
+        ("[5, 9] [5, 9] [7, 2] [7, 2]", []),  # pairs: ranks of one model read the same
+        ("[5, 9] [1, 4] [7, 2] [8, 3]", []),
+    ],
+)
+def test_samples_that_a_few_ranks_share_are_odd_and_those_of_equal_groups_are_not(
+    tmp_path: Path, drawn: str, odd: list[int]
+) -> None:
+    lists = drawn.replace("] [", "]|[").split("|")
+    found = compared(tmp_path, "".join(f"rank {rank} first record {ids}\n" for rank, ids in enumerate(lists)))[
+        "samples"
+    ]
+    assert (found.ranks if found.attributes.get("shared") else []) == odd
+    assert found.severity is (Severity.NOTICE if odd else Severity.INFO)
+
+
+def test_a_list_that_never_changes_is_none_of_samples(tmp_path: Path) -> None:
+    shapes = "".join(f"rank {rank} step {step} samples [64, 3, 32, 32]\n" for step in (0, 5) for rank in (0, 1))
+    assert compared(tmp_path, shapes) == {}
+    drawn = "".join(f"rank {rank} step {step} samples [{step + 11}, 3, 32]\n" for step in (0, 5) for rank in (0, 1))
+    assert compared(tmp_path, drawn)["samples"].attributes["equal"] is True
+
+
+@pytest.mark.parametrize(("mean", "longer"), [("1.83", True), ("0.71", False)])
+def test_a_mean_gradient_is_never_longer_than_all_of_its_parts(tmp_path: Path, mean: str, longer: bool) -> None:
+    text = "".join(
+        f"rank {rank} step {step} own gradient norm 0.9{rank}, mean gradient {mean}\n"
+        for step in (0, 50)
+        for rank in range(4)
+    )
+    found = of_codes(tmp_path, text, "numerics.mean_longer_than_parts")
+    assert [finding.attributes["ranks_compared"] for finding in found] == ([4] if longer else [])
+
+
+def test_a_mean_that_each_rank_has_for_itself_was_not_reduced(tmp_path: Path) -> None:
+    text = "".join(
+        f"rank {rank} step {step} own gradient norm 0.9{rank}, mean gradient 2.{rank}4\n"
+        for step in (0, 50)
+        for rank in range(4)
+    )
+    assert of_codes(tmp_path, text, "numerics.mean_longer_than_parts") == []
+
+
+def test_the_rank_whose_own_gradient_was_nan_first_is_named(tmp_path: Path) -> None:
+    def own(bad: dict[int, int]) -> str:
+        return "".join(
+            f"rank {rank} step {step} loss 2.5\nrank {rank} local grad norm {'nan' if step >= bad[rank] else 1.25}\n"
+            for step in range(3)
+            for rank in range(3)
+        )
+
+    text = "".join(
+        f"rank {rank} step {step} local grad norm {'nan' if step >= (7 if rank == 1 else 8) else 1.25}\n"
+        for step in range(5, 10)
+        for rank in range(3)
+    )
+    (first_bad,) = of_codes(tmp_path, text, "numerics.non_finite")
+    assert (first_bad.ranks, first_bad.attributes["step"]) == ([1], 7)
+    assert (
+        of_codes(tmp_path, text.replace("step 7 local grad norm nan", "step 7 local grad norm 1.5"), first_bad.code)
+        == []
+    )
+    # Lines without a step are placed behind the last one that names it; other last steps cannot be compared.
+    assert of_codes(tmp_path, own({0: 2, 1: 1, 2: 2}), first_bad.code) == []
+
+
+def of_codes(tmp_path: Path, text: str, code: str) -> list[Finding]:
+    log = tmp_path / "train.log"
+    log.write_text(text, encoding="utf-8")
+    return [finding for finding in findings_of(log) if finding.code == code]
+
+
 # --- what follows
 
 
@@ -121,3 +226,35 @@ def test_the_same_samples_decide_unless_ranks_of_one_model_share_them() -> None:
 def test_all_that_is_as_it_should_be_is_no_symptom() -> None:
     alike = [differ("parameters", 0, 1, equal=True), differ("grad_norm", 0, 1, equal=True), differ("samples", 0, 1)]
     assert judged(*alike).causes == []
+
+
+def test_replicas_that_follow_their_own_gradients_were_not_reduced() -> None:
+    drift = seen("numerics.compared_by_rank", 0, 1, severity="notice", what="parameters", equal=False, drifting=True)
+    diagnosis = judged(drift, differ("grad_norm", 0, 1))
+    assert (diagnosis.verdict, first(diagnosis)) == (Verdict.DIAGNOSED, "grads-not-reduced")
+    equal = judged(drift, differ("grad_norm", 0, 1, equal=True), told("model_is_replicated"))
+    assert (equal.verdict, first(equal)) == (Verdict.DIAGNOSED, "replicas-diverged")
+
+
+def test_replicas_that_differ_under_one_gradient_diverged_unless_they_are_shards() -> None:
+    split, alike = differ("parameters", 0, 1, minority=False), differ("grad_norm", 0, 1, equal=True)
+    assert judged(split, alike).verdict is Verdict.UNDECIDED
+    assert first(judged(split, alike, told("model_is_replicated"))) == "replicas-diverged"
+    assert judged(split, alike, told("wrong_results"), told("model_is_sharded")).verdict is Verdict.UNDECIDED
+
+
+def test_a_sum_in_place_of_a_mean_is_a_wrong_reduction() -> None:
+    longer = seen("numerics.mean_longer_than_parts", 0, 1, severity="notice", ratio=1.9)
+    assert first(judged(longer)) == "wrong-reduction"
+
+
+def test_who_shares_samples_with_another_is_named() -> None:
+    shared = seen("numerics.compared_by_rank", 2, 5, severity="notice", what="samples", equal=False, shared=True)
+    diagnosis = judged(shared)
+    assert (first(diagnosis), diagnosis.culprits.ranks) == ("same-data-on-ranks", [2, 5])
+
+
+def test_a_job_that_moves_is_not_well_if_its_numbers_are_doubted() -> None:
+    moving = seen("job.progressing", 0, 1, severity="info", brought=False)
+    assert judged(moving).verdict is Verdict.HEALTHY
+    assert judged(moving, told("wrong_results")).verdict is Verdict.UNDECIDED

@@ -47,6 +47,8 @@ def test_what_is_allocated_now_is_read_and_peaks_are_not(line: str, wanted: int 
         ("step 5 loss 2.0 step_time 800.0ms data_time 0.2s", 0.25),
         ("step 5 loss 2.0 data parallel 8 time 0.5", None),
         ("step 5 loss 2.0 time: 0.5", None),
+        ("[rank 1] step 9: read 0.30 s, train 0.10 s", 0.75),
+        ("[rank 1] step 9: read 300 MB/s, train 0.10 s", None),
     ],
 )
 def test_the_share_of_waiting_for_data(line: str, wanted: float | None) -> None:

@@ -134,6 +134,9 @@ it doesn't happen every time | fails_randomly
 extending the timeout doesn't fix it | not works_with_longer_timeout
 rank 1 loss differs from rank 0 loss | loss_differs_between_ranks
 after opening port 29500 in the firewall it works | works_with_firewall_off
+It hangs on the second node, any ideas? | hangs
+NCCL_P2P_DISABLE=1 fixed it, but why? | works_with_p2p_disabled
+I can't ping the other host any more, maybe unrelated? | hosts_do_not_reach_each_other
 """
 
 
@@ -153,6 +156,8 @@ def test_other_words_state_the_same(line: str) -> None:
         "I think it may be a memory leak.",
         "Can you check whether it works on a single node?",
         "Have you tried the gloo backend? It might work.",
+        "Would it hang without NCCL_P2P_DISABLE=1, and is that bad?",
+        "If I disable P2P, maybe it works?",
         "You could set NCCL_IB_DISABLE=1, that usually works.",
         "### Expected behavior\n\nIt should not hang. Training works on multiple GPUs with gloo.",
         "```\nit hangs with NCCL_P2P_DISABLE=1\n```",

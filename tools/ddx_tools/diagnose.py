@@ -249,7 +249,7 @@ def _headline(
     if verdict is Verdict.HEALTHY:
         return _says(well[0])
     if listed:
-        return f"Not enough evidence to name the cause; {listed[0].cause.title.lower()} is one possibility"
+        return f"Not enough evidence to name the cause; one possibility: {listed[0].cause.title}"
     return "Not enough evidence to name a cause"
 
 

@@ -6,7 +6,6 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,14 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry, Manifest, ProbeRun, is_bundle, pack
+from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
-from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.errors import DdxError, HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
+from ddx_tools.origins import origin_of, origins
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import UNKNOWN_HOST, Probe, Raw
 from ddx_tools.probes import probe
@@ -164,7 +164,7 @@ def _replay(
 ) -> Investigation:
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, _opened(kept) as store:
-        found = Investigation(origins=_origins(bundle.manifest.journal))
+        found = Investigation(origins=origins(bundle.manifest.journal))
         hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
         steps = choose(bundle.manifest)
         for name, step in steps:
@@ -188,11 +188,14 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
     while (check := found.diagnose().next_check) and check.probe != "ask" and check.probe not in done:
         done.add(check.probe)
         step = Step(probe(check.probe), {"target": [], **check.args})
-        progress(f"{step.probe.id}, which is the next check (recorded)")
         asked = {e.host for e in bundle.manifest.journal if e.path and e.path.split("/")[2] == check.probe}
-        raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
+        try:
+            raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
+        except DdxError:  # what the page filled in is no argument for it
+            continue
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
+            progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
             _parse(store, found, step, replace(raw, missing=[], problems=[]))
         if answered:
             _analyse(store, found, [step], progress)
@@ -225,7 +228,7 @@ def _capture(
             _analyse(store, found, plan, progress)
         finally:
             writer.close()
-        found.origins = _origins(writer.manifest.journal)
+        found.origins = origins(writer.manifest.journal)
         return found
 
 
@@ -380,33 +383,6 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
         problems=raw.problems,
         missing=raw.missing,
     )
-
-
-_ORIGIN_WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
-_AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')
-"""In a question to an agent, which is JSON with sorted keys."""
-
-
-def _origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
-    """What a reader would do to see the same, for each raw file."""
-    return {entry.path: _origin(entry) for entry in journal if entry.path}
-
-
-def _origin(entry: JournalEntry) -> str:
-    if entry.op == "agent" and (asked := _AGENT_KEY.search(entry.key)):
-        return f"the agent in rank {asked['rank']}, pid {asked['pid']}"
-    return _ORIGIN_WORDS.get(entry.op, f"{entry.op} ") + entry.key
-
-
-def origin_of(source: str, origins: Mapping[str, str]) -> str | None:
-    """What the source of some evidence was on the host; None if nothing says it.
-
-    A source may go on behind the file of the bundle: a member of an archive, a record of a dump.
-    """
-    if source in origins:
-        return origins[source]
-    path = max((path for path in origins if source.startswith(path)), key=len, default=None)
-    return None if path is None else origins[path] + source[len(path) :]
 
 
 @contextmanager

@@ -69,8 +69,9 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
             return ", ".join(places) or "an unknown place"
         if slot[2] == "summary":
             return "; ".join(dict.fromkeys(finding.summary for finding in found))
-        values = dict.fromkeys(str(f.attributes[slot[2]]) for f in found if f.attributes.get(slot[2]) is not None)
-        return ", ".join(values) or "unknown"
+        told = [f.attributes[slot[2]] for f in found if f.attributes.get(slot[2]) is not None]
+        items = [item for value in told for item in (value if isinstance(value, list) else [value])]
+        return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
 
     return re.sub(r"\{(\w+)\.(\w+)\}", value, text)
 

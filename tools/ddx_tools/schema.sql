@@ -189,6 +189,13 @@ CREATE VIEW collectives AS
     FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN fr_groups g USING (group_id)
         JOIN fr_dumps d USING (dump) JOIN fr_calls c USING (call) LEFT JOIN fr_sites s USING (site);
 
+CREATE TABLE logs (
+    host            VARCHAR,  -- host name
+    path            VARCHAR,  -- the file on the host
+    first_line      INTEGER,  -- where the part that was read begins: of a big file its head and its tail, 1-based
+    source          VARCHAR   -- raw file of the bundle
+);
+
 CREATE TABLE log_events (
     host            VARCHAR,  -- host name
     rank            INTEGER,  -- global rank, if the line, its prefix or the file name says it
@@ -225,7 +232,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | unavailable | package | job_state | pod_state | node_state
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded

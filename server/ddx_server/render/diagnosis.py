@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.investigate import origin_of
 from ddx_tools.model import Claim, Diagnosis, Location, Party, Verdict, rank_list
+from ddx_tools.origins import origin_of
 
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
-_SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING = 4, 6, 4, 6
+_SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 4, 6, 8
 
 
 def render_diagnosis(diagnosis: Diagnosis, console: Console, origins: Mapping[str, str]) -> None:
@@ -53,7 +53,10 @@ def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[st
     if diagnosis.next_check:
         check = diagnosis.next_check
         shown = [check.question] if check.probe == "ask" else [check.question, command_line(check.probe, check.args)]
-        sections.append(("next check", _lines(shown)))
+        told_apart = (
+            [f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}."] if len(check.separates) > 1 else []
+        )
+        sections.append(("next check", _lines([*shown, *told_apart])))
     if diagnosis.missing:
         shown = [f"{item.what} — {item.why_it_matters}" for item in diagnosis.missing[:_SHOWN_MISSING]]
         rest = len(diagnosis.missing) - len(shown)

@@ -140,7 +140,7 @@ class Workspace:
             return lambda source: source
 
         def origin(source: str) -> str:
-            from ddx_tools.investigate import origin_of
+            from ddx_tools.origins import origin_of
 
             return origin_of(source, origins) or source
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddx_tools.alignment import simultaneity
 from ddx_tools.alignment.call_sites import groups_with_conflicts
 from ddx_tools.alignment.fronts import fronts_of
+from ddx_tools.alignment.group_choice import group_mismatches
 from ddx_tools.alignment.lateness import arrives_late
 from ddx_tools.alignment.matching import Disagreements, disagreements, mismatches
 from ddx_tools.alignment.p2p_findings import point_to_point
@@ -14,6 +15,7 @@ from ddx_tools.alignment.roots import root_mismatches
 from ddx_tools.alignment.shift_findings import shifted_calls
 from ddx_tools.alignment.splits import split_mismatches
 from ddx_tools.alignment.stalls import nobody_started, stands_in_something
+from ddx_tools.alignment.volumes import volume_mismatches
 from ddx_tools.alignment.wait_findings import waiting
 from ddx_tools.alignment.wait_graph import graph_of
 from ddx_tools.alignment.waits import find_holds
@@ -58,7 +60,8 @@ def analyse_records(records: Records) -> list[Finding]:
         holds, graph = [], None
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)
-    faults += [*root_mismatches(records, holds), *split_mismatches(holds)]
+    faults += [*root_mismatches(records, holds), *split_mismatches(holds), *volume_mismatches(records, holds)]
+    faults += group_mismatches(records, holds)
     if not moving and (finding := nobody_started(records, fronts)):
         faults.append(finding)
     if still := simultaneity.completion_frozen(behind, frozen):

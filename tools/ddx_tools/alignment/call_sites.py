@@ -52,27 +52,14 @@ class Compared:
 
 def groups_with_conflicts(records: Records) -> dict[int, bool]:
     """Groups in which some calls of one number differ, by id; true where call sites can be compared."""
-    _make_tokens(records)
     with_sites = {
         row["group_id"]
         for row in records.query(
-            "SELECT group_id FROM tokens WHERE place IS NOT NULL GROUP BY group_id HAVING min(rank) <> max(rank)"
+            "SELECT group_id FROM differences GROUP BY group_id HAVING min(first_placed) <> max(last_placed)"
         )
     }
-    differing = records.query(
-        "SELECT DISTINCT group_id FROM (SELECT group_id FROM tokens GROUP BY group_id, seq "
-        "HAVING min(op) <> max(op) OR min(sizes) <> max(sizes) OR min(place) <> max(place))"
-    )
+    differing = records.query("SELECT DISTINCT group_id FROM differences WHERE ops OR sizes OR places")
     return {row["group_id"]: row["group_id"] in with_sites for row in differing}
-
-
-def _make_tokens(records: Records) -> None:
-    records.execute(
-        "CREATE OR REPLACE TEMP VIEW tokens AS SELECT group_id, rank, seq, op, sizes, "
-        "CASE WHEN rooted THEN caller ELSE site END AS place "
-        "FROM recorded_numbers JOIN rules USING (call) LEFT JOIN places USING (site) "
-        "WHERE NOT is_p2p AND NOT closing AND seq IS NOT NULL"
-    )
 
 
 def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> Compared:

@@ -20,7 +20,10 @@ _COLLECTIVES = 200
 
 
 def clock_offsets(store: Store) -> Mapping[int, float]:
-    """Seconds that each rank's clock is ahead of the lowest rank's it can be compared with; small ones are left out."""
+    """Seconds that each rank's clock is ahead of the lowest rank's it can be compared with; small ones are left out.
+
+    Needs the table `positions`.
+    """
     by_group: dict[int, dict[int, float]] = {}
     for row in store.query(_MEDIANS):
         if row["residual"] is not None:
@@ -55,10 +58,7 @@ WITH moments AS (
     SELECT group_id, seq, rank, max(coalesce(completed_ns, created_ns)) AS moment,
         bool_and(completed_ns IS NULL) AS called
     FROM recorded_numbers JOIN rules USING (call)
-    JOIN (
-        SELECT group_id, max(seq) AS last FROM recorded_numbers JOIN rules USING (call) WHERE together AND done
-        GROUP BY group_id
-    ) USING (group_id)
+    JOIN (SELECT group_id, max(last_done_together) AS last FROM positions GROUP BY group_id) USING (group_id)
     WHERE together AND done AND seq > last - {_COLLECTIVES} GROUP BY group_id, seq, rank
 ), compared AS (
     SELECT group_id, seq, median(moment) AS middle, min(called) = max(called) AS alike

@@ -2,8 +2,9 @@
 
 All members of a group leave an all_reduce or an all_to_all together. So who spends the least time in it came last, and
 how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
-are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end; it blocks,
-so the rank's next call has to do.
+are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end. Where all
+members are on one host, and so read one clock, it is the moment of the last one's call; else the rank's next call has
+to do, because Gloo blocks.
 
 Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
 """
@@ -42,6 +43,8 @@ class Late:
     """In how many somebody else was."""
     late_s: float
     """By how much, as the median of these."""
+    by_calls: bool
+    """Told by the moments of the calls alone: no end is recorded."""
 
 
 def late_ranks(records: Records) -> list[Late]:
@@ -61,7 +64,8 @@ def late_ranks(records: Records) -> list[Late]:
         rank, count = Counter(int(row["rank"]) for row in clear).most_common(1)[0]
         if count >= max(_OFTEN, _SHARE * len(clear)):
             late = median(float(row["late_s"]) for row in clear if row["rank"] == rank)
-            found.append(Late(rank, group, len(rows), count, len(clear) - count, late))
+            by_calls = all(row["by_calls"] for row in rows)
+            found.append(Late(rank, group, len(rows), count, len(clear) - count, late, by_calls))
     return _not_victims(found)
 
 
@@ -85,19 +89,25 @@ def _pipelines(records: Records) -> list[set[int]]:
 
 # How long each member was in each collective, and for which rank that was shortest.
 _LAST = f"""
-WITH ends AS (
+WITH one_clock AS (
+    SELECT group_id, count(d.host) = count(*) AND count(DISTINCT d.host) = 1 AS same_host
+    FROM chosen JOIN fr_dumps d USING (dump) GROUP BY group_id
+), ends AS (
     SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
         n.done AND (r.together OR k.op IN {EXCHANGES}) AS counts,
-        CASE WHEN k.backend = 'gloo' THEN lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id)
-            ELSE n.completed_ns END AS ended_ns
-    FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call)
+        k.backend = 'gloo' AND same_host AS by_calls,
+        CASE WHEN k.backend <> 'gloo' THEN n.completed_ns
+            WHEN same_host THEN max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq)
+            ELSE lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) END AS ended_ns
+    FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call) JOIN one_clock USING (group_id)
     WHERE NOT r.is_p2p AND NOT r.closing AND n.seq IS NOT NULL
 ), inside AS (
-    SELECT group_id, seq, rank, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
+    SELECT group_id, seq, rank, by_calls, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
     JOIN (SELECT group_id, max(seq) AS last FROM ends WHERE counts GROUP BY group_id) USING (group_id)
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
-SELECT group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s
+SELECT group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
+    bool_and(by_calls) AS by_calls
 FROM inside GROUP BY group_id, seq HAVING count(*) > 1
 """
 
@@ -126,6 +136,7 @@ def _finding(records: Records, late: Late) -> Finding:
             "last": late.last,
             "others_last": late.others_last,
             "share": round(late.last / late.collectives, 3),
+            "by": "calls" if late.by_calls else "completions",
             "basis": "flight_records",
         },
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ddx_tools.alignment.aborted import aborted_in
 from ddx_tools.alignment.comparable import dtypes_to_agree_on, sizes_to_agree_on
 from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.sides import Sides, locations, part
@@ -39,10 +40,9 @@ SELECT group_id, list(seq ORDER BY seq) FILTER (ops)[:{_MAX_CHECKED}] AS ops,
     list(seq ORDER BY seq) FILTER (sizes)[:{_MAX_CHECKED}] AS sizes,
     list(seq ORDER BY seq) FILTER (dtypes)[:{_MAX_CHECKED}] AS dtypes
 FROM (
-    SELECT group_id, seq, min(op) <> max(op) AS ops, coalesce(min(sizes) <> max(sizes), false) AS sizes,
-        coalesce(min(dtypes) <> max(dtypes), false) AS dtypes
-    FROM recorded_numbers JOIN rules USING (call) WHERE NOT is_p2p AND NOT closing AND seq IS NOT NULL
-    GROUP BY group_id, seq HAVING ops OR sizes OR dtypes
+    SELECT group_id, seq, coalesce(ops, false) AS ops, coalesce(sizes, false) AS sizes,
+        coalesce(dtypes, false) AS dtypes
+    FROM differences WHERE ops OR sizes OR dtypes
 ) GROUP BY group_id
 """
 
@@ -128,7 +128,7 @@ def _field_finding(
     numbers: list[int],
 ) -> Finding | None:
     """The first of some collectives whose members disagree on a field, and how many do."""
-    first: tuple[int, dict[int, Entry], Sides] | None = None
+    first: tuple[int, dict[int, Entry], dict[int, str]] | None = None
     count = 0
     for seq in numbers:
         blocks = _blocks(records, group, seq)
@@ -139,21 +139,27 @@ def _field_finding(
             if first is None:
                 entries = {rank: block[-1] for rank, block in blocks.items()}
                 names = {values[rank]: _shown(entries[rank], kind) for rank in sorted(values, reverse=True)}
-                first = seq, entries, part({rank: names[value] for rank, value in values.items()})
+                first = seq, entries, {rank: names[value] for rank, value in values.items()}
     if first is None:
         return None
-    seq, entries, sides = first
-    op = entries[sides.deviating[0]].op
-    finished = all(entry.done for entry in entries.values())
+    seq, entries, shown = first
+    aborted = aborted_in(records, group, entries) if kind == "sizes" else None
+    if aborted:
+        shown[aborted.rank] = shown[aborted.like]
+    sides = part(shown)
+    op = next(iter(entries.values())).op
+    finished = aborted is None and all(entry.done for entry in entries.values())
     return Finding(
         code=code,
         severity=Severity.FAILURE,
         ranks=list(sides.deviating),
         group=group.label,
         summary=f"{op} {seq} of {group.label} has different {'data types' if kind == 'dtypes' else 'sizes'}: "
-        f"{sides.words()}." + (" It finished all the same: the result is garbage." if finished else ""),
+        f"{sides.words()}."
+        + (f" {aborted.words}" if aborted else "")
+        + (" It finished all the same: the result is garbage." if finished else ""),
         evidence=_evidence(entries, sides),
-        locations=locations([entries[rank] for rank in sides.deviating]),
+        locations=locations([entries[rank] for rank in sides.deviating if rank in entries]),
         attributes={
             "seq": seq,
             "operation": op,
@@ -177,7 +183,7 @@ def _evidence(entries: dict[int, Entry], sides: Sides) -> list[Evidence]:
     """The deviating ranks' entries, then one of the majority to hold against them."""
     ranks = list(sides.deviating)[: _MAX_EVIDENCE - 1]
     ranks += [group[0] for _, group in sides.groups if group[0] not in ranks]
-    return [entries[rank].evidence() for rank in ranks[:_MAX_EVIDENCE]]
+    return [entries[rank].evidence() for rank in ranks[:_MAX_EVIDENCE] if rank in entries]
 
 
 def _places(entries: dict[int, Entry]) -> dict[str, dict[str, str]]:

@@ -2,11 +2,14 @@
 
 positions         the first and the last collective of each rank and group, and the last finished ones
 pending           the oldest one that each rank has not finished
+same_numbers      what every rank recorded under these numbers
 
 As tables, since several queries need them and millions of entries are behind each.
 """
 
 from __future__ import annotations
+
+from ddx_tools.alignment.selection import with_texts
 
 # The entry that closes a batch of transfers carries the number of the collective before it.
 _COLLECTIVES = """
@@ -29,14 +32,18 @@ FROM ({_COLLECTIVES}) r JOIN positions p ON p.group_id = r.group_id AND p.rank =
 WHERE NOT r.done AND r.seq > coalesce(p.last_done, -1) GROUP BY r.group_id, r.rank
 """
 
-OLDEST_PENDING = """
-SELECT e.* FROM recorded e JOIN pending p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
-ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
+MAKE_SAME_NUMBERS = """
+CREATE OR REPLACE TEMP TABLE same_numbers AS
+SELECT n.* FROM recorded_numbers n SEMI JOIN pending p ON n.group_id = p.group_id AND n.seq = p.seq
+ANTI JOIN batches b ON b.rank = n.rank AND b.group_id = n.group_id AND b.record_id = n.record_id
+"""
+
+OLDEST_PENDING = f"""
+SELECT e.* FROM ({with_texts("same_numbers")}) e
+JOIN pending p ON e.group_id = p.group_id AND e.rank = p.rank AND e.seq = p.seq
 WHERE NOT e.is_p2p ORDER BY e.group_id, e.rank, e.op = 'coalesced' DESC, e.record_id
 """
 
-SAME_NUMBERS = """
-SELECT e.* FROM recorded e SEMI JOIN pending p ON e.group_id = p.group_id AND e.seq = p.seq
-ANTI JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.record_id = e.record_id
-WHERE NOT e.is_p2p ORDER BY e.group_id, e.seq, e.rank, e.record_id
+SAME_NUMBERS = f"""
+SELECT e.* FROM ({with_texts("same_numbers")}) e WHERE NOT e.is_p2p ORDER BY e.group_id, e.seq, e.rank, e.record_id
 """

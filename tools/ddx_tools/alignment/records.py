@@ -15,8 +15,15 @@ from typing import Any
 from ddx_tools.alignment import selection
 from ddx_tools.alignment.clocks import clock_offsets
 from ddx_tools.alignment.comparable import Rules, completes_together
+from ddx_tools.alignment.differences import make_differences
 from ddx_tools.alignment.rank_records import rank_records
-from ddx_tools.alignment.record_queries import MAKE_PENDING, MAKE_POSITIONS, OLDEST_PENDING, SAME_NUMBERS
+from ddx_tools.alignment.record_queries import (
+    MAKE_PENDING,
+    MAKE_POSITIONS,
+    MAKE_SAME_NUMBERS,
+    OLDEST_PENDING,
+    SAME_NUMBERS,
+)
 from ddx_tools.alignment.transfers import make_batches
 from ddx_tools.model import Evidence, Location
 from ddx_tools.store import Store
@@ -161,6 +168,7 @@ class Records:
         chosen = selection.select(store)
         Rules(store)
         make_batches(store)
+        make_differences(store)
         self.world_size = chosen.world_size
         self.left_out = chosen.left_out
         found = rank_records(store, chosen.dumps)
@@ -171,7 +179,11 @@ class Records:
         self._load_positions()
         self._load_pending()
         self._infer_finished()
-        self.clock_offsets_s = clock_offsets(store)
+
+    @cached_property
+    def clock_offsets_s(self) -> Mapping[int, float]:
+        """By rank, seconds that its clock is ahead: see `clock_offsets`. Worked out where times are compared."""
+        return clock_offsets(self.store)
 
     @cached_property
     def only_active(self) -> bool:
@@ -243,6 +255,7 @@ class Records:
     def _load_pending(self) -> None:
         """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
         self.execute(MAKE_PENDING)
+        self.execute(MAKE_SAME_NUMBERS)
         oldest = self.query(OLDEST_PENDING)
         for row in oldest:
             self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)

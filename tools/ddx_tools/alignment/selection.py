@@ -118,9 +118,13 @@ def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Ro
             f"CREATE OR REPLACE TEMP VIEW recorded_numbers AS SELECT c.rank, c.group_id, {_NUMBERS}, e.site, e.done, "
             "c.source FROM fr_entries e JOIN chosen c USING (membership)"
         )
-    store.execute(
-        "CREATE OR REPLACE TEMP VIEW recorded AS SELECT n.*, k.backend, k.op, k.is_p2p, k.peer, k.input_sizes, "
-        "k.input_dtypes, k.output_sizes, k.output_dtypes, k.input_splits, k.output_splits, k.timeout_ms, s.user_file, "
-        "s.user_line, s.user_function, s.path, s.contexts "
-        "FROM recorded_numbers n JOIN fr_calls k USING (call) LEFT JOIN fr_sites s USING (site)"
+    store.execute(f"CREATE OR REPLACE TEMP VIEW recorded AS {with_texts('recorded_numbers')}")
+
+
+def with_texts(numbers: str) -> str:
+    """The query for entries with their texts, of a table of entries without."""
+    return (
+        "SELECT n.*, k.backend, k.op, k.is_p2p, k.peer, k.input_sizes, k.input_dtypes, k.output_sizes, "
+        "k.output_dtypes, k.input_splits, k.output_splits, k.timeout_ms, s.user_file, s.user_line, s.user_function, "
+        f"s.path, s.contexts FROM {numbers} n JOIN fr_calls k USING (call) LEFT JOIN fr_sites s USING (site)"
     )

@@ -32,9 +32,25 @@ def missing_records(records: Records) -> Finding | None:
         severity=Severity.NOTICE,
         ranks=absent,
         summary=f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
-        evidence=[Evidence(source="fr_dumps", quote=f"records of {rank_list(list(records.ranks))} only")],
+        evidence=[
+            *_last_calls_with(records, set(absent)),
+            Evidence(source="fr_dumps", quote=f"records of {rank_list(list(records.ranks))} only"),
+        ],
         attributes={"ranks": absent, "recorded": len(records.ranks), "basis": "flight_records"},
     )
+
+
+def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
+    """The last thing that others called in groups that absent ranks are members of."""
+    groups = [group.id for group in records.groups.values() if absent & {*group.ranks()}]
+    if not groups:
+        return []
+    rows = records.query(
+        "SELECT rank, arg_max(group_id, record_id) AS group_id, max(record_id) AS record_id FROM recorded_numbers "
+        f"WHERE group_id IN ({', '.join(map(str, groups))}) GROUP BY rank ORDER BY rank LIMIT {_MAX_EVIDENCE}"
+    )
+    last = records.entries_of((row["rank"], row["group_id"], row["record_id"]) for row in rows)
+    return [entry.evidence() for entry in last]
 
 
 def different_moments(records: Records, holds: list[Hold], behind: list[Behind], frozen: Set[int]) -> Finding | None:

@@ -57,6 +57,7 @@ def make_batches(store: Store) -> None:
 
     So does the closing entry with which a ring begins: what it closes is overwritten, and may have been transfers.
     """
+    any_closes = store.query("SELECT 1 FROM rules WHERE closing LIMIT 1")
     store.execute(
         "CREATE OR REPLACE TEMP TABLE batches AS "
         "SELECT rank, group_id, seq, p2p_seq, max(record_id) AS record_id, bool_or(done) AS done, "
@@ -65,7 +66,7 @@ def make_batches(store: Store) -> None:
         " UNION ALL SELECT rank, arg_min(group_id, record_id), arg_min(seq, record_id), arg_min(p2p_seq, record_id) "
         "FROM recorded_numbers JOIN rules USING (call) GROUP BY rank "
         "HAVING min(record_id) > 0 AND arg_min(closing, record_id)"
-        ") t USING (rank, group_id, seq, p2p_seq) WHERE closing GROUP BY ALL"
+        ") t USING (rank, group_id, seq, p2p_seq) WHERE closing GROUP BY ALL" + ("" if any_closes else " LIMIT 0")
     )
 
 
@@ -77,6 +78,8 @@ def pending_transfers(
     `only_active`: finished entries are left out, and with them those that closed batches.
     """
     found: dict[tuple[int, int, int], dict[int, list[Transfer]]] = {}
+    if not store.query("SELECT 1 FROM rules WHERE is_p2p LIMIT 1"):
+        return found
     store.execute(_MAKE_CLOSED + ("" if only_active else " LIMIT 0"))
     for row in store.query(_PENDING):
         ends = _ends(members[row["group_id"]], row["peer"])

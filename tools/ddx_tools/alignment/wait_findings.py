@@ -98,7 +98,8 @@ def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
                 summary=f"All waiting leads back to {rank_list(ranks)}, {words}"
                 + (": the waiting of " + rank_list(list(graph.victims)) if graph.victims else "")
                 + ".",
-                evidence=_evidence(records, direct) or [_silent(ranks)],
+                evidence=(_behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1])
+                + (_evidence(records, direct) or [_silent(ranks)]),
                 locations=locations([e for e in _entries(records, own[:_MAX_PLACES]) if e.rank in ranks]),
                 attributes={
                     "state": state,
@@ -223,6 +224,22 @@ def _entries(records: Records, holds: Sequence[Hold]) -> list[Entry]:
 
 def _evidence(records: Records, holds: Sequence[Hold]) -> list[Evidence]:
     return [entry.evidence() for entry in _entries(records, holds[:_MAX_EVIDENCE])[:_MAX_EVIDENCE]]
+
+
+def _behind(holds: Sequence[Hold], ranks: Iterable[int]) -> list[Evidence]:
+    """What the ranks called themselves and their devices did not come to: among the peers' the odd one."""
+    called = [hold.group.at.get(hold.seq, {}) for hold in holds if hold.seq is not None]
+    own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
+    places = [entry.evidence() for entry in own[:_MAX_EVIDENCE]]
+    return [
+        place.model_copy(update={"quote": f"{place.quote}: {entry.state}"})
+        for place, entry in zip(places, own, strict=False)
+    ]
+
+
+def _own_calls(records: Records, own: Sequence[Hold], ranks: Sequence[int]) -> list[Evidence]:
+    """What the ranks that are waited for are in themselves."""
+    return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
 
 
 def _silent(ranks: list[int]) -> Evidence:

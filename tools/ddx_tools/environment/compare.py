@@ -60,7 +60,8 @@ def _finding(name: str, by_value: dict[str, list[Environment]], severity: Severi
     minority = sorted({one.rank for _, ones in odd for one in ones if one.rank is not None})
     told = "; ".join(f"{value[:60]} ({_who(ones)})" for value, ones in ordered[:_SHOWN_VALUES])
     more = f"; … {len(ordered) - _SHOWN_VALUES} more" if len(ordered) > _SHOWN_VALUES else ""
-    seen = [one.get(name) or _absent(name, one) for _, ones in ordered[:_SHOWN_VALUES] for one in ones[:1]]
+    odd_first = [*odd, ordered[0]] if odd else ordered
+    seen = [one.get(name) or _absent(name, one) for _, ones in odd_first[:_SHOWN_VALUES] for one in ones[:1]]
     odd_hosts = sorted({one.host for _, ones in odd for one in ones if one.host})
     return Finding(
         code="config.differs",

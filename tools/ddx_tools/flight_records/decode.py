@@ -1,25 +1,16 @@
-"""Decoding flight records: few of them here, many in processes of their own, in pieces of bounded size."""
+"""Decoding flight records, one after the other."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.flight_records.tables import RecordTables
-from ddx_tools.flight_records.workers import WorkerKilled, Workers, worker_count, workers
 from ddx_tools.formats.fr_dump import FrDump, read_dump
 from ddx_tools.formats.fr_origin import DumpOrigin
 from ddx_tools.formats.fr_pickle import MAX_BYTES
-
-_PIECE_BYTES = 6 << 20
-_PIECE_FILES = 64
-_WORTH_PROCESSES_BYTES = 24 << 20
-"""Starting a process costs as much as decoding this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +31,7 @@ class Material:
         if self.file is None:
             return len(self.data)
         try:
-            return Path(self.file).stat().st_size
+            return os.stat(self.file).st_size  # noqa: PTH116 - a process that decodes has no other use for pathlib
         except OSError:
             return 0
 
@@ -80,72 +71,11 @@ def decode(materials: Sequence[Material]) -> Decoded:
     return found
 
 
-def decode_all(materials: Iterable[Material]) -> Iterator[Decoded]:
-    """Decode dumps in pieces, in their order; many bytes by as many processes as there are CPUs.
-
-    If such a process is killed, the last piece says in words which dumps that costs.
-    """
-    pieces = _pieces(materials)
-    first: list[list[Material]] = []
-    size = 0
-    while size < _WORTH_PROCESSES_BYTES and (piece := next(pieces, None)):
-        first.append(piece)
-        size += sum(material.size for material in piece)
-    count = worker_count()
-    if size < _WORTH_PROCESSES_BYTES or count < 2:
-        yield from map(decode, chain(first, pieces))
-        return
-    with workers(decode, count) as processes:
-        yield from _in_order(processes, chain(first, pieces), ahead=2 * count)
-
-
-def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:
-    piece: list[Material] = []
-    size = 0
-    for material in materials:
-        piece.append(material)
-        size += material.size
-        if size >= _PIECE_BYTES or len(piece) >= _PIECE_FILES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
-
-
 def _bytes_of(path: str) -> bytes:
     """The file, and a little more than is read of one: it may have grown since it was found."""
-    with Path(path).open("rb") as file:
-        return file.read(MAX_BYTES + 1)
-
-
-def _in_order(
-    processes: Workers[Sequence[Material], Decoded], pieces: Iterator[list[Material]], ahead: int
-) -> Iterator[Decoded]:
-    """Results in order, with few of them waiting: they are large."""
-    pending: deque[tuple[list[str], Future[Decoded]]] = deque()
-    lost: list[str] = []
-    for piece in chain(pieces, [None] * ahead):
-        if piece is not None:
-            pending.append(([material.name for material in piece], processes.submit(piece)))
-        if pending and (piece is None or len(pending) > ahead):
-            names, result = pending.popleft()
-            try:
-                yield result.result()
-            except WorkerKilled:
-                lost += names
-    if lost:
-        yield _lost(lost)
-
-
-def _lost(names: Sequence[str]) -> Decoded:
-    which = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-    return Decoded(
-        problems=[
-            f"{which}: not read ({len(names)} flight records). A process that read them was killed, perhaps for "
-            "lack of memory (dmesg tells). Run this again where there is more, or name fewer files at once."
-        ],
-        damaged=True,
-    )
+    with open(path, "rb", buffering=0) as file:
+        # To ask for more than there is takes as much memory for a moment.
+        return file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
 
 
 def _is_of_an_earlier_job(dump: FrDump, not_before_ns: int | None) -> bool:

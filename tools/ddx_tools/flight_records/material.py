@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from ddx_tools.flight_records.decode import Material, decode_all
+from ddx_tools.flight_records.decode import Material
+from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.flight_records.entry_rows import EntryRows
 from ddx_tools.flight_records.packed import PackedRecords
 from ddx_tools.flight_records.side_cars import SideCars
@@ -30,8 +31,11 @@ _ROWS_AT_ONCE = 122_880
 _EXCEPTION_LABEL = ".exception."
 
 
-def record_rows(raw: Raw) -> Batches:
-    """Rows of all records of a capture, as they are decoded. What cannot be read becomes a line in `raw.problems`."""
+def record_rows(raw: Raw, meanwhile: Callable[[], None] | None = None) -> Batches:
+    """Rows of all records of a capture, as they are decoded. What cannot be read becomes a line in `raw.problems`.
+
+    `meanwhile`: what to do while other processes decode, where there is so much to decode.
+    """
     headers = SideCars()
     packed = PackedRecords(raw.of(PACKED), DUMP)
     for path, data in chain(_headers(raw), packed.headers()):
@@ -39,7 +43,7 @@ def record_rows(raw: Raw) -> Batches:
             raw.problems.append(f"{path}: {wrong}")
     materials = (_material(item, headers) for item in chain(raw.of(DUMP), packed.dumps()))
     together = RecordTables()
-    for decoded in decode_all(materials):
+    for decoded in decode_all(materials, meanwhile):
         raw.problems += decoded.problems
         if decoded.damaged:
             raw.status = ProbeStatus.PARTIAL

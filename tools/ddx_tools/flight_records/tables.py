@@ -13,12 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.flight_records.entry_rows import EntryKind, EntryRows
-from ddx_tools.formats.call_sites import call_site
+from ddx_tools.formats.call_sites import call_site, user_path
 from ddx_tools.formats.fr_calls import Call
 from ddx_tools.formats.fr_dump import FrDump, GroupStatus
 from ddx_tools.formats.fr_entries import EntryColumns, Frame
 from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
-from ddx_tools.schema import arrow_table
 
 _NOT_RECORDED = GroupStatus(None, None, None)
 
@@ -70,7 +69,8 @@ class RecordTables:
     memberships: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    sites: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    """A stack for each call path."""
 
     def add(self, dump: FrDump, origin: DumpOrigin) -> None:
         """Add one dump."""
@@ -82,11 +82,17 @@ class RecordTables:
 
     def batches(self) -> Iterator[tuple[str, Any]]:
         """The tables for `Store.insert`."""
+        # Not for the processes that decode, which start often.
+        from ddx_tools.schema import arrow_table
+
         yield from self.entry_batches()
-        for table, shared in (("fr_groups", self.groups), ("fr_calls", self.calls), ("fr_sites", self.sites)):
-            if shared:
-                yield table, arrow_table(table, list(shared.values()))
-        for table, rows in (("fr_dumps", self.dumps), ("fr_memberships", list(self.memberships.values()))):
+        for table, rows in (
+            ("fr_groups", list(self.groups.values())),
+            ("fr_calls", list(self.calls.values())),
+            ("fr_sites", [{"site": site, **(call_site(frames) or {})} for site, frames in self.sites.items()]),
+            ("fr_dumps", self.dumps),
+            ("fr_memberships", list(self.memberships.values())),
+        ):
             if rows:
                 yield table, arrow_table(table, rows)
 
@@ -103,9 +109,9 @@ class RecordTables:
             (self.memberships, other.memberships),
             (self.groups, other.groups),
             (self.calls, other.calls),
-            (self.sites, other.sites),
         ):
             mine.update(theirs)
+        self.sites.update(other.sites)
 
     def _add_groups(self, dump: FrDump, groups: list[GroupMembers], mine: int) -> list[tuple[int, int | None]]:
         """(membership, last completed) of each group name of the entries; all groups of the rank are added."""
@@ -158,11 +164,10 @@ class RecordTables:
         return int(row["call"])
 
     def _site(self, frames: tuple[Frame, ...]) -> int | None:
-        row = _site_row(frames)
-        if row is None:
-            return None
-        self.sites.setdefault(row["site"], row)
-        return int(row["site"])
+        site = _site_of(frames)
+        if site is not None:
+            self.sites.setdefault(site, frames)
+        return site
 
 
 # Every rank of a job brings the same calls and call paths again.
@@ -175,9 +180,9 @@ def _call_row(call: Call) -> dict[str, Any]:
 
 
 @lru_cache(16_384)
-def _site_row(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
-    row = call_site(frames)
-    return None if row is None else {"site": identity(row["path"]), **row}
+def _site_of(frames: tuple[Frame, ...]) -> int | None:
+    path = user_path(frames)
+    return None if path is None else identity(path)
 
 
 def _groups_with_p2p(columns: EntryColumns) -> set[int]:

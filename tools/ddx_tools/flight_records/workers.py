@@ -7,19 +7,17 @@ their standard output, and end when their input does: with the asking process, h
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
-import select
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Thread
-from typing import IO, Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from ddx_tools.flight_records import serving
 
 _MAX_PROCESSES = 16
 
@@ -35,7 +33,8 @@ class Workers(Generic[P, R]):
     """Some processes that apply a function of `ddx_tools` to pieces of work."""
 
     def __init__(self, function: Callable[[P], R], count: int) -> None:
-        code = f"from {__name__} import serve; from {function.__module__} import {function.__name__} as f; serve(f)"
+        from_where = f"from {function.__module__} import {function.__name__} as function"
+        code = f"from {serving.__name__} import serve; {from_where}; serve(function)"
         # -P: whatever lies in the current directory is no module.
         argv = [sys.executable, "-P", "-c", code]
         self._threads = ThreadPoolExecutor(count)
@@ -62,7 +61,7 @@ class Workers(Generic[P, R]):
     def _ask(self, piece: P) -> R:
         process = self._idle.get()
         try:
-            _write(process.stdin, piece)
+            serving.send(process.stdin, piece)
             result: R = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise WorkerKilled from error
@@ -85,36 +84,3 @@ def worker_count() -> int:
     """As many processes as this one may use CPUs, within reason."""
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(cpus, _MAX_PROCESSES)
-
-
-def serve(function: Callable[[Any], Any]) -> None:
-    """What such a process does. Ctrl-C is for whoever asks, who ends it then."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()
-    Thread(target=_end_with_the_asker, daemon=True).start()
-    pieces, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that somebody prints may come between the results
-    for piece in _received(pieces):
-        _write(results, function(piece))
-
-
-def _end_with_the_asker() -> None:
-    """Nobody waits for a result any more once the other end of the standard input is closed."""
-    closed = select.poll()
-    closed.register(0, 0)  # a hang-up is always reported
-    closed.poll()
-    os._exit(1)
-
-
-def _received(stream: IO[bytes]) -> Iterable[Any]:
-    while True:
-        try:
-            yield pickle.load(stream)
-        except EOFError:
-            return
-
-
-def _write(stream: IO[bytes] | None, value: Any) -> None:
-    assert stream is not None
-    pickle.dump(value, stream, 5)
-    stream.flush()

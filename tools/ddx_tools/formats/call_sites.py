@@ -8,33 +8,47 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.formats.fr_entries import Frame
-from ddx_tools.formats.frame_classes import frame_rules
-from ddx_tools.formats.pyspy_json import Frame as StackFrame
 from ddx_tools.formats.user_frames import is_user_file
 
 _PATH_LIMIT = 4000
 
 
 @lru_cache(16384)
-def call_site(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
-    """The columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user frame.
+def user_path(frames: tuple[Frame, ...]) -> str | None:
+    """All calls of a stack through the user's program, innermost first, joined by ` < `; None without a user frame.
 
-    The path is that of all calls through the user's program, innermost first, joined by ` < `: the same line
-    reached from two callers is two paths.
+    The same line reached from two callers is two paths.
     """
-    users = [frame for frame in frames if is_user_file(frame[0])]
+    users = _users(frames)
     if not users:
         return None
-    file, line, function = users[0]
     path = " < ".join(f"{f}:{n} {name}" for f, n, name in users)
     if len(path) > _PATH_LIMIT:
         path = f"{path[:_PATH_LIMIT]}… {hashlib.sha256(path.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return path
+
+
+@lru_cache(16384)
+def call_site(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
+    """The columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user frame."""
+    # Whoever only names call paths, as the processes that decode records do, needs no rules about frames.
+    from ddx_tools.formats.frame_classes import frame_rules
+    from ddx_tools.formats.pyspy_json import Frame as StackFrame
+
+    users = _users(frames)
+    if not users:
+        return None
+    file, line, function = users[0]
     stack = [StackFrame(file=f, line=n, function=name) for f, n, name in frames]
     contexts = frame_rules().contexts(stack, [name for _, _, name in users])
     return {
         "user_file": file,
         "user_line": line or None,
         "user_function": function,
-        "path": path,
+        "path": user_path(frames),
         "contexts": json.dumps(contexts),
     }
+
+
+def _users(frames: tuple[Frame, ...]) -> list[Frame]:
+    return [frame for frame in frames if is_user_file(frame[0])]

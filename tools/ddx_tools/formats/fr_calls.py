@@ -52,12 +52,13 @@ class Room:
     """How many items may still be read."""
 
     def __init__(self, items: int) -> None:
-        self._items = items
+        self.left = items
+        """Below 0: more than all were asked for."""
 
     def for_items(self, number: int) -> bool:
         """Take room for so many; false if there is none left."""
-        self._items -= number
-        return self._items >= 0
+        self.left -= number
+        return self.left >= 0
 
 
 def call_of(raw: dict[str, Any], room: Room) -> Call:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.fr_calls import Call, GroupName, Progress, Room, call_of, group_of, integer, progress_of, text
+from ddx_tools.formats.fr_meanings import CallMade
 from ddx_tools.formats.fr_pickle import Scanned
-from ddx_tools.formats.fr_stencils import Batch, Stencil, StencilReader
+from ddx_tools.formats.fr_stencils import Batch, StencilReader
 from ddx_tools.formats.fr_templates import PATH
 
 _MAX_FRAMES = 200
@@ -59,6 +60,8 @@ UNKNOWN = -(1 << 63)
 
 MOST_MS = 1e18
 """A duration that is not below it is unknown."""
+
+_OF_THE_GROUP = frozenset({"pg_id", "process_group"})
 
 _SHARED = frozenset(
     {
@@ -193,8 +196,9 @@ class EntryReader:
     def _add_template(self, read: StencilReader, decode: Callable[[bytes], list[Any]]) -> None:
         # Each distinct call path, and each distinct stencil, is decoded once.
         known = _Known(decode)
-        kinds: _Known[int, int] = _Known(lambda number: self._kind_of(_shared_values(read.stencil(number), known)))
-        sites: _Known[bytes, int] = _Known(lambda raw: self._site_of(decode(raw)[0] if raw else None))
+        kinds: _Known[int, int] = _Known(lambda number: self._kind_of_stencil(read, number, known))
+        frames: _Known[int, Frame | None] = _Known(lambda number: self._frame_at(read.values, number))
+        sites: _Known[bytes, int] = _Known(lambda raw: self._site_of_raw(read, raw, frames, decode))
         for names, batch in read.batches.items():
             self._kind += _indices([kinds[number] for number in batch.stencils])
             if read.template.has_path:
@@ -217,13 +221,46 @@ class EntryReader:
             self._durations += array("d", [math.nan]) * entries
 
     def _kind_of(self, raw: dict[str, Any]) -> int:
-        return self._kinds[
-            Kind(
-                group=self._groups[group_of(raw)],
-                call=self._calls[call_of(raw, self._room)],
-                progress=self._progresses[progress_of(raw)],
-            )
-        ]
+        return self._kind_with(raw, call_of(raw, self._room), progress_of(raw))
+
+    def _kind_with(self, raw: dict[str, Any], call: Call, progress: Progress) -> int:
+        group = self._groups[group_of(raw)]
+        return self._kinds[Kind(group, self._calls[call], self._progresses[progress])]
+
+    def _kind_of_stencil(self, read: StencilReader, number: int, decoded: Mapping[bytes, list[Any]]) -> int:
+        """What the entries of a stencil share. Ranks differ in their groups: what they call is mostly known."""
+        shared = read.stencil(number).shared
+        others = [(keys, raw) for keys, raw in shared if _OF_THE_GROUP.isdisjoint(keys)]
+        of_the_group = [(keys, raw) for keys, raw in shared if _OF_THE_GROUP.issuperset(keys)]
+        made = read.meanings.call(number, read.values)
+        if made is not None and len(others) + len(of_the_group) == len(shared) and made.items <= self._room.left:
+            self._room.for_items(made.items)
+            return self._kind_with(_values(of_the_group, decoded), made.call, made.progress)
+        values = _values(shared, decoded)
+        before = self._room.left
+        call, progress = call_of(values, self._room), progress_of(values)
+        if self._room.left >= 0:
+            raw_of_others = b"".join([raw for _, raw in others])
+            read.meanings.keep(number, raw_of_others, read.values, CallMade(call, progress, before - self._room.left))
+        return self._kind_with(values, call, progress)
+
+    def _site_of_raw(
+        self,
+        read: StencilReader,
+        raw: bytes,
+        frames: Mapping[int, Frame | None],
+        decode: Callable[[bytes], list[Any]],
+    ) -> int:
+        numbers = read.meanings.path(raw)
+        if 0 < len(numbers) <= _MAX_FRAMES:
+            path = [frame for number in numbers if (frame := frames[number]) is not None]
+            if len(path) == len(numbers):
+                return self._number_of(tuple(path))
+        return self._site_of(decode(raw)[0] if raw else None)
+
+    def _frame_at(self, values: Sequence[Any], number: int) -> Frame | None:
+        raw = values[number] if number < len(values) else None
+        return (self._frames.get(id(raw)) or self._frame(raw)) if type(raw) is dict else None
 
     def _site_of(self, frames: Any) -> int:
         if not isinstance(frames, list):
@@ -234,13 +271,16 @@ class EntryReader:
         if number is None:
             known = self._frames.get
             path = tuple([known(id(each)) or self._frame(each) for each in frames[:_MAX_FRAMES] if type(each) is dict])
-            if path not in self._sites and not self._room_for_paths.for_items(len(path)):
-                raise UnreadableInput(f"call paths of more than {_MAX_PATH_FRAMES} frames: no flight record has them")
-            number = self._sites[path]
+            number = self._number_of(path)
             # Other picklers may write equal frames anew each time: then there is nothing to be gained.
             if self._room_for_objects.for_items(len(objects)):
                 self._known_paths[objects] = number
         return number
+
+    def _number_of(self, path: tuple[Frame, ...]) -> int:
+        if path not in self._sites and not self._room_for_paths.for_items(len(path)):
+            raise UnreadableInput(f"call paths of more than {_MAX_PATH_FRAMES} frames: no flight record has them")
+        return self._sites[path]
 
     def _frame(self, raw: dict[Any, Any]) -> Frame:
         frame = text(raw.get("filename")), integer(raw.get("line")) or 0, text(raw.get("name"))
@@ -283,8 +323,8 @@ def _floats(read_as_integers: array[int]) -> array[float]:
     return array("d", read_as_integers.tobytes())
 
 
-def _shared_values(stencil: Stencil, decoded: Mapping[bytes, list[Any]]) -> dict[str, Any]:
+def _values(columns: Iterable[tuple[tuple[str, ...], bytes]], decoded: Mapping[bytes, list[Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for keys, raw in stencil.shared:
+    for keys, raw in columns:
         values.update(zip(keys, decoded[raw], strict=True))
     return values

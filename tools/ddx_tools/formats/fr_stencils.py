@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
+from ddx_tools.formats.fr_meanings import Meanings
 from ddx_tools.formats.fr_new_paths import NewPath, new_path
 from ddx_tools.formats.fr_rounds import Rounds
 from ddx_tools.formats.fr_templates import PATH, Template
@@ -105,6 +106,7 @@ class Shapes:
         self.latest: deque[Stencil] = deque(maxlen=_MOST_TRIED)
         self.places: dict[bytes, int] = {}
         self.rounds = Rounds(by_path=template.has_path)
+        self.meanings = Meanings()
 
     @property
     def are_few(self) -> bool:
@@ -123,8 +125,9 @@ class StencilReader:
     def __init__(self, template: Template, numbers: Collection[str], memo: list[Any]) -> None:
         self.template = template
         self.batches: Batches = defaultdict(Batch)
+        self.values = memo
+        """What its references stand for."""
         self._numbers = numbers
-        self._memo = memo
         self._room_for_new = _MOST_NEW_VALUES
         # Taken out, so that no two threads read by them at a time.
         kept: Shapes | None = _kept.pop(template, None)
@@ -137,6 +140,11 @@ class StencilReader:
     def count(self) -> int:
         """How many entries were read."""
         return sum(len(batch.paths) for batch in self.batches.values())
+
+    @property
+    def meanings(self) -> Meanings:
+        """What is known of what it reads."""
+        return self._shapes.meanings
 
     def stencil(self, number: int) -> Stencil:
         """The stencil of a number in `batches`."""
@@ -153,7 +161,7 @@ class StencilReader:
         """Read entries from `position` on as long as they fit, and no more than `most`; the position behind them."""
         rounds = self._shapes.rounds
         while most > 0:
-            position, read = rounds.read(data, position, most, self._memo, self.batches)
+            position, read = rounds.read(data, position, most, self.values, self.batches)
             if read:
                 most -= read
                 self._path, self._stencil = rounds.last
@@ -168,7 +176,7 @@ class StencilReader:
 
     def _read_singly(self, data: bytes, position: int, most: int, trail: list[tuple[Path, Stencil]]) -> int:
         """The same, one after the other. `trail`: takes what they were read by."""
-        path, stencil, next_path, memo = self._path, self._stencil, self._shapes.next_path, self._memo
+        path, stencil, next_path, memo = self._path, self._stencil, self._shapes.next_path, self.values
         values = len(memo)
         try:
             for _ in repeat(None, most):
@@ -216,11 +224,11 @@ class StencilReader:
         if found is not None:
             known = self._shapes.paths.get(found[0])
             return known or self._path_of(found[0], found[1] if self.template.has_path else b"", None)
-        new = new_path(data, position, self.template.beginning, self._memo) if self.template.has_path else None
+        new = new_path(data, position, self.template.beginning, self.values) if self.template.has_path else None
         if new is None:
             return None
         self._room_for_new -= len(new.texts_and_frames)
-        if self._room_for_new < 0 or not new.add_to(self._memo):
+        if self._room_for_new < 0 or not new.add_to(self.values):
             return None
         return self._path_of(data[position : position + new.size], new.value, new)
 

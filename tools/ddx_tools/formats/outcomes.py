@@ -31,8 +31,8 @@ _BREAK = re.compile(
     r"(?! (?:on|then|so|so on)\b$))\s*"
 )
 _NEGATION = re.compile(
-    r"\b(?:no|not|never|without|stop(?:s|ped)?|nor|neither|cease[sd]?|hardly|unable to|fail(?:s|ed)? to|none|nothing)"
-    r" (?:(?!sure|clear|know|matter|only|because|why|that|just|surpris|even if)\w{1,14} ){0,2}$"
+    r"\b(?:no|not|never|without|stop(?:s|ped)?|nor|neither|cease[sd]?|hardly|unable to|fail(?:s|ed)? to|none|nothing"
+    r"|nobody) (?:(?!sure|clear|know|matter|only|because|why|that|just|surpris|even if)\w{1,14} ){0,2}$"
 )
 _SILENCE = re.compile(r"(?:error|exception|time|raise|messag)")
 

@@ -17,6 +17,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ddx_tools.formats.host_text import HostFact, TextLine
+
+NEEDLES = ("PID ", "ps -", "ps a", "/proc/")
 _HEADING = re.compile(r"^\s{0,40}(?=.{0,200}\bPID\b)(?=.{0,200}\b(?:STAT|S|WCHAN)\b)[A-Z%+ ]{3,300}$")
 _COMMAND = re.compile(
     r"\bps\s[^|;#]{0,80}?-?o ?(?P<columns>[a-z%_+]{1,20}(?::\d{1,3})?(?:=|,[a-z%_+]{1,20}(?::\d{1,3})?){0,24})"
@@ -29,6 +32,8 @@ _STATUS_STATE = re.compile(r"State:\s{1,4}(?P<state>[A-Za-z])\b")
 _BEHIND_PROMPT = 4
 """So many lines below a command its answer may begin."""
 _LIMIT, _LINE_LIMIT = 20_000, 600
+_HELD = ("T", "t", "D")
+_KERNEL_THREAD = re.compile(r"\s\[[^\[\]\s]{1,60}\]$")
 _NAMES = {"s": "state", "stat": "state", "wname": "wchan", "lwp": "tid"}
 
 
@@ -52,12 +57,21 @@ class ProcessFacts:
 def parse_process_text(text: str) -> dict[int, ProcessFacts]:
     """Facts by pid out of any text; of what is said twice the later."""
     found: dict[int, ProcessFacts] = {}
-    for facts in _facts(text.splitlines()[:_LIMIT]):
+    for _, facts in _facts(text.splitlines()[:_LIMIT]):
         found[facts.pid] = facts.over(found.get(facts.pid))
     return found
 
 
-def _facts(lines: Sequence[str]) -> Iterator[ProcessFacts]:
+def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
+    """Processes that are stopped or in a call that nothing interrupts (`held_process`); no threads of the kernel."""
+    for number, facts in _facts([line.text for line in lines[:_LIMIT]]):
+        line = lines[number]
+        if facts.state in _HELD and not _KERNEL_THREAD.search(line.text):
+            yield HostFact("held_process", str(facts.pid), line, {"state": facts.state, "wchan": facts.wchan})
+
+
+def _facts(lines: Sequence[str]) -> Iterator[tuple[int, ProcessFacts]]:
+    """Each with the place of its line."""
     columns: list[str] = []
     asked: tuple[int, str, int] | None = None
     for number, line in enumerate(lines):
@@ -68,14 +82,14 @@ def _facts(lines: Sequence[str]) -> Iterator[ProcessFacts]:
         if asked and number - asked[2] > _BEHIND_PROMPT:
             asked = None
         if asked and (facts := _of_proc(asked[0], asked[1], line)):
-            yield facts
+            yield number, facts
             asked = None
         elif command := _COMMAND.search(line):
             columns = [name.split(":")[0].strip("=") for name in command["columns"].split(",")]
         elif _HEADING.match(line):
             columns = line.lower().split()
         elif columns and (facts := _of_table(columns, line)):
-            yield facts
+            yield number, facts
 
 
 def _of_proc(pid: int, file: str, line: str) -> ProcessFacts | None:

@@ -37,7 +37,9 @@ _MACHINE = re.compile(
     )""",
     re.VERBOSE,
 )
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{4,16}\b|\d{1,3}%\||\bNCCL (?:INFO|WARN)\b|^\|.*\|$|^[-=+*_|\s]{4,}$|\w::\w")
+_ADDRESS = re.compile(
+    r"\b0x[0-9a-f]{4,16}\b|\d{1,3}%\||(?:^|[\]:]|:\d{1,6}) ?NCCL (?:INFO|WARN)\b|^\|.*\|$|^[-=+*_|\s]{4,}$|\w::\w"
+)
 _WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][A-Za-z'’-]*(?![\w/=])")
 _NUMBER = re.compile(r"(?<!\S)[\d.,:%]+(?!\S)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<!etc\.)(?<!approx\.)(?<!resp\.)\s+")

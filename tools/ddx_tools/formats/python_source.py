@@ -24,11 +24,25 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _RANK_WORDS = re.compile(
     r"(?<![A-Za-z])_?(?:(?:global|local|node|dp|tp|pp|my|data_parallel|model_parallel)_)?rank(?:_?(?:id|zero|0))?(?![a-z])"
     r"|is_(?:local_)?(?:main|master|chief|first|last)(?:_(?:process|rank|worker))?"
+    r"|is_(?:global|world|local)_(?:process_)?zero"
     r"|(?:main|master)_process|process_index|is_rank_?(?:zero|0)|is_(?:first|last)_stage|stage_(?:index|id)",
     re.I,
 )
 
+# "Is there a rank at all?" is answered alike by all ranks of a job.
+_ANY_RANK = re.compile(r"rank\w*(?:\(\))? (?:(?:[!=]=|>|>=|is(?: not)?) (?:-1|None)|>= 0)(?!\d)", re.I)
+
 Step = tuple[ast.AST, str, int]
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """A way around a line."""
+
+    guard: str
+    """Source text of the condition, or `except …` where an exception leads around it or there."""
+    on_rank: bool
+    """The condition asks which rank it is."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,10 @@ class Relation:
     """In its own branch, the rank has a call before it that the peer's line makes, too."""
     leaves: bool = False
     """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
+    ways_around: tuple[Bypass, ...] = ()
+    """How one can pass the rank's line by, within the block that holds both lines; outermost first."""
+    peer_ways_around: tuple[Bypass, ...] = ()
+    """The same of the peer's line."""
 
 
 UNRELATED = Relation("unrelated")
@@ -87,6 +105,10 @@ class PythonSource:
         """Whether a loop of the innermost function holds a line, so that it may come by again."""
         return any(isinstance(node, _LOOPS) and field == "body" for node, field, _ in self._path(line))
 
+    def ways_around(self, line: int) -> tuple[Bypass, ...]:
+        """How one that has entered a line's function can pass the line by; outermost first."""
+        return _ways_around(self._path(line))
+
     def relation(self, line: int, peer_line: int) -> Relation:
         """How a line stands to a peer's line in the same function."""
         if line == peer_line:
@@ -105,7 +127,9 @@ class PythonSource:
             return UNRELATED
         # The step at which the two part is inside every statement that the shared steps went through.
         in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
-        return replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop)
+        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop)
+        theirs_passed = (*_ways_around(theirs[common + 1 :]), *_next_round(ours[common], theirs[common]))
+        return replace(relation, ways_around=_ways_around(ours[common + 1 :]), peer_ways_around=theirs_passed)
 
     def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
         """One of the two (the one without further steps) is at the first line of the statement the other is inside.
@@ -136,7 +160,8 @@ class PythonSource:
             guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
             if guards:
                 leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
-                return Relation(kind, guards[0], side, _asks_for_rank(guards[0]), leaves=leaves)
+                guard = next(filter(_asks_for_rank, guards), guards[0])
+                return Relation(kind, guard, side, _asks_for_rank(guard), leaves=leaves)
         return Relation(kind)
 
     def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -181,8 +206,12 @@ def _condition(node: ast.AST) -> str | None:
     """What decides which block of a statement runs; None where that is no condition."""
     if not isinstance(node, ast.If | ast.Match):
         return None
+    return _text(node.subject if isinstance(node, ast.Match) else node.test)
+
+
+def _text(expression: ast.expr) -> str:
     try:
-        return ast.unparse(node.subject if isinstance(node, ast.Match) else node.test)[:_GUARD_LIMIT]
+        return ast.unparse(expression)[:_GUARD_LIMIT]
     except RecursionError:
         return "a condition too deep to print"
 
@@ -208,5 +237,67 @@ def _leaves(node: ast.AST, field: str) -> bool:
     return isinstance(node, ast.If) and bool(block) and isinstance(block[-1], _LEAVING)
 
 
+_BACK_OUT = (ast.Return, ast.Continue, ast.Break)
+
+
+def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
+    """The ways around the line that a path leads to, from the outermost block inwards.
+
+    A loop is none: how often it turns is another question. An exception that nobody catches ends the program.
+    """
+    ways = []
+    for node, field, index in path:
+        if guard := _condition(node):
+            ways.append(Bypass(guard, _asks_for_rank(guard)))
+        if isinstance(node, ast.Try):
+            handler = _caught(node.handlers[index]) if field == "handlers" else None
+            if caught := handler or (_goes_on_after(node) if field in ("body", "orelse") else None):
+                ways.append(Bypass(caught, False))
+        earlier: list[ast.AST] = getattr(node, field)[:index]
+        ways += [way for statement in earlier if (way := _left_by(statement, _BACK_OUT))]
+    return tuple(ways)
+
+
+def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
+    """What leaves between a line and a later one for the next round: who takes it meets the first line again."""
+    node, field, index = ours
+    if theirs[1] != field:
+        return ()
+    between: list[ast.AST] = getattr(node, field)[index + 1 : theirs[2]]
+    return tuple(way for statement in between if (way := _left_by(statement, (ast.Continue, ast.Return))))
+
+
+def _left_by(statement: ast.AST, leaving: tuple[type[ast.AST], ...]) -> Bypass | None:
+    """The condition or the exception on which a statement leaves the block that it stands in; None if it does not."""
+    inside = [statement]
+    while inside:
+        node = inside.pop()
+        blocks = _branches(node)
+        for bypass, block in blocks:
+            if any(isinstance(inner, leaving) for inner in block):
+                return bypass
+        inside += [inner for _, block in reversed(blocks) for inner in block]
+    return None
+
+
+def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
+    """The blocks of an `if`, and the handlers of a `try`, each with what leads there."""
+    if isinstance(node, ast.If):
+        guard = _text(node.test)
+        return [(Bypass(guard, _asks_for_rank(guard)), block) for block in (node.body, node.orelse)]
+    if isinstance(node, ast.Try):
+        return [(Bypass(_caught(handler), False), handler.body) for handler in node.handlers]
+    return []
+
+
+def _goes_on_after(block: ast.Try) -> str | None:
+    """The first handler that does not raise again."""
+    return next((_caught(handler) for handler in block.handlers if not isinstance(handler.body[-1], ast.Raise)), None)
+
+
+def _caught(handler: ast.ExceptHandler) -> str:
+    return f"except {_text(handler.type)}" if handler.type else "except"
+
+
 def _asks_for_rank(guard: str) -> bool:
-    return bool(_RANK_WORDS.search(guard))
+    return bool(_RANK_WORDS.search(_ANY_RANK.sub("", guard)))

@@ -9,6 +9,12 @@ pkg.Error: message                            may go on over several lines; note
 
 The above exception was the direct cause of the following exception:
 During handling of the above exception, another exception occurred:
+
+What torch raises again for a worker (torch 2.13, torch/_utils.py ExceptionWrapper) is one exception, which went through
+the frames of both processes:
+
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ _EXCEPTION = re.compile(
     r"(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)(?:(?=[A-Z_])|(?=[A-Za-z_]\w{0,100}\.))([\w.<>]{1,300})(?:: ?(.*))?$"
 )
 _BARE_EXCEPTION = re.compile(r"(?=[A-Za-z_])([\w.]{1,300}(?:Error|Exception)): (.*)$")
+_RAISED_AGAIN = re.compile(r"Caught \w{1,100} [^\n]{1,200}$")
 _RELATIONS = {
     "The above exception was the direct cause of the following exception:": "cause",
     "During handling of the above exception, another exception occurred:": "context",
@@ -150,6 +157,9 @@ class TracebackReader:
         text = self._dedented(line)
         if text in _RELATIONS:
             self._chain(_RELATIONS[text])
+        elif text == f"Original {HEADER}" and _RAISED_AGAIN.match(current.message):
+            current.last_line = line.number
+            self._state = self._in_frames
         elif not text.strip():
             self._state = self._after_blank
         elif self._is_foreign(line) or line.number - current.raw_line > _MESSAGE_LINES:

@@ -5,6 +5,9 @@ rank 2 step 0 sha(params)=9c1f04ab sha(buffers)=51d0e77a          anybody's prin
 3: it 40 loss 5.91 |g|=2.30455                                    srun --label before it
 rank 1 | first keys ['a00192/0007713', 'a00192/0001120']
 rank 0 batch 0 sample ids: tensor([17, 4, 23])
+[rank 2] step 30: own loss 2.31, gradient norm 1.70412, weights 312.55081, samples [812, 6417, 93]
+process 1: wiki-03, first sentence [88, 2, 417]
+rank 0 step 10 local grad norm 0.9377, mean grad norm 0.7105
 """
 
 from __future__ import annotations
@@ -22,12 +25,17 @@ _END = r"(?![\w.]*\w)"
 _CHECKSUM = r"(?:sha\d{0,3}|md5|crc\d{0,2}|hash|checksum|digest|fingerprint)"
 _PARAMETERS = r"(?:param(?:eter)?s?|weights?|model|state_?dict)"
 _BUFFERS = r"buffers?"
+# A bare "weights 279.845" is a norm or a sum: a number of parameters has no such decimals, and often a unit.
+_MEASURED = r"[-+]?\d{1,20}\.\d{3,30}(?:e[-+]?\d{1,3})?"
+_NO_COUNT = r"(?! ?(?:[kmbgt]i?b?|million|billion)\b)"
 _SUM = rf"(?:{_CHECKSUM}|norm|sum)"
 _OF = r"[ _.-]?"
 _IDS = (
     r"(?:sample|data|batch|example|first|image|img|shard|dataset|train)[_ -]?"
     r"(?:keys?|ids?|ind(?:ices|exes)|idxs?|names?)"
 )
+_FIRST = r"first[_ -](?:sentence|sample|example|document|record|row|line|tokens?)s?"
+_DRAWN = r"(?:samples|examples|indices)"
 
 
 def _sum_of(thing: str) -> str:
@@ -39,18 +47,27 @@ def _sum_of(thing: str) -> str:
 _GRADIENT_NORM = (
     rf"(?:(?<![a-z])(?:grads?|gradients?){_OF}norm|(?<![a-z])gnorm|\|{{1,2}}(?:g|grad|gradients?)\|{{1,2}})"
 )
+_NOT_SAID_WHICH = r"(?<!own[ _-])(?<!local[ _-])(?<!mean[ _-])(?<!average[ _-])(?<!averaged[ _-])"
+_GRADIENT = r"grad(?:ient)?s?(?:[_ .-]?norm)?"
 _BATCH_SUM = rf"(?<![a-z])(?:batch|data|inputs?|samples?|input_ids){_OF}{_CHECKSUM}"
 _EXPRESSIONS = {
     name: re.compile(expression, re.I)
     for name, expression in {
-        "parameters": _sum_of(_PARAMETERS),
+        "parameters": rf"{_sum_of(_PARAMETERS)}"
+        rf"|(?<![a-z])(?:parameters|params|weights){_BEHIND}({_MEASURED}){_END}{_NO_COUNT}",
         "buffers": _sum_of(_BUFFERS),
-        "grad_norm": rf"{_GRADIENT_NORM}{_BEHIND}({_DECIMAL}){_END}",
-        "samples": rf"(?<![a-z]){_IDS}{_BEHIND}([\[(][^\])]{{3,2000}}[\])])",
+        "grad_norm": rf"{_NOT_SAID_WHICH}{_GRADIENT_NORM}{_BEHIND}({_DECIMAL}){_END}",
+        "own_grad_norm": rf"(?<![a-z])(?:own|local)[ _-]{_GRADIENT}{_BEHIND}({_DECIMAL}|nan){_END}",
+        "mean_grad_norm": rf"(?<![a-z])(?:mean|averaged?)[ _-]{_GRADIENT}{_BEHIND}({_DECIMAL}){_END}",
+        "samples": rf"(?<![a-z])(?:{_IDS}|{_FIRST}){_BEHIND}([\[(][^\])]{{3,2000}}[\])])",
+        "drawn": rf"(?<![a-z]){_DRAWN}{_BEHIND}(\[[^\]]{{3,2000}}\])",
         "batch": rf"{_BATCH_SUM}{_BEHIND}({_HEX}|{_DECIMAL}){_END}",
     }.items()
 }
-_WORDS = ("norm", "|g", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind", "name")
+_WORDS = (
+    *("norm", "|g", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind", "name"),
+    *("weights", "param", "sample", "example", "first", "grad"),
+)
 _RANK = re.compile(r"(?<![\w.])(?:global_)?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
 _LABEL = re.compile(r" {0,5}(?:(\d{1,5})[:|]|\[(\d{1,5})\]:?|<(\d{1,5})>) ")
 _STEP = re.compile(
@@ -63,7 +80,9 @@ class RankValue:
     """One value of a line."""
 
     what: str
-    """parameters, buffers, grad_norm, samples or batch."""
+    """parameters, buffers, samples, batch or grad_norm; own_grad_norm (of this rank alone) and mean_grad_norm (of the
+    mean over ranks) where the words tell them apart; drawn (a list behind the bare word "samples", of what need not be
+    samples)."""
     value: str
     """As printed, bounded; a long list by its beginning."""
     step: int | None
@@ -83,11 +102,12 @@ def rank_values(text: str) -> list[RankValue]:
     ranks = {int(number) for number in _RANK.findall(text)}
     if len(ranks) > 1:
         return []
-    found = [(name, match[1]) for name, known in _EXPRESSIONS.items() if (match := known.search(text))]
-    if not found:
+    matches = {name: match for name, known in _EXPRESSIONS.items() if (match := known.search(text))}
+    if not matches:
         return []
     step = _STEP.search(text)
     number = int(step[1]) if step else None
     rank, label = next(iter(ranks), None), _LABEL.match(text)
     mark = int(label[1] or label[2] or label[3]) if label else None
-    return [RankValue(name, " ".join(value.split())[:_VALUE_LIMIT], number, rank, mark) for name, value in found]
+    values = {name: " ".join(match[match.lastindex or 0].split()) for name, match in matches.items()}
+    return [RankValue(name, value[:_VALUE_LIMIT], number, rank, mark) for name, value in values.items()]

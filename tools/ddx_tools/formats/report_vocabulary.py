@@ -20,7 +20,7 @@ class Fact(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]+$")
-    kind: Literal["experiment", "moment", "circumstance"]
+    kind: Literal["experiment", "moment", "circumstance", "question"]
     says: str
     contrary: str = ""
     any: list[str | list[str]] = Field(min_length=1)

@@ -25,8 +25,11 @@ _SOCKET = re.compile(
 _OWNER = re.compile(r'\("(?P<name>[^"]{1,40})",pid=(?P<pid>\d{1,10}),fd=\d{1,10}\)')
 _TIMER = re.compile(r"timer:\((?P<kind>on|persist|keepalive|timewait|unknown),")
 _RETRANS = re.compile(r"\bretrans:\d{1,9}/(?P<total>\d{1,12})")
-_INFO = re.compile(r"\b(?P<name>backoff|mss|pmtu|cwnd|rto|unacked|lost|lastrcv|lastsnd):(?P<value>\d{1,9})\b")
+_INFO = re.compile(
+    r"\b(?P<name>backoff|mss|pmtu|cwnd|rto|unacked|lost|lastrcv|lastsnd|data_segs_out|dsack_dups):(?P<value>\d{1,9})\b"
+)
 _MOST_OWNERS = 8
+_COUNTERS_CHARS = 120
 
 
 def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
@@ -43,7 +46,7 @@ def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             # Only the second line was kept.
             socket = HostFact("tcp_socket", None, line, {})
         if socket:
-            _more(socket.values, line.text)
+            _more(socket.values, line.text, line.number)
     yield from _waiting(socket)
 
 
@@ -59,11 +62,12 @@ def _values(found: re.Match[str]) -> dict[str, Any]:
     return values | ({"state": found["state"].lower()} if found["state"] else {})
 
 
-def _more(values: dict[str, Any], text: str) -> None:
+def _more(values: dict[str, Any], text: str, number: int) -> None:
     if timer := _TIMER.search(text):
         values["timer"] = timer["kind"]
     if again := _RETRANS.search(text):
         values["again"] = integer(again["total"])
+        values["lines"] = {"retrans": [number, text[again.start() :][:_COUNTERS_CHARS].strip()]}
     values.update({item["name"]: int(item["value"]) for item in _INFO.finditer(text)})
 
 

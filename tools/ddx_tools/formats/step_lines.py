@@ -7,6 +7,7 @@ Epoch 3:  40%|4   | 40/100 [00:20<00:30, 2.0it/s, v_num=0, train_loss=0.5]      
 step: 10  loss: 8.1213  grad_norm: 1.2  memory: 3.1GiB                            torchtitan, metrics.py
 [Rank 0] step=10, skipped=0, lr=[1e-05], mom=[(0.9, 0.999)]                       DeepSpeed, engine.py
 rank 0 epoch 3 batch 17/200 loss 3.4                                              anybody's print
+tokenized 1200 of 88000 documents                                                 anybody's print of other work
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from ddx_tools.formats.message_values import size_bytes
 
 _TEXT_LIMIT = 2_000
 _SHAPE_LIMIT = 80
+_BANDWIDTH_TEST = "# nThread "
+"""The settings of nccl-tests, which name the step from size to size and a number of repetitions."""
 _WORDS = ("step", "iter", "epoch", "batch", "loss", "%|")
 
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?)(?![\w.]*\w)"
@@ -71,6 +74,12 @@ _DATA_TIME = re.compile(
     r"(\d{1,9}\.\d{1,12}) ?(ms|s)?(?![\w.]*\w)",
     re.I,
 )
+# The same, with its unit, in the words of a program's own print: "read 0.44 s, train 0.03 s".
+_INPUT_TIME = re.compile(
+    r"(?<![\w.])(?:data|load|read|fetch|input)(?:[_ ]?load)?(?:er|ing)?(?:[_ ]?(?:wait|time))?"
+    r"['\"]?(?: {0,3}[:=])? {0,8}(\d{1,9}(?:\.\d{1,12})?) ?(ms|s)(?![\w.]*\w|/)",
+    re.I,
+)
 _SECONDS = re.compile(
     r"(?:elapsed time per (?:iteration|step)|(?:step|iter(?:ation)?|batch)[_ ]time"
     r"|time[_ /]?per[_ /]?(?:step|iteration))[ _]{0,2}(\(?m?s\)?)?['\"]?(?: {0,3}[:=])? {0,12}"
@@ -82,6 +91,19 @@ _OWN_WORK = re.compile(
     r"token|mapp?(?:ing)?\b|filter|process|pars(?:e|ing)|pack|load|read|download|upload|fetch|cach|sav|writ|shard"
     r"|convert|extract|index|build|prepar|merg|copy|hash|compress|scan|resiz|encod|concat|group(?:ing)? texts"
     r"|generating \w+ split",
+    re.I,
+)
+# What is left of a step beside it, in the same words: a part, where the meters above print the whole.
+_COMPUTE_TIME = re.compile(
+    r"(?<![\w.])(?:train(?:ing)?|comput(?:e|ing|ation))(?:[_ ]?time)?"
+    r"['\"]?(?: {0,3}[:=])? {0,8}(\d{1,9}(?:\.\d{1,12})?) ?(ms|s)(?![\w.]*\w|/)",
+    re.I,
+)
+_COUNTED_WORK = re.compile(r"([A-Za-z][\w-]{2,30}):? {1,3}(\d{1,9}) of (\d{1,9})(?: ([A-Za-z][\w-]{2,30}))?(?![\w.%])")
+# "rank 3 of 8", "attempt 1 of 3", "epoch 2 of 10": what is counted there is no work of this rank alone.
+_NO_WORK = re.compile(
+    r"ranks?|nodes?|hosts?|workers?|gpus?|devices?|process|processes|replicas?|stages?|members?|attempts?|tr(?:y|ies)"
+    r"|retry|retries|restarts?|epochs?|steps?|iter\w*|batch\w*|updates?|used?|free|uses|using|out|size",
     re.I,
 )
 _OWN_UNITS = ("examples/s", "B/s", "files/s", "rows/s", "docs/s")
@@ -107,14 +129,16 @@ class StepFacts:
     """Seconds that a step takes, where the line says it."""
     data_share: float | None = None
     """Of the time that the line says an iteration took, the part that went into waiting for data; 0 to 1."""
+    input_s: float | None = None
+    """Seconds that the line gives to reading or waiting for data."""
     allocated_bytes: int | None = None
     """Memory of the GPU that is allocated, not the most that ever was."""
     rank: int | None = None
     """The rank that the words themselves name."""
     bar: str | None = None
-    """Of a progress bar, what it says that it counts; "" if it does not say."""
+    """Of a progress bar or such a count, what it says that it counts; "" if it does not say."""
     own_work: bool = False
-    """A bar of work that a rank does for itself: tokenizing, loading, saving."""
+    """A bar or a count of work that a rank does for itself: tokenizing, loading, saving."""
     elapsed_s: float | None = None
     """Of a bar: since when it runs."""
 
@@ -122,9 +146,11 @@ class StepFacts:
 def step_facts(text: str) -> StepFacts | None:
     """What a line says of progress; None if it says nothing of it."""
     text = text[:_TEXT_LIMIT]
+    if text.startswith(_BANDWIDTH_TEST):
+        return None
     lower = text.lower()
     if not any(word in lower for word in _WORDS):
-        return None
+        return _counter_facts(text) if " of " in lower else None
     return _bar_facts(text) or _line_facts(text)
 
 
@@ -146,8 +172,24 @@ def _line_facts(text: str) -> StepFacts | None:
         grad_norm=float(norm[1]) if norm else None,
         step_s=_seconds(text),
         data_share=_data_share(text),
+        input_s=_input_s(text),
         allocated_bytes=_allocated(text),
         rank=int(rank[1]) if rank and not rank[0].lower().startswith("local") else None,
+    )
+
+
+def _counter_facts(text: str) -> StepFacts | None:
+    found = _COUNTED_WORK.search(text)
+    if not found or _NO_WORK.fullmatch(found[1]) or int(found[3]) < 2:
+        return None
+    rank = _STATED_RANK.search(text)
+    return StepFacts(
+        shape=_shape(text),
+        step=int(found[2]),
+        total=int(found[3]),
+        rank=int(rank[1]) if rank and not rank[0].lower().startswith("local") else None,
+        bar=" ".join(filter(None, (found[1], found[4]))),
+        own_work=True,
     )
 
 
@@ -216,10 +258,27 @@ def _data_share(text: str) -> float | None:
     """Meters print both times (mmengine, torchvision, timm, the ImageNet example); units are the same if not named."""
     data, whole = _DATA_TIME.search(text), _TIME.search(text)
     if not data or not whole:
-        return None
+        return _input_share(text)
     waited = float(data[1]) / (1000 if (data[2] or "").lower() == "ms" else 1)
     taken = float(whole[1]) / (1000 if (whole[2] or "").lower() == "ms" else 1)
     return waited / taken if taken > 0 and waited <= taken else None
+
+
+def _input_share(text: str) -> float | None:
+    """Of a line that parts a step into reading and computing."""
+    read, computed = _input_s(text), _COMPUTE_TIME.search(text)
+    if read is None or not computed:
+        return None
+    return read / taken if (taken := read + _in_seconds(computed)) > 0 else None
+
+
+def _in_seconds(found: re.Match[str]) -> float:
+    return float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
+
+
+def _input_s(text: str) -> float | None:
+    found = _INPUT_TIME.search(text)
+    return _in_seconds(found) if found else None
 
 
 def _allocated(text: str) -> int | None:

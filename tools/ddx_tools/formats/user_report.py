@@ -2,7 +2,7 @@
 
 People phrase one thing in a hundred ways, so a fact is a few families of words that stand in one clause, in any
 order, and an outcome (it worked, it failed) is looked for next to what was tried. What is asked, expected or
-suggested ("maybe P2P off would help?") is no report.
+suggested ("maybe P2P off would help?") is no report; that it is asked can be one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def read_reports(text: str) -> list[Report]:
     spoken = list(sentences(text))
     for place, sentence in enumerate(spoken):
         following = spoken[place + 1] if place + 1 < len(spoken) else None
+        for fact in _asked(sentence):
+            found.setdefault((fact, False), _report(fact, False, sentence))
         reading = _Reading.of(sentence, following)
         if reading is None:
             continue
@@ -63,6 +65,12 @@ def _report(fact: str, negated: bool, sentence: Sentence) -> Report:
 
 _QUESTION = re.compile(r"\?\s*$")
 _ASKED_AS_FACT = re.compile(r"^(?:so |but |and )?(?:why|how come|any (?:idea|clue) why|what (?:makes|causes))\b")
+_ASKED_BEHIND = re.compile(
+    r"^(?!(?:is|are|was|do|does|did|can|could|should|would|will|has|have|what|which|who|where|when|how|why)\b)(.+?)[,.;]"
+    r"\s*(?:and |or |but |so )?(?:maybe|perhaps|possibly|(?:is|could) (?:that|this|it)|any|what|why|how|who|where|right"
+    r"|correct|(?:un)?related|help)\b[^,;]*\?\s*$"
+)
+"""A statement, and a question behind it."""
 _HYPOTHETICAL = re.compile(
     r"\b(?:would|might|may|maybe|perhaps|possibly|should|could (?:it|this|that|be|you|someone|also|potentially|cause)"
     r"|can (?:potentially|also|cause|lead)|please|have you|did you|can you|do you"
@@ -92,6 +100,17 @@ _LEFT_OUT = re.compile(
 )
 
 
+def _asked(sentence: Sentence) -> Iterator[str]:
+    """What a question tells of who asks it: whether all is well, say, is asked of a job that runs."""
+    text = normalised(sentence.text)
+    if not _QUESTION.search(text):
+        return
+    for fact in compiled_vocabulary():
+        asked = fact.kind == "question" and not any(pattern.search(text) for pattern in fact.not_with)
+        if asked and any(_together(groups, text) is not None for groups in fact.any):
+            yield fact.id
+
+
 @dataclass(frozen=True)
 class _Reading:
     """A sentence, ready to be asked."""
@@ -106,7 +125,9 @@ class _Reading:
     @classmethod
     def of(cls, sentence: Sentence, following: Sentence | None) -> _Reading | None:
         text = normalised(sentence.text)
-        if _QUESTION.search(text) and not _ASKED_AS_FACT.match(text):
+        if stated := _ASKED_BEHIND.match(text):
+            text = stated[1]
+        elif _QUESTION.search(text) and not _ASKED_AS_FACT.match(text):
             return None
         parts = [part for part in clauses(text) if not _HYPOTHETICAL.search(part.text)]
         outcomes = [outcome_of(part.text) for part in parts]
@@ -127,7 +148,7 @@ class _Reading:
 
 def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
     for fact in compiled_vocabulary():
-        if any(pattern.search(reading.text) for pattern in fact.not_with):
+        if fact.kind == "question" or any(pattern.search(reading.text) for pattern in fact.not_with):
             continue
         if fact.kind == "circumstance":
             yield from _circumstance(fact, reading)

@@ -8,8 +8,6 @@ import os
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +15,7 @@ from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
 from ddx_tools.hosts import pyspy
 from ddx_tools.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.hosts.file_survey import list_files, look_at_files
-from ddx_tools.hosts.interfaces import read_interfaces
 from ddx_tools.hosts.nvml import read_gpus
-from ddx_tools.hosts.processes import snapshot
 from ddx_tools.hosts.tcp_exchange import ask_line, try_port
 from ddx_tools.hosts.threads import read_threads
 from ddx_tools.rank_agent_client import ask
@@ -109,6 +105,8 @@ def _survey(call: Call) -> Reply:
 
 
 def _processes(_: Call) -> Reply:
+    from ddx_tools.hosts.processes import snapshot
+
     return Reply(snapshot())
 
 
@@ -117,6 +115,8 @@ def _nvml(_: Call) -> Reply:
 
 
 def _interfaces(_: Call) -> Reply:
+    from ddx_tools.hosts.interfaces import read_interfaces
+
     return Reply(read_interfaces())
 
 
@@ -143,30 +143,10 @@ def _agent(call: Call) -> Reply:
     return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An endpoint of a job does not say where else we knock."""
-
-    def redirect_request(self, *_: object) -> None:
-        """None: the redirection is the answer, and an error."""
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
-
-
 def _fetch(call: Call) -> Reply:
-    method, _, url = call.key.partition(" ")
-    if not url.startswith(("http://", "https://")):
-        raise HostError(f"{url}: only http and https endpoints can be asked", "")
-    request = urllib.request.Request(url, method=method, data=b"" if method == "POST" else None)
-    most = call.options["max_bytes"]
-    try:
-        with _OPENER.open(request, timeout=call.options["timeout_s"]) as response:
-            data = response.read(most + 1)
-    except TimeoutError as error:
-        raise TimedOut(f"{url} did not answer in time", "") from error
-    except urllib.error.URLError as error:
-        raise NotFound(f"{url}: {error.reason}", "") from error
-    return Reply(data[:most], truncated=len(data) > most)
+    from ddx_tools.hosts.http_fetch import fetch
+
+    return fetch(call)
 
 
 def _tcp(call: Call) -> Reply:

@@ -63,9 +63,10 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
     hosts = sorted({agent["host"] for agent in agents})
     apart = endpoint is not None and is_loopback(endpoint)
     joined = max(sum(agent["host"] == host for agent in agents) for host in hosts) if apart else len(agents)
-    if joined >= nodes:
-        return  # all are there: what keeps them apart is another matter
     waited_s = min(agent["wall_s"] for agent in agents)
+    if joined >= nodes:
+        yield _do_not_meet(hosts, endpoint, waited_s, agents)
+        return
     verb = "waits" if len(hosts) == 1 else "wait"
     where = f" at {endpoint}" if endpoint else ""
     each = ", which is each host's own address" if apart else ""
@@ -89,6 +90,26 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
     )
     if not apart:
         yield from (_without_job(host, endpoint) for host in idle)
+
+
+def _do_not_meet(hosts: Sequence[str], endpoint: str | None, waited_s: float, agents: Sequence[Row]) -> Finding:
+    address, _, port = (endpoint or "").rpartition(":")
+    where = f" at {endpoint}" if endpoint else ""
+    return Finding(
+        code="startup.launchers_apart",
+        severity=Severity.WARNING,
+        hosts=list(hosts),
+        summary=f"The launchers of all hosts run ({', '.join(hosts)}), and for {waited_s:.0f} s none has started a "
+        f"rank: they do not meet{where}.",
+        evidence=[Evidence(source=agent["source"], quote=(agent["command"] or "")[:200]) for agent in agents[:8]],
+        attributes={
+            "endpoint": endpoint,
+            "address": address.strip("[]") or None,
+            "port": int(port) if port.isascii() and port.isdigit() else None,
+            "waited_s": waited_s,
+            "basis": "processes",
+        },
+    )
 
 
 def _without_job(host: Row, endpoint: str | None) -> Finding:

@@ -12,7 +12,7 @@ from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
 
 
 def log_rows(raw: Raw) -> Rows:
-    """Rows of `log_events`."""
+    """Rows of `logs` and `log_events`."""
     return merge_rows(_item_rows(item, raw.known_host) for item in raw.items)
 
 
@@ -22,4 +22,7 @@ def _item_rows(item: RawItem, host: str | None) -> Rows:
         content = parse_error_file(item.data)
         return {"log_events": [error_file_row(content, item.source, identity, host)] if content else []}
     first_line = item.facts.get("first_line", 1)
-    return {"log_events": scan_log(io.BytesIO(item.data), item.source, identity, host, first_line=first_line)}
+    return {
+        "logs": [{"host": host, "path": item.facts["path"], "first_line": first_line, "source": item.source}],
+        "log_events": scan_log(io.BytesIO(item.data), item.source, identity, host, first_line=first_line),
+    }

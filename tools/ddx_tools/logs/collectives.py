@@ -28,6 +28,8 @@ from ddx_tools.model import Finding, Severity, rank_list
 _MISMATCH = "c10d_fingerprint_mismatch"
 _MISSING = "c10d_monitored_barrier_missing"
 
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
 
 def collective_findings(
     events: list[Event], signature_findings: dict[str, list[str]], known_ranks: set[int]
@@ -58,6 +60,7 @@ def collective_findings(
         *transfer_findings(watchdog, crowd, places, contexts),
         *_timeouts(raising("collective.timeout_reported"), watchdog, enclosing, known_ranks, places),
         *_silent_ranks(raising("collective.timeout_reported"), lost, enclosing, crowd),
+        *_all_raised(raising("collective.timeout_reported"), lost, enclosing, crowd),
         *_lost(lost, enclosing),
         *_missing([event for event in reports if event.row["code"] == _MISSING], enclosing, known_ranks),
         *printed,
@@ -159,6 +162,28 @@ def _silent_ranks(timeouts: list[Event], lost: list[Event], enclosing: Enclosing
         f"{rank_list(waiting)} in {operation or 'a collective'}."
     )
     return [finding]
+
+
+def _all_raised(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, crowd: Crowd) -> list[Finding]:
+    """Gloo raises in the call that waits: if all ranks raise in one call at one place, nobody is missing there."""
+    told = [event for event in timeouts if event.kind == "gloo"]
+    limits = [int(event.details["timeout_ms"]) / 1000 for event in told if event.details.get("timeout_ms")]
+    waiting = {rank for event in (*told, *lost) for rank in event.ranks}
+    operations = {operation_of(event, enclosing) for event in (*told, *lost) if event.ranks}
+    if not told or len(waiting) < 2 or crowd.everybody - waiting or len(operations) != 1:
+        return []
+    operation = operations.pop()
+    if operation is None or operation in _POINT_TO_POINT:
+        return []
+    facts = {
+        "complete": crowd.complete,
+        "world_size": crowd.world_size,
+        "operation": operation,
+        "timeout_s": min(limits, default=None),
+    }
+    finding = reported_finding("collective.all_entered", Severity.WARNING, [*told, *lost], enclosing, facts, None)
+    finding.summary = f"All ranks that the log speaks of were in {operation} at one place, and nobody finished it."
+    return [finding] if len(finding.locations) == 1 else []
 
 
 def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:

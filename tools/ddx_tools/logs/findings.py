@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from ddx_tools.formats.signatures import signatures
 from ddx_tools.logs.collectives import collective_findings
+from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.earlier import earlier_attempt, parted
+from ddx_tools.logs.epoch_ends import ran_out_of_data
 from ddx_tools.logs.event import Event, read_events, short_name
 from ddx_tools.logs.failures import failure_findings
 from ddx_tools.logs.identity import exit_codes, identify
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from ddx_tools.store import Store
 
 _EVIDENCE_LIMIT = 8
+_OF_RANKS = ("stack_threads", "fr_dumps")
+"""Tables of what was seen inside of ranks."""
+_ENDS = {
+    "job.ended",
+    "rank.raised",
+    "rank.killed",
+    "rank.exited",
+    "rank.aborted_on_size",
+    "collective.timeout_reported",
+    "collective.connection_lost",
+}
 
 
 def log_findings(store: Store) -> list[Finding]:
@@ -31,11 +44,32 @@ def log_findings(store: Store) -> list[Finding]:
         *failure_findings(events, codes),
         *collective_findings(events, raises, {rank for event in events for rank in event.ranks}),
         *message_findings(events),
+        *ran_out_of_data(events, read_crowd(events)),
         *step_findings(events),
         *_job_ended(events, codes),
         *earlier_attempt(earlier, events),
     ]
+    findings += _ranks_unseen(store, events, findings)
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> list[Finding]:
+    """One finding, if logs were read and nobody looked at any rank: then a look is what tells most."""
+    if not store.query("SELECT path FROM logs LIMIT 1") or any(
+        store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
+    ):
+        return []
+    steps = any(event.kind == "step" for event in events)
+    ended = any(finding.code in _ENDS or finding.severity is Severity.FAILURE for finding in findings)
+    how = f"{'steps' if steps else 'no step'} and {'of an end' if ended else 'no end'}"
+    return [
+        Finding(
+            code="job.ranks_unseen",
+            severity=Severity.INFO,
+            summary=f"Nobody looked at a rank: no stack, no flight record. What the job printed tells of {how}.",
+            attributes={"steps": steps, "ended": ended, "basis": "log"},
+        )
+    ]
 
 
 def _job_ended(events: list[Event], codes: dict[int, int]) -> list[Finding]:

@@ -27,7 +27,7 @@ _EXPRESSION_CHARS = 8_000
 """RE2 falls back to a hundredth of its speed where the automaton of an expression outgrows its memory (8 MiB)."""
 _HEAD_BYTES = 100
 _SAMPLES = 64
-_PROGRESS = r"(?i)step|iter|epoch|batch|loss|update|%\||checksum|hash|_norm"
+_PROGRESS = r"(?i)step|iter|epoch|batch|loss|update|%\||checksum|hash|_norm|gradient|sample|sentence|0 of 0"
 """Of its words one stands in every line that ddx_tools.formats.step_lines or rank_values reads."""
 _NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
 _VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))

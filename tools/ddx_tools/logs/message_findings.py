@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddx_tools.formats.message_values import message_values
 from ddx_tools.formats.signatures import Signature, match_signatures, signature
 from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.event import Event
+from ddx_tools.logs.handled import handled_exceptions
 from ddx_tools.logs.identity import Enclosing
 from ddx_tools.logs.message_readers import READERS
 from ddx_tools.logs.phases import phase_of
@@ -41,6 +42,8 @@ class _Message:
     values: dict[str, Any]
     around: Event | None = None
     """The exception in whose text it stands."""
+    handled: bool = False
+    """Its process went on behind that exception."""
 
     @property
     def ranks(self) -> list[int]:
@@ -48,7 +51,9 @@ class _Message:
 
     @property
     def role(self) -> str:
-        """A driver's error that only follows from another is no root."""
+        """A driver's error that only follows from another is no root, and what was handled is no failure."""
+        if self.handled:
+            return "context"
         return "secondary" if self.values.get("class") == "consequence" else self.known.role
 
 
@@ -67,7 +72,7 @@ def message_findings(events: list[Event]) -> list[Finding]:
     steps_done = True if any(event.kind == "step" for event in events) else None
     by_subject: dict[tuple[str, str | None], list[_Message]] = defaultdict(list)
     for message in messages:
-        for code in message.known.findings:
+        for code in message.known.findings if not message.handled else (_GENERAL,):
             if not code.startswith(_RAISED_ELSEWHERE):
                 by_subject[code, message.known.id if code == _GENERAL else None].append(message)
     findings = []
@@ -85,6 +90,7 @@ def _messages(events: list[Event]) -> list[_Message]:
     """Known messages of lines and of whole exceptions; an exception's text knows more than each of its lines."""
     enclosing = Enclosing(events)
     whole = {id(event): _in_exception(event) for event in events if event.exception}
+    handled = handled_exceptions(events)
     found = []
     for event in events:
         if event.kind in ("gloo", "watchdog", "signature"):
@@ -104,7 +110,7 @@ def _messages(events: list[Event]) -> list[_Message]:
                 names = {(message.known.id, rank) for rank in message.ranks}
                 if not (names <= told if names else message.known.id in told_by_somebody):
                     found.append(message)
-    return found
+    return [replace(message, handled=id(message.around) in handled) for message in found]
 
 
 def _line_message(known: Signature, event: Event, around: Event | None) -> _Message:

@@ -9,6 +9,7 @@ from typing import Any
 from ddx_tools.formats.signatures import signature, signatures
 from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event, short_name
+from ddx_tools.logs.handled import handled_exceptions
 from ddx_tools.model import Finding, Severity
 
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
@@ -28,13 +29,13 @@ _OFTEN_HANDLED = (
 def raises(events: list[Event]) -> list[Case]:
     """The exceptions that ended ranks, equal ones of several ranks as one case."""
     cases: dict[tuple[Any, ...], Case] = defaultdict(Case)
-    last_steps = _last_steps(events)
+    handled = handled_exceptions(events)
     told: set[tuple[int, str, int]] = set()
     # A rank's own words first: an error file and the launcher's summary repeat them.
     order = {"traceback": 0, "error_file": 1, "failure_summary": 2}
     for event in sorted((e for e in events if e.exception), key=lambda e: order[e.kind]):
         name = short_name(event.exception)
-        if event.is_launcher or _was_handled(event, events, last_steps):
+        if event.is_launcher or id(event) in handled:
             continue
         repeats = {(rank, name, event.attempt) for rank in event.ranks}
         if event.kind != "traceback" and repeats and repeats <= told:
@@ -87,48 +88,6 @@ def _tells(event: Event) -> list[str] | None:
 def _kind(reason: str | None) -> Any:
     """Consequences that raise the same findings are of one kind: a connection closed, a connection reset."""
     return tuple(signature(reason).findings) if reason in {known.id for known in signatures()} else reason
-
-
-def _last_steps(events: list[Event]) -> dict[tuple[str, str | None], int]:
-    return {
-        (event.row["source"], event.details.get("stream")): event.row["source_line"]
-        for event in events
-        if event.kind == "step"
-    }
-
-
-def _was_handled(event: Event, events: list[Event], last_steps: dict[tuple[str, str | None], int]) -> bool:
-    """A traceback was only logged if its process went on to make steps."""
-    if event.kind != "traceback":
-        return False
-    stream = event.details.get("stream")
-    # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
-    # progress as there were before it are none.
-    goes_on = _goes_on(event, events)
-    step_line = last_steps.get((event.row["source"], stream))
-    if not goes_on and (step_line is None or step_line < event.details["last_line"]):
-        return False
-    one_process = bool(stream) or event.details.get("local_rank") is not None or event.row["rank"] is not None
-    return one_process or not any(e.kind in ("failure_summary", "exit") for e in events)
-
-
-def _goes_on(event: Event, events: list[Event]) -> bool:
-    """Whether one kind of line of the same stream tells of a step before a traceback and of a later one behind it."""
-    before: dict[str, int] = {}
-    for step in events:
-        same = step.kind == "step" and (step.row["source"], step.details.get("stream")) == (
-            event.row["source"],
-            event.details.get("stream"),
-        )
-        number = step.details.get("step")
-        if not same or number is None or step.details.get("own_work"):
-            continue
-        shape = step.details["shape"]
-        if step.row["source_line"] < event.details["first_line"]:
-            before[shape] = max(before.get(shape, number), number)
-        elif step.row["source_line"] > event.row["source_line"] and number > before.get(shape, number):
-            return True
-    return False
 
 
 def _pattern(message: str) -> str:

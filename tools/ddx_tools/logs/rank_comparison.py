@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.reported import by_ranks
@@ -12,6 +11,10 @@ from ddx_tools.model import Finding, Severity, rank_list
 
 _ALIKE = 1e-4
 """Relative difference that sums in another order may have."""
+_CLEARLY_APART = 5.0
+"""The odd ones differ from the majority so many times as much as the majority differs within itself."""
+_DRIFTED = 5.0
+"""Values that came apart differ so many times as much as when they were first printed."""
 _NAMES = {
     "parameters": "checksums of parameters",
     "buffers": "checksums of buffers",
@@ -21,24 +24,50 @@ _NAMES = {
 }
 _SHOULD_DIFFER = ("samples", "batch")
 
+_OfRank = dict[int, Event]
+_Steps = dict[tuple[int, int | None], _OfRank]
+"""The values of one kind: by attempt and step, of each rank."""
+
 
 def compared_by_rank(events: list[Event]) -> list[Finding]:
     """One finding for each kind of value that at least two ranks printed at one step; the earliest odd step of it."""
+    found: list[Finding] = []
+    for what, steps in values_by_step(events).items():
+        if what == "drawn" and _changes(steps):
+            what = "samples"
+        if what not in _NAMES:
+            continue
+        compared = [_compared(what, step, of_rank) for (_, step), of_rank in steps.items() if len(of_rank) > 1]
+        if not compared:
+            continue
+        finding = next((one for one in compared if one.severity is not Severity.INFO), compared[0])
+        if what in ("parameters", "buffers") and finding.severity is not Severity.INFO:
+            finding.attributes["drifting"] = _drifting(steps)
+        found.append(finding)
+    return found
+
+
+def values_by_step(events: list[Event]) -> dict[str, _Steps]:
+    """The printed values by kind, earliest attempt and step first."""
     labelled = _labels_are_ranks(events)
-    at: dict[tuple[str, int, Any], dict[int, Event]] = defaultdict(dict)
+    kinds: dict[str, _Steps] = defaultdict(lambda: defaultdict(dict))
     for event in events:
         if event.kind == "value" and (rank := _rank_of(event, labelled)) is not None:
-            known = at[event.details["what"], event.attempt, event.details.get("step")]
-            known.setdefault(rank, event)
-    found: dict[str, Finding] = {}
-    for (what, _, step), of_rank in sorted(at.items(), key=lambda item: (item[0][1], item[0][2] or 0)):
-        if len(of_rank) < 2:
-            continue
-        finding = _compared(what, step, of_rank)
-        known_odd = what in found and found[what].severity is not Severity.INFO
-        if not known_odd and (what not in found or finding.severity is not Severity.INFO):
-            found[what] = finding
-    return list(found.values())
+            at = kinds[event.details["what"]][event.attempt, event.details.get("step")]
+            at.setdefault(rank, event)
+    return {
+        what: dict(sorted(steps.items(), key=lambda item: (item[0][0], item[0][1] or 0)))
+        for what, steps in kinds.items()
+    }
+
+
+def measured(event: Event) -> float | None:
+    """The value as a number, if it has decimals: numbers of hexadecimal look like whole ones."""
+    value: str = event.details["value"]
+    try:
+        return float(value) if "." in value else None
+    except ValueError:
+        return None
 
 
 def _labels_are_ranks(events: list[Event]) -> bool:
@@ -55,26 +84,35 @@ def _rank_of(event: Event, labelled: bool) -> int | None:
     return label if labelled and not event.ranks else None
 
 
-def _compared(what: str, step: int | None, of_rank: dict[int, Event]) -> Finding:
-    groups: list[list[int]] = []
-    for rank, event in sorted(of_rank.items()):
-        same = next((g for g in groups if _alike(of_rank[g[0]].details["value"], event.details["value"])), None)
-        if same is None:
-            groups.append([rank])
-        else:
-            same.append(rank)
-    groups.sort(key=len, reverse=True)
+def _changes(steps: _Steps) -> bool:
+    """Whether a rank prints another value at another step; a shape, say, stays what it is."""
+    values: dict[int, set[str]] = defaultdict(set)
+    for of_rank in steps.values():
+        for rank, event in of_rank.items():
+            values[rank].add(event.details["value"])
+    return any(len(known) > 1 for known in values.values())
+
+
+def _compared(what: str, step: int | None, of_rank: _OfRank) -> Finding:
+    groups = _groups(of_rank)
     equal = len(groups) == 1
-    # Two ranks or more that agree show what the value should be; if all differ, nobody is the odd one.
-    odd = [rank for group in groups[1:] for rank in group] if len(groups[0]) > len(of_rank) / 2 else []
+    should_differ = what in _SHOULD_DIFFER
+    # Ranks of one model-parallel group read the same, and all such groups are of one size.
+    shared = should_differ and len({len(group) for group in groups}) > 1
+    if shared:
+        odd = sorted(rank for group in groups if len(group) > 1 for rank in group)
+    else:
+        odd = _minority(groups, of_rank)
     where = f" at step {step}" if step is not None else ""
     if equal:
         said = f"The {_NAMES[what]} of {rank_list(list(of_rank))} are equal{where}."
+    elif shared:
+        said = f"The {_NAMES[what]} of {rank_list(odd)} are equal{where}, those of the other ranks are not."
     elif odd:
         said = f"The {_NAMES[what]} differ between ranks{where}: {rank_list(odd)} against {rank_list(groups[0])}."
     else:
         said = f"The {_NAMES[what]} of {rank_list(list(of_rank))} differ{where}."
-    is_odd = equal if what in _SHOULD_DIFFER else not equal
+    is_odd = equal or shared if should_differ else not equal
     return step_finding(
         "numerics.compared_by_rank",
         Severity.NOTICE if is_odd else Severity.INFO,
@@ -83,23 +121,59 @@ def _compared(what: str, step: int | None, of_rank: dict[int, Event]) -> Finding
         {
             "what": what,
             "equal": equal,
+            "shared": shared or None,
             "step": step,
             "values": by_ranks({rank: event.details["value"][:40] for rank, event in of_rank.items()}),
             "ranks_compared": len(of_rank),
             "distinct": len(groups),
-            "minority": bool(odd) if not equal else None,
+            "minority": bool(odd) and not shared if not equal else None,
         },
         ranks=odd if odd else sorted(of_rank),
     )
 
 
-def _alike(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    try:
-        first, second = float(one), float(other)
-    except ValueError:
-        return False
-    # Numbers of hexadecimal look like whole ones: those are equal or not.
-    is_measured = "." in one + other
-    return is_measured and abs(first - second) <= _ALIKE * max(abs(first), abs(second))
+def _groups(of_rank: _OfRank) -> list[list[int]]:
+    """The ranks whose values agree, the largest group first."""
+    groups: list[list[int]] = []
+    for rank, event in sorted(of_rank.items()):
+        same = next((g for g in groups if _alike(of_rank[g[0]], event)), None)
+        if same is None:
+            groups.append([rank])
+        else:
+            same.append(rank)
+    return sorted(groups, key=len, reverse=True)
+
+
+def _minority(groups: list[list[int]], of_rank: _OfRank) -> list[int]:
+    """Two ranks or more that agree show what the value should be; if all differ, nobody is the odd one."""
+    if len(groups[0]) <= len(of_rank) / 2:
+        return []
+    majority = [value for rank in groups[0] if (value := measured(of_rank[rank])) is not None]
+    odd = sorted(rank for group in groups[1:] for rank in group)
+    apart = [value for rank in odd if (value := measured(of_rank[rank])) is not None]
+    if majority and apart:
+        distance = min(abs(one - other) for one in majority for other in apart)
+        if distance < _CLEARLY_APART * (max(majority) - min(majority)):
+            return []
+    return odd
+
+
+def _alike(one: Event, other: Event) -> bool:
+    first, second = measured(one), measured(other)
+    if first is None or second is None:
+        return bool(one.details["value"] == other.details["value"])
+    return first == second or abs(first - second) <= _ALIKE * max(abs(first), abs(second))
+
+
+def _drifting(steps: _Steps) -> bool:
+    """Whether numbers that began nearly equal came apart from step to step: replicas do, shards are apart at once."""
+    spreads = [_spread(of_rank) for of_rank in steps.values() if len(of_rank) > 1]
+    known = [spread for spread in spreads if spread is not None]
+    return len(known) > 1 and known == sorted(known) and known[-1] > max(_ALIKE, _DRIFTED * known[0])
+
+
+def _spread(of_rank: _OfRank) -> float | None:
+    """How far the values are apart, relative to the largest; None if they are no measured numbers."""
+    values = [value for event in of_rank.values() if (value := measured(event)) is not None]
+    largest = max((abs(value) for value in values), default=0.0)
+    return (max(values) - min(values)) / largest if largest and len(values) == len(of_rank) else None

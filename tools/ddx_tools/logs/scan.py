@@ -179,6 +179,8 @@ class _Scan:
             return
         if facts := step_facts(line.text):
             stream.steps.take(line, facts)
+            if facts.step is not None and not facts.own_work:
+                self._values.step(line, facts.step)
         if values := rank_values(line.text):
             self._values.take(line, values)
 

@@ -57,11 +57,19 @@ def _rises(points: list[list[float]]) -> bool:
 
 
 def waiting_for_input(steps: list[Event]) -> list[Finding]:
-    """How much of an iteration the meters give to waiting for data."""
+    """How much of an iteration the meters give to waiting for data; of several ranks' meters, those in the middle.
+
+    What one rank alone waits for data is no matter of the whole job.
+    """
     shares = [(statistics.median(event.details["shares"]), event) for event in steps if event.details.get("shares")]
     if not shares:
         return []
-    share, event = max(shares, key=lambda each: each[0])
+    of_rank: dict[int | None, tuple[float, Event]] = {}
+    for each in shares:
+        rank = each[1].ranks[0] if len(each[1].ranks) == 1 else None
+        of_rank[rank] = max(of_rank.get(rank, each), each, key=lambda one: one[0])
+    ordered = sorted(of_rank.values(), key=lambda each: each[0])
+    share, event = ordered[(len(ordered) - 1) // 2]
     much = share >= _MUCH_INPUT
     return [
         step_finding(

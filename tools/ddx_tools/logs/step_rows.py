@@ -38,6 +38,9 @@ class _Kind:
     shares: list[float] = field(default_factory=list)
     """Of the iterations' time, what went into waiting for data: the last of them."""
 
+    inputs: list[list[float]] = field(default_factory=list)
+    """(step, seconds that its data took): the last of them."""
+
     def take(self, line: LogLine, facts: StepFacts) -> None:
         self.last = (line, facts)
         self.count += 1
@@ -50,6 +53,8 @@ class _Kind:
                 self.odd.setdefault(name, (line, facts))
         if facts.data_share is not None:
             self.shares = [*self.shares[-_POINTS:], facts.data_share]
+        if facts.input_s is not None and facts.step is not None:
+            self.inputs = [*self.inputs[-_POINTS:], [facts.step, facts.input_s]]
         if facts.allocated_bytes is not None and facts.step is not None and self.count % self.held_stride == 0:
             self.held.append([facts.step, facts.allocated_bytes])
             if len(self.held) >= _POINTS:
@@ -131,5 +136,6 @@ def _details(facts: StepFacts, what: str, kind: _Kind) -> dict[str, Any]:
         "finite_again": [name for name, (at, _) in kind.odd.items() if kind.finite.get(name, 0) > at.number] or None,
         "held": kind.held if what == "last" and len(kind.held) > 1 else None,
         "shares": kind.shares if what == "last" and kind.shares else None,
+        "inputs": kind.inputs if what == "last" and len(kind.inputs) > 1 else None,
         "points": kind.points if what == "last" and len(kind.points) > 1 else None,
     }

@@ -11,22 +11,25 @@ from collections import defaultdict
 
 from ddx_tools.logs.crowd import Crowd, read_crowd
 from ddx_tools.logs.event import Event
+from ddx_tools.logs.first_nan import first_with_nan
+from ddx_tools.logs.limit_expired import work_at_the_limit
+from ddx_tools.logs.mean_gradient import mean_longer_than_parts
 from ddx_tools.logs.rank_comparison import compared_by_rank
 from ddx_tools.logs.reported import by_ranks
 from ddx_tools.logs.run_comparison import ratio_between_runs
+from ddx_tools.logs.slow_input import slow_input
 from ddx_tools.logs.step_events import step_finding, step_number, step_position, step_unit
 from ddx_tools.logs.step_numbers import non_finite_numbers, slowing_steps
 from ddx_tools.logs.step_resources import growing_memory, waiting_for_input
 from ddx_tools.model import Finding, Severity, rank_list
 
-_TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
 _EVALUATION = re.compile(r"(?<![a-z])(?:val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
 
 
 def step_findings(events: list[Event]) -> list[Finding]:
     """Findings about printed progress."""
     steps = [event for event in events if event.kind == "step"]
-    compared = compared_by_rank(events)
+    compared = [*compared_by_rank(events), *mean_longer_than_parts(events), *first_with_nan(events)]
     if not steps:
         return compared
     crowd = read_crowd(events)
@@ -34,10 +37,11 @@ def step_findings(events: list[Event]) -> list[Finding]:
     return [
         *non_finite_numbers(training),
         *_behind(training, crowd),
-        *_own_work(steps, events, crowd),
+        *work_at_the_limit(steps, events, crowd),
         *slowing_steps(training),
         *growing_memory(training),
         *waiting_for_input(training),
+        *slow_input(training),
         *ratio_between_runs(training),
         *compared,
         *_progress(training, events),
@@ -147,51 +151,3 @@ def _last_phases(steps: list[Event]) -> dict[int, str]:
         rank: "evaluation" if _EVALUATION.search(event.details["shape"]) else "training"
         for rank, event in sorted(last.items())
     }
-
-
-# --- work of one rank while others wait
-
-
-def _own_work(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
-    timeouts = [event for event in events if event.row["code"] in _TIMEOUTS]
-    reporters = {rank for event in timeouts for rank in event.ranks}
-    limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
-    found: dict[str, Event] = {}
-    for event in steps:
-        if event.details.get("own_work") and event.details["what"] in ("last", "first"):
-            is_running = timeouts and _runs_on(event, timeouts, min(limits, default=None))
-            if is_running and not set(event.ranks) & reporters:
-                known = found.setdefault(event.details["bar"], event)
-                found[event.details["bar"]] = max(known, event, key=lambda each: each.details["elapsed_s"])
-    return [_continues(bar, event, crowd) for bar, event in found.items()]
-
-
-def _runs_on(bar: Event, timeouts: list[Event], limit_s: float | None) -> bool:
-    """Whether a bar that has not come to its end moved until peers gave up."""
-    done, total = bar.details.get("step") or 0, bar.details.get("total") or 0
-    if not 0 < done < total:
-        return False
-    elapsed = bar.details.get("elapsed_s") or 0
-    if limit_s is not None and elapsed >= limit_s / 2:
-        return True
-    return any(
-        event.row["source"] == bar.row["source"] and event.row["source_line"] < bar.row["source_line"]
-        for event in timeouts
-    )
-
-
-def _continues(label: str, bar: Event, crowd: Crowd) -> Finding:
-    ranks, joined = bar.ranks, None
-    if not ranks and len(crowd.silent) == 1:
-        ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
-    done, total = bar.details["step"], bar.details["total"]
-    percent = round(100 * done / total, 1)
-    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
-    return step_finding(
-        "rank.progress_continues",
-        Severity.WARNING,
-        [bar],
-        f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
-        {"what": label or None, "percent": percent, "elapsed_s": bar.details.get("elapsed_s"), "joined": joined},
-        ranks=ranks,
-    )

@@ -1,4 +1,4 @@
-"""Of the values that ranks print for comparison, the few that say it all: the first steps of each rank and kind."""
+"""Of the values that ranks print for comparison, the few that say it all: the first of each rank and kind, and NaN."""
 
 from __future__ import annotations
 
@@ -17,15 +17,24 @@ class ValueRows:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, object, str], int] = defaultdict(int)
-        self._rows: list[tuple[LogLine, RankValue]] = []
+        self._rows: list[tuple[LogLine, RankValue, list[int] | None]] = []
+        self._behind: dict[str, list[int]] = {}
+
+    def step(self, line: LogLine, number: int) -> None:
+        """A line of the stream names a step: what comes behind it and names none is of that one or the next."""
+        self._behind[line.stream] = [number, 0]
 
     def take(self, line: LogLine, values: list[RankValue]) -> None:
         """The values of another line; memory is bounded by ranks and kinds."""
+        behind = self._behind.get(line.stream)
         for value in values:
-            key = line.stream, _whose(line, value), value.what
-            if self._seen[key] < _STEPS and len(self._rows) < _MOST:
+            is_nan = value.value.lower() == "nan"
+            key = line.stream, _whose(line, value), f"{value.what} nan" if is_nan else value.what
+            if self._seen[key] < (1 if is_nan else _STEPS) and len(self._rows) < _MOST:
                 self._seen[key] += 1
-                self._rows.append((line, value))
+                self._rows.append((line, value, list(behind) if behind and value.step is None else None))
+        if behind:
+            behind[1] += 1
 
     def rows(self) -> list[tuple[LogLine, dict[str, Any]]]:
         """The lines that are kept, each with its `details`."""
@@ -36,11 +45,12 @@ class ValueRows:
                     "what": value.what,
                     "value": value.value,
                     "step": value.step,
+                    "behind": behind,
                     "label": value.label,
                     "stated_rank": value.rank,
                 },
             )
-            for line, value in self._rows
+            for line, value, behind in self._rows
         ]
 
 

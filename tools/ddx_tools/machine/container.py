@@ -24,9 +24,11 @@ _SCOPES = {
 
 def container_findings(facts: list[Seen]) -> Iterator[Finding]:
     """All of them; each rests on the files of the kernel that a live look, or somebody with grep, has read."""
-    for of_host in by_host(facts).values():
+    hosts = by_host(facts)
+    free = sorted(host for host, of_host in hosts.items() if host and _is_free(of_host))
+    for of_host in hosts.values():
         yield from _memory_room(of_topic(of_host, "cgroup"))
-        yield from _quota(of_topic(of_host, "cpu_quota"), of_topic(of_host, "rank_process"))
+        yield from _quota(of_topic(of_host, "cpu_quota"), of_topic(of_host, "rank_process"), free)
         yield from _affinity(of_host)
         yield from _process_count(of_topic(of_host, "pids"))
         yield from _open_files(of_topic(of_host, "rank_process"))
@@ -51,35 +53,57 @@ def _memory_room(cgroups: list[Seen]) -> Iterator[Finding]:
             )
 
 
-def _quota(readings: list[Seen], ranks: list[Seen]) -> Iterator[Finding]:
-    """A quota that holds processes back: between two readings, else since the cgroup was made."""
-    by_group: dict[str | None, list[Seen]] = defaultdict(list)
-    for reading in readings:
-        by_group[reading.subject].append(reading)
-    for path, of_group in by_group.items():
+def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator[Finding]:
+    """A quota that holds processes back. `free`: hosts of the job that have none, or never use it up."""
+    numbers = sorted(one.values["rank"] for one in ranks if "rank" in one.values)
+    for path, of_group in _by_subject(readings).items():
         cpus = next((one.values["cpus"] for one in of_group if "cpus" in one.values), None)
-        counted = [one.values for one in of_group if {"periods", "throttled"} <= set(one.values)]
-        if cpus is None or not counted:
-            continue
-        first, last = counted[0], counted[-1]
-        between = len(counted) > 1 and last["periods"] - first["periods"] >= _LEAST_PERIODS
-        periods = last["periods"] - (first["periods"] if between else 0)
-        held = last["throttled"] - (first["throttled"] if between else 0)
-        share = held / periods if periods >= _LEAST_PERIODS else 0.0
-        if share < _THROTTLED:
+        share, between = _share_held_back(of_group)
+        if cpus is None or share < _THROTTLED:
             continue
         when = "between two readings" if between else "since it was made"
         per_rank = f", for {len(ranks)} ranks" if ranks else ""
-        yield finding(
+        unlike = f" No quota holds back the ranks of {', '.join(free[:4])}." if free else ""
+        found = finding(
             "limits.cpu_throttled",
             Severity.WARNING if between else Severity.NOTICE,
             of_group,
-            f"The cgroup may use {cpus:g} CPUs{per_rank}, and was held back in {share:.0%} of its periods {when}.",
+            f"The cgroup may use {cpus:g} CPUs{per_rank}, and was held back in {share:.0%} of its periods {when}."
+            + unlike,
             cpus=cpus,
             share=round(share, 3),
             how="between_readings" if between else "since_made",
             place=path,
+            free_hosts=free,
         )
+        yield found.model_copy(update={"ranks": numbers})
+
+
+def _by_subject(readings: list[Seen]) -> dict[str | None, list[Seen]]:
+    groups: dict[str | None, list[Seen]] = defaultdict(list)
+    for reading in readings:
+        groups[reading.subject].append(reading)
+    return groups
+
+
+def _share_held_back(readings: list[Seen]) -> tuple[float, bool]:
+    """Of a cgroup's periods those in which it was held back; whether between two readings, else since it was made."""
+    counted = [one.values for one in readings if {"periods", "throttled"} <= set(one.values)]
+    if not counted:
+        return 0.0, False
+    first, last = counted[0], counted[-1]
+    between = len(counted) > 1 and last["periods"] - first["periods"] >= _LEAST_PERIODS
+    periods = last["periods"] - (first["periods"] if between else 0)
+    held = last["throttled"] - (first["throttled"] if between else 0)
+    return held / periods if periods >= _LEAST_PERIODS else 0.0, between
+
+
+def _is_free(of_host: list[Seen]) -> bool:
+    """The host runs ranks, and its CPU quotas were read: none holds them back."""
+    groups = _by_subject(of_topic(of_host, "cpu_quota")).values()
+    return bool(groups and of_topic(of_host, "rank_process")) and all(
+        _share_held_back(of_group)[0] < _THROTTLED for of_group in groups
+    )
 
 
 def _affinity(facts: list[Seen]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddx_tools.machine.loss import LOSS, port_losses
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, of_topic
+from ddx_tools.machine.sockets import ends, host_of
 from ddx_tools.model import Finding, Severity
 
 _VIRTUAL = (
@@ -40,7 +41,7 @@ def fabric_findings(facts: list[Seen]) -> Iterator[Finding]:
     for of_host in by_host(of_topic(facts, "port_errors")).values():
         yield from _errors(of_host)
     interfaces = [fact for fact in of_topic(facts, "interface") if not _is_virtual(fact)]
-    yield from _interfaces_down(interfaces)
+    yield from _interfaces_down(interfaces, of_topic(facts, "tcp_socket"))
     yield from _interface_mtu(interfaces)
     for of_host in by_host(of_topic(facts, "acs")).values():
         yield from _acs(of_host)
@@ -212,19 +213,31 @@ def _is_virtual(fact: Seen) -> bool:
     return str(fact.subject).startswith(_VIRTUAL) or bool(fact.values.get("loopback"))
 
 
-def _interfaces_down(interfaces: list[Seen]) -> Iterator[Finding]:
-    for fact in interfaces:
+def _interfaces_down(interfaces: list[Seen], sockets: list[Seen]) -> Iterator[Finding]:
+    """Interfaces that carry nothing: a matter of course, unless connections to other hosts go through them."""
+    talking = {
+        (socket.host, local)
+        for socket in sockets
+        if "local" in socket.values
+        for local, peer in [map(host_of, ends(socket))]
+        if local != peer
+    }
+    for fact in {(fact.host, fact.subject): fact for fact in interfaces}.values():
         up = fact.values.get("admin_up")
         # A live look tells its addresses: without one, nobody talks through it.
         unused = fact.values.get("addresses") == [] and not fact.values.get("addresses6")
-        if fact.values.get("carrier") is False and up is not False and not unused:
+        in_use = any((fact.host, address) in talking for address in fact.values.get("addresses") or [])
+        if fact.values.get("carrier") is False and (in_use or (up is not False and not unused)):
+            words = "is down" if up is False else "has no carrier"
+            more = ", and connections of this host to others go through it" if in_use else ""
             yield finding(
                 "network.link_down",
-                Severity.NOTICE,
+                Severity.WARNING if in_use else Severity.NOTICE,
                 [fact],
-                f"The interface {fact.subject} has no carrier.",
+                f"The interface {fact.subject} {words}{more}.",
                 device=fact.subject,
-                state="no_carrier",
+                state="set_down" if up is False else "no_carrier",
+                in_use=in_use or None,
             )
 
 

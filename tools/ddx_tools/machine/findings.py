@@ -9,6 +9,7 @@ from ddx_tools.machine.container import container_findings
 from ddx_tools.machine.fabric import fabric_findings
 from ddx_tools.machine.gpu_ranks import with_ranks
 from ddx_tools.machine.gpus import gpu_findings
+from ddx_tools.machine.held_processes import held_process_findings
 from ddx_tools.machine.interface_choice import interface_findings
 from ddx_tools.machine.job_gpus import job_gpu_findings
 from ddx_tools.machine.kernel import kernel_findings
@@ -19,6 +20,7 @@ from ddx_tools.machine.pcie import link_width_findings
 from ddx_tools.machine.scheduler import scheduler_findings
 from ddx_tools.machine.seen import Seen, read_facts
 from ddx_tools.machine.sockets import socket_findings
+from ddx_tools.machine.unanswered import unanswered_findings
 from ddx_tools.model import Finding
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 def machine_findings(store: Store) -> list[Finding]:
     """Findings of `host_facts`."""
-    return with_ranks(store, findings_of_facts(read_facts(store)))
+    facts = read_facts(store)
+    return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
 
 
 def findings_of_facts(facts: list[Seen]) -> list[Finding]:
@@ -42,6 +45,7 @@ def findings_of_facts(facts: list[Seen]) -> list[Finding]:
         *interface_findings(facts),
         *loss_findings(facts),
         *socket_findings(facts),
+        *unanswered_findings(facts),
         *link_width_findings(facts),
         *package_findings(facts),
         *scheduler_findings(facts),

@@ -45,8 +45,9 @@ def interface_findings(facts: list[Seen]) -> Iterator[Finding]:
         variables: dict[str, str] = job.values.get("variables", {}) if job else {}
         several = job.values.get("several_hosts") if job else None
         choices = [nccl_choice(interfaces, variables), gloo_choice(interfaces, names[0], variables)]
+        down = next((one for one in interfaces if _is_down(one)), None)
         for choice in choices:
-            yield from _told(choice, names, several)
+            yield from _told(choice, names, several, down)
         if "GLOO_SOCKET_IFNAME" not in variables:
             yield from _name(names[0], several)
 
@@ -112,7 +113,13 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _told(choice: Choice, names: list[Seen], several: bool | None) -> Iterator[Finding]:
+def _is_down(interface: Seen) -> bool:
+    """It has an address that others could reach, and carries nothing now."""
+    is_chosen_last = str(interface.subject).startswith(_BY_NAME) or bool(interface.values.get("loopback"))
+    return not is_chosen_last and bool(_addresses(interface)) and interface.values.get("carrier") is False
+
+
+def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | None) -> Iterator[Finding]:
     library = {"nccl": "NCCL", "gloo": "Gloo"}[choice.library]
     facts = choice.interfaces or names
     shown = ", ".join(str(one.subject) for one in choice.interfaces[:_MOST_SHOWN])
@@ -127,9 +134,11 @@ def _told(choice: Choice, names: list[Seen], several: bool | None) -> Iterator[F
         yield finding("startup.interface_unusable", Severity.NOTICE, facts, f"{library}: {choice.why}.", **named)
     elif choice.loopback and several:
         words = (
-            f"{library} would talk to its peers through {shown} ({address}), which no other host reaches: {choice.why}."
+            f"{library} would talk to its peers through {shown} ({address}), which no other host reaches: {choice.why}"
         )
-        yield finding("startup.interface_unusable", Severity.WARNING, facts, words, **named, loopback=True)
+        # What went down while the job ran was no wrong choice of anybody.
+        severity, more = (Severity.NOTICE, f", as {down.subject} is down") if down else (Severity.WARNING, "")
+        yield finding("startup.interface_unusable", severity, facts, f"{words}{more}.", **named, loopback=True)
     else:
         words = f"{library} takes {shown} ({address}): {choice.why}."
         yield finding("network.interface_chosen", Severity.INFO, facts, words, **named, why=choice.why)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.machine.seen import Seen, by_place, finding, of_topic
+from ddx_tools.machine.sockets import ends, host_of
 from ddx_tools.model import Finding, Severity
 
 _STALLED_BACKOFF = 3
@@ -31,7 +32,9 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
         by_path[ping.host, ping.subject].append(ping)
     for pings in by_path.values():
         yield from _too_large(pings)
-    yield from _stalled(of_topic(facts, "tcp_socket"))
+    connections = _of_last_look(of_topic(facts, "tcp_socket"))
+    yield from _stalled(connections)
+    yield from _sent_again_to_others(connections)
     looked_at = {fact.host for fact in of_topic(facts, "look")}
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
@@ -79,12 +82,20 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
     )
 
 
+def _of_last_look(sockets: list[Seen]) -> list[Seen]:
+    """One for each connection, as it was seen last; a half of one, of which no address was kept, for itself."""
+    last: dict[object, Seen] = {}
+    for place, socket in enumerate(sockets):
+        last[(socket.host, ends(socket)) if "local" in socket.values else place] = socket
+    return list(last.values())
+
+
 def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
     """Connections whose oldest segment is sent again and again and is not acknowledged."""
     for socket in sockets:
         backoff = socket.values.get("backoff", 0)
-        # With its window shut, the peer does answer: it does not read.
-        if backoff < _STALLED_BACKOFF or socket.values.get("timer") == "persist":
+        # With its window shut, the peer does answer: it does not read. One that is asked for never was there.
+        if backoff < _STALLED_BACKOFF or socket.values.get("timer") == "persist" or _is_asked_for(socket):
             continue
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
@@ -96,6 +107,41 @@ def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
             f"{backoff} times in a row without an answer.",
             counters=counters,
             how="stalled",
+        )
+
+
+def _is_asked_for(socket: Seen) -> bool:
+    return socket.values.get("state") == "syn-sent"
+
+
+def _sent_again_to_others(sockets: list[Seen]) -> Iterator[Finding]:
+    """Connections to other hosts of which TCP sent a large share again since they were made.
+
+    A host's counters hold its connections to itself as well, and those of everybody else. What the peer had already
+    (`dsack_dups`) was sent again for nothing and is no loss.
+    """
+    lossy: dict[tuple[str | None, str], list[tuple[int, Seen]]] = defaultdict(list)
+    for socket in sockets:
+        sent = socket.values.get("data_segs_out", 0)
+        again = socket.values.get("again", 0) - socket.values.get("dsack_dups", 0)
+        if "local" not in socket.values or sent < _LEAST_SENT or again < _LOSSY_NOW * sent:
+            continue
+        local, peer = map(host_of, ends(socket))
+        if local != peer:
+            lossy[socket.host, peer].append((again, socket))
+    for (_, peer), found in lossy.items():
+        again = sum(count for count, _ in found)
+        sent = sum(socket.values["data_segs_out"] for _, socket in found)
+        yield finding(
+            "network.packet_loss",
+            Severity.WARNING,
+            [socket for _, socket in found],
+            f"TCP sent {again / sent:.1%} of its segments to {peer} again since the connections were made.",
+            [place for _, socket in found for place in socket.evidence_of("retrans")],
+            counters={"retrans": again, "data_segs_out": sent},
+            rate=round(again / sent, 4),
+            how="since_connected",
+            peer=peer,
         )
 
 

@@ -24,7 +24,7 @@ def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
     looks: dict[tuple[str | None, _Ends], list[Seen]] = defaultdict(list)
     for socket in of_topic(facts, "tcp_socket"):
         if "unread_bytes" in socket.values:
-            looks[socket.host, _ends(socket)].append(socket)
+            looks[socket.host, ends(socket)].append(socket)
     for (host, (local, peer)), seen in looks.items():
         unread = [one.values["unread_bytes"] for one in seen]
         pids = [owner["pid"] for one in seen for owner in one.values["owners"]]
@@ -40,11 +40,17 @@ def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield _unread(seen, other, shut or still, ranks)
 
 
-def _ends(socket: Seen) -> _Ends:
-    return _plain(str(socket.values["local"])), _plain(str(socket.subject))
+def ends(socket: Seen) -> _Ends:
+    """Local and remote address of a connection, of which both lines were kept."""
+    return plain_address(str(socket.values["local"])), plain_address(str(socket.subject))
 
 
-def _plain(address: str) -> str:
+def host_of(address: str) -> str:
+    """The address of `10.0.0.1:80` or `[fe80::1%eth0]:80` without its port."""
+    return plain_address(address).rpartition(":")[0].strip("[]").partition("%")[0]
+
+
+def plain_address(address: str) -> str:
     """One form for an address that IPv6 sockets show as mapped: `[::ffff:10.0.0.1]:80`."""
     return address.replace("[::ffff:", "").replace("]", "") if address.startswith("[::ffff:") else address
 

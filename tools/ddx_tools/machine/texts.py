@@ -22,6 +22,7 @@ from ddx_tools.formats import (
     package_text,
     path_text,
     port_counters,
+    process_text,
     scheduler_text,
     ss_text,
     stat_text,
@@ -56,6 +57,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (ss_text.NEEDLES, ss_text.read_sockets),
     (net_counters.NEEDLES, net_counters.read_net_counters),
     (package_text.NEEDLES, package_text.read_packages),
+    (process_text.NEEDLES, process_text.read_held_processes),
     (scheduler_text.NEEDLES, scheduler_text.read_scheduler),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ddx_tools.formats.tcp_connect_text import ANSWERS
 from ddx_tools.model import Finding, Severity
@@ -18,8 +18,8 @@ _WORDS = {
 }
 
 
-def reach_findings(checks: list[Check]) -> Iterator[Finding]:
-    """All of them."""
+def reach_findings(checks: list[Check], hosts: Mapping[str, str]) -> Iterator[Finding]:
+    """All of them. `hosts`: by name and by address, the hosts that were looked at."""
     for name in (check for check in checks if check.what == "name"):
         yield from _name(name)
     for of_peer in _by_peer([check for check in checks if check.what == "tcp"]):
@@ -32,6 +32,7 @@ def reach_findings(checks: list[Check]) -> Iterator[Finding]:
             yield from _by_the_kernel(check, alive) if check.facts["by_kernel"] else _asked(check, alive, listeners)
         for listener in listeners:
             yield from _held(listener)
+    yield from _silent_hosts([check for check in checks if check.what == "tcp"], hosts)
 
 
 def _by_peer(checks: list[Check]) -> list[list[Check]]:
@@ -129,6 +130,31 @@ def _unreachable(check: Check, alive: bool, stage: str, more: str) -> Finding:
         tried=True,
         host_answers=alive,
     )
+
+
+def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Finding]:
+    """Hosts that were looked at and leave others without an answer; not if these do the same: the way is broken."""
+    ways: dict[tuple[str, str], list[Check]] = defaultdict(list)
+    for check in tried:
+        if owner := hosts.get(check.address or "") or hosts.get(check.peer):
+            ways[check.host, owner].append(check)
+    for (host, owner), checks in ways.items():
+        silent = [check for check in checks if check.outcome == "timed_out"]
+        back = ways.get((owner, host))
+        if host == owner or not silent or (back and not any(check.outcome in ANSWERS for check in back)):
+            continue
+        ports = sorted({check.port for check in silent if check.port})
+        listed = ", ".join(map(str, ports))
+        found = finding(
+            "network.host_silent",
+            Severity.WARNING,
+            silent,
+            f"{owner} does not answer {host} on port {listed}, and is there.",
+            address=silent[0].address,
+            port=ports[0] if ports else None,
+            to=[host],
+        )
+        yield found.model_copy(update={"hosts": [owner]})
 
 
 def _held(listener: Check) -> Iterator[Finding]:

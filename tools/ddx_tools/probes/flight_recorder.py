@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -35,13 +36,9 @@ class FlightRecorderArgs(ProbeArgs):
 
 def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
-    from ddx_tools.flight_records.endpoints import read_endpoints
     from ddx_tools.flight_records.files import read_paths
-    from ddx_tools.flight_records.live import read_job, snapshot_of
     from ddx_tools.flight_records.material import DUMP, PACKED
-    from ddx_tools.formats.launchers import find_jobs
     from ddx_tools.formats.rank_pattern import RankPattern
-    from ddx_tools.job_target import select_job
 
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]
@@ -51,8 +48,14 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
             RankPattern.parse(args.rank_pattern)  # refuses what is none
         read_paths(host, raw, paths, args.rank_pattern)
     if args.endpoint:
+        from ddx_tools.flight_records.endpoints import read_endpoints
+
         read_endpoints(host, raw, args.endpoint)
     if pids or not (paths or args.endpoint):
+        from ddx_tools.flight_records.live import read_job, snapshot_of
+        from ddx_tools.formats.launchers import find_jobs
+        from ddx_tools.job_target import select_job
+
         job = select_job(find_jobs(snapshot_of(host.processes().data)), pids)
         read_job(host, raw, job, frames=args.frames)
     if not (raw.of(DUMP) or raw.of(PACKED)):
@@ -64,7 +67,16 @@ def parse(raw: Raw) -> Batches:
     """Rows of all records, as they are decoded."""
     from ddx_tools.flight_records.material import record_rows
 
-    return record_rows(raw)
+    return record_rows(raw, meanwhile=_get_ready)
+
+
+def _get_ready() -> None:
+    """Import and load what comes after the rows: it takes as long as reading dozens of records."""
+    from ddx_tools.playbook import load_playbooks
+
+    for module in ("analyse", "group_table"):
+        import_module(f"ddx_tools.alignment.{module}")
+    load_playbooks()
 
 
 def analyse(store: Store) -> list[Finding]:
@@ -109,6 +121,7 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "collective.completion_frozen",
         "collective.nobody_started",
         "collective.root_mismatch",
+        "collective.group_mismatch",
         "rank.waited_for",
         "rank.arrives_late",
         "p2p.circular_wait",

@@ -73,8 +73,8 @@ PROBE = Probe(
         "between two readings, connections whose bytes nobody reads. Says what cannot be known here apart from what is "
         "well. Or reads what commands print about a machine, as people paste it: dmesg, journalctl -k, nvidia-smi with "
         "-q, topo -m and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, "
-        "ethtool, sacct, scontrol, kubectl describe pod; several may stand in one file. Of several hosts it names the "
-        "odd one."
+        "ethtool, ps, sacct, scontrol, kubectl describe pod; several may stand in one file. Of several hosts it names "
+        "the odd one."
     ),
     args=HostArgs,
     finding_codes=(
@@ -90,6 +90,7 @@ PROBE = Probe(
         "device.unavailable",
         "startup.versions_differ",
         "startup.interface_unusable",
+        "startup.endpoint_unreachable",
         "host.pcie_link_narrow",
         "host.oom_kill",
         "host.kernel_message",
@@ -99,6 +100,8 @@ PROBE = Probe(
         "host.stacks_unreadable",
         "host.jobs_failed",
         "host.out_of_service",
+        "rank.stopped",
+        "rank.uninterruptible",
         "job.scheduler_state",
         "limits.shm_full",
         "limits.locked_memory",
@@ -114,6 +117,7 @@ PROBE = Probe(
         "network.interface_chosen",
         "network.hostname_loopback",
         "network.unread_bytes",
+        "network.host_silent",
     ),
     capture=capture,
     parse=parse,

@@ -24,7 +24,7 @@ def capture(host: Host, args: JobLogArgs) -> Raw:
 
 
 def parse(raw: Raw) -> Rows:
-    """Rows of `log_events`."""
+    """Rows of `logs` and `log_events`."""
     from ddx_tools.logs.captured_rows import log_rows
 
     return log_rows(raw)
@@ -50,6 +50,7 @@ PROBE = Probe(
     finding_codes=(
         "job.ended",
         "job.earlier_attempt",
+        "job.ranks_unseen",
         "rank.raised",
         "rank.killed",
         "rank.exited",
@@ -67,11 +68,13 @@ PROBE = Probe(
         "job.progress",
         "job.slowing",
         "job.input_wait",
+        "rank.input_slow",
         "rank.steps_behind",
         "rank.progress_continues",
         "numerics.non_finite",
         "numerics.ratio_between_runs",
         "numerics.compared_by_rank",
+        "numerics.mean_longer_than_parts",
         "memory.grows",
         "log.signature",
         "config.suspicious",

@@ -57,6 +57,7 @@ PROBE = Probe(
         "rank.uninterruptible",
         "startup.missing_ranks",
         "startup.host_without_job",
+        "startup.launchers_apart",
     ),
     capture=capture,
     parse=parse,

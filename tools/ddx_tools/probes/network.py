@@ -56,6 +56,7 @@ PROBE = Probe(
         "startup.port_in_use",
         "network.hostname_loopback",
         "network.peer_answers",
+        "network.host_silent",
         "network.path_mtu",
         "network.mtu_differs",
         "network.packet_loss",

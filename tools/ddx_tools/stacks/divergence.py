@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from ddx_tools.formats.python_source import UNKNOWN, UNRELATED, PythonSource, Relation
+from ddx_tools.formats.python_source import UNKNOWN, UNRELATED, Bypass, PythonSource, Relation
 from ddx_tools.model import Location
 from ddx_tools.stacks.view import RankView, UserFrame
 from ddx_tools.store import Store
@@ -19,6 +20,14 @@ class Parting:
     place: Location | None
     """The rank's line in the shared function; None if the stacks share none."""
     peer_place: Location | None
+    left_out_by: Bypass | None = None
+    """The way around its peers' call that the rank took.
+
+    Their call can be passed by, the rank's own cannot: whoever is where the peers are has made it in this round of
+    the program or in the one before. So that the rank is in it, while they are in theirs, means that it left theirs
+    out. Only of a call behind theirs, or before it in a loop that holds both."""
+    alone_by: Bypass | None = None
+    """The condition on the rank that the rank's call stands under, and its peers' does not."""
 
 
 def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
@@ -43,16 +52,38 @@ class ProgramTexts:
         """Compare two user stacks from the outermost frame inwards."""
         for depth, (ours, theirs) in enumerate(zip(rank.user_stack, peer.user_stack, strict=False)):
             if not _same_function(ours, theirs):
-                return Parting(UNRELATED, self._place(rank, depth - 1), self._place(peer, depth - 1))
+                return self._parted(UNRELATED, rank, peer, depth - 1)
             if ours[1] != theirs[1]:
                 text = self.of(ours[0])
                 relation = text.relation(ours[1], theirs[1]) if text else UNKNOWN
                 if self._called_in_loop(rank, depth):
                     relation = replace(relation, in_loop=True)
-                return Parting(relation, self._place(rank, depth), self._place(peer, depth))
+                return self._parted(relation, rank, peer, depth)
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
-        relation = Relation("same_line") if shared >= 0 else UNRELATED
-        return Parting(relation, self._place(rank, shared), self._place(peer, shared))
+        return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
+
+    def _parted(self, relation: Relation, rank: RankView, peer: RankView, depth: int) -> Parting:
+        """Two stacks that part at a depth, whose lines there stand in a relation."""
+        own = (*relation.ways_around, *self._ways_around(rank, depth + 1))
+        theirs = (*relation.peer_ways_around, *self._ways_around(peer, depth + 1))
+        own_by_rank, theirs_by_rank = (next((way for way in ways if way.on_rank), None) for ways in (own, theirs))
+        behind = relation.kind == "after" or (relation.kind == "before" and relation.in_loop)
+        # A branch that asks for the rank parts the ranks; one on a step number, say, is the same on all of them.
+        certain = not own or (theirs_by_rank is not None and own_by_rank is None)
+        known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
+        left_out = behind and certain and known and theirs
+        return Parting(
+            relation,
+            self._place(rank, depth),
+            self._place(peer, depth),
+            (theirs_by_rank or theirs[0]) if left_out else None,
+            own_by_rank if theirs_by_rank is None else None,
+        )
+
+    def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:
+        """How a rank could have passed its call by in the functions that it is in, from a depth on."""
+        below = ((self.of(file), line) for file, line, _ in view.user_stack[depth:])
+        return [way for text, line in below if text for way in text.ways_around(line)]
 
     def _called_in_loop(self, view: RankView, depth: int) -> bool:
         """Whether a caller of the shared function calls it in a loop: the peer may be in a later call of it."""
@@ -67,3 +98,23 @@ class ProgramTexts:
         if place.source is None and text and place.line:
             place.source = text.line_text(place.line)
         return place
+
+
+def described(view: RankView, parting: Parting) -> dict[str, Any]:
+    """What a playbook may ask about a rank whose stack parts from its peers'."""
+    relation = parting.relation
+    return {
+        "activity": view.activity,
+        "operation": view.operation,
+        "contexts": list(view.contexts),
+        "relation": relation.kind,
+        "guard": relation.guard,
+        "guard_side": relation.guard_side,
+        "guard_on_rank": relation.guard_on_rank,
+        "leaves": relation.leaves,
+        "same_call_ahead": relation.same_call_ahead,
+        "in_loop": relation.in_loop,
+        "user_functions": [name for _, _, name in view.user_stack],
+        "left_at": parting.place.short() if parting.place else None,
+        "rank0": view.rank == 0,
+    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.model import Finding, Severity, rank_list
-from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
-from ddx_tools.stacks.divergence import Parting, ProgramTexts
-from ddx_tools.stacks.point_to_point import point_to_point
+from ddx_tools.stacks.common import at, grouped, make_finding, places_of
+from ddx_tools.stacks.disagreements import disagreements
+from ddx_tools.stacks.divergence import ProgramTexts, described
+from ddx_tools.stacks.every_look import outside_in_every_look
+from ddx_tools.stacks.global_lock import held_global_locks
 from ddx_tools.stacks.view import RankView, rank_views
 from ddx_tools.stacks.within_rank import busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
@@ -26,7 +27,8 @@ def stack_findings(store: Store) -> list[Finding]:
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
     findings += _progress(awake, waiting, outside, steps_printed=_steps_printed(store))
     if any(finding.code == "job.progressing" for finding in findings):
-        return findings
+        return findings + outside_in_every_look(store, views)
+    findings += held_global_locks(store, outside)
     findings += _peers_wait(waiting)
     if waiting:
         findings += _outside(store, outside, waiting, texts)
@@ -37,7 +39,7 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     if not outside and not stopped:
-        findings += _disagreements(store, waiting, texts)
+        findings += disagreements(store, waiting, texts)
     return findings
 
 
@@ -128,6 +130,10 @@ def _progress(
     if outside and not waiting and all(view.moved for view in outside) and steps_printed:
         summary = f"no rank waits for another, all {len(outside)} run, and the job prints further steps"
         return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
+    # An evaluation prints no steps, and may take long.
+    if outside and not waiting and all(view.moved and "evaluation" in view.contexts for view in outside):
+        summary = f"no rank waits for another, and all {len(outside)} move through an evaluation"
+        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
     return []
 
 
@@ -176,7 +182,7 @@ def _outside(
             minority=len(outside) < len(waiting),
             moving=moving,
             busy_threads=busy_threads(store, members),
-            **_description(odd, parting),
+            **described(odd, parting),
         )
         finding.locations = places_of([odd.place, parting.place])
         findings.append(finding)
@@ -195,26 +201,6 @@ def _activity_words(view: RankView, moving: bool | None) -> str:
     return f"{words}, and it moves" if moving and view.activity in frame_rules().busy else words
 
 
-def _description(view: RankView, parting: Parting) -> dict[str, Any]:
-    """What a playbook may ask about a rank that is elsewhere."""
-    relation = parting.relation
-    return {
-        "activity": view.activity,
-        "operation": view.operation,
-        "contexts": list(view.contexts),
-        "relation": relation.kind,
-        "guard": relation.guard,
-        "guard_side": relation.guard_side,
-        "guard_on_rank": relation.guard_on_rank,
-        "leaves": relation.leaves,
-        "same_call_ahead": relation.same_call_ahead,
-        "in_loop": relation.in_loop,
-        "user_functions": [name for _, _, name in view.user_stack],
-        "left_at": parting.place.short() if parting.place else None,
-        "rank0": view.rank == 0,
-    }
-
-
 def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
     """The peer whose stack shares most with the rank's; of equals, the first."""
 
@@ -223,73 +209,3 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
         return next((i for i, (a, b) in enumerate(pairs) if a != b), len(view.user_stack))
 
     return max(peers, key=shared)
-
-
-def _disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
-    """All ranks wait for each other: in what do they differ?"""
-    complete = _complete(store, waiting)
-    p2p = [view for view in waiting if view.activity == "p2p"]
-    if p2p:
-        # A rank that nobody looked at may be the partner.
-        return [] if complete is False else point_to_point(store, p2p, others=len(waiting) - len(p2p))
-    if any(view.activity == "device_sync" for view in waiting):
-        return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
-    by_operation = grouped(waiting, lambda view: view.operation)
-    if len(by_operation) > 1:
-        return [_mismatch("collective.operation_mismatch", by_operation, texts, complete)]
-    by_site = grouped(waiting, lambda view: view.user_stack)
-    if len(by_site) > 1:
-        return [_mismatch("collective.call_site_mismatch", by_site, texts, complete)]
-    if len(waiting) > 1:
-        summary = f"all {len(waiting)} ranks that were read wait in {waiting[0].operation}{at(waiting[0])}"
-        wait_s = min(view.wait_s for view in waiting)
-        return [
-            make_finding(
-                "collective.all_entered",
-                Severity.WARNING,
-                waiting,
-                summary,
-                operation=waiting[0].operation,
-                wait_s=wait_s,
-                complete=bool(complete),
-                world_size=_world_size(store),
-            )
-        ]
-    return []
-
-
-def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
-    """Whether these are all ranks of the job; None if nothing says how many there are."""
-    if store.query("SELECT 1 FROM unread"):
-        return False
-    size = _world_size(store)
-    return None if size is None else len(views) == size
-
-
-def _world_size(store: Store) -> int | None:
-    """How many ranks the job has, if a process says so."""
-    size: int | None = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
-    return size
-
-
-def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
-    """The finding's ranks are the clear minority; with a tie it names nobody."""
-    odd, usual, tie = minority_of(parties)
-    views = odd or [view for members in parties for view in members]
-    parting = texts.parting(views[0], usual[0])
-    sides = "; ".join(f"{rank_list([v.rank for v in m])} in {m[0].operation}{at(m[0])}" for m in parties)
-    finding = make_finding(
-        code,
-        Severity.FAILURE,
-        views,
-        f"ranks wait for each other in different calls: {sides}",
-        minority=bool(odd),
-        tie=tie,
-        peer_operation=usual[0].operation,
-        own_contexts=[context for context in views[0].contexts if context not in usual[0].contexts],
-        complete=complete,
-        **_description(views[0], parting),
-    )
-    if odd:
-        finding.locations = places_of([*(view.place for view in odd), parting.place])
-    return finding

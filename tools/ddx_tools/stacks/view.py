@@ -12,6 +12,8 @@ from ddx_tools.store import Store
 
 UserFrame = tuple[str, int, str]
 
+_QUOTE_LIMIT = 400
+
 
 @dataclass(frozen=True)
 class RankView:
@@ -63,10 +65,13 @@ class RankView:
         return f"{self.activity}: {self.operation}" if self.operation else self.activity
 
     def evidence(self) -> Evidence:
-        """Its dump, and the line that shows where it is."""
+        """Its dump, and the line that shows where it is, with what it does there."""
         place = self.place
-        quote = f"{place.file}:{place.line} {place.function}" if place else self.doing
-        return Evidence(source=self.source, quote=quote)
+        if place is None:
+            return Evidence(source=self.source, quote=self.doing)
+        text = f": {place.source}" if place.source else ""
+        quote = f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"
+        return Evidence(source=self.source, quote=quote[:_QUOTE_LIMIT])
 
 
 def rank_views(store: Store) -> list[RankView]:

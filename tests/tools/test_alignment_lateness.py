@@ -1,0 +1,37 @@
+"""Who is late in every step, in constructed records of Gloo, which notes no end of a collective."""
+
+from __future__ import annotations
+
+import pytest
+from constructed_jobs import Job
+
+from ddx_tools.model import Finding
+
+
+def _once_a_step(hosts: tuple[str, ...], late: list[int]) -> list[Finding]:
+    """A reduction in each step, to which one rank comes 0.4 s after the others; `late` says which."""
+    job = Job(3, hosts=hosts)
+    world = job.group("0", (0, 1, 2), "default_pg")
+    for seq, last in enumerate(late, 1):
+        for rank in range(3):
+            job.call(rank, world, seq, late_s=0.4 if rank == last else 0.01 * rank)
+    return [finding for finding in job.findings() if finding.code == "rank.arrives_late"]
+
+
+def test_on_one_host_the_times_of_the_calls_show_who_is_late_in_every_step_with_gloo() -> None:
+    (late,) = _once_a_step(("vm", "vm", "vm"), [1] * 9)
+    assert (late.ranks, late.attributes["last"], late.attributes["late_s"]) == ([1], 9, 0.38)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "late"),
+    [
+        (("vm", "vm", "vm"), [1, 2, 0] * 3),
+        (("vm", "vm", "vm"), [1, 1, 1]),
+        (("a", "b", "a"), [1] * 9),
+        ((), [1] * 9),
+    ],
+    ids=["another each time", "three times", "a clock of another host", "hosts unknown"],
+)
+def test_nobody_is_late_by_turns_or_by_another_clock(hosts: tuple[str, ...], late: list[int]) -> None:
+    assert not _once_a_step(hosts, late)

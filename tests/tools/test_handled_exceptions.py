@@ -1,0 +1,60 @@
+"""Exceptions that a program logs and survives are no failure; those that ended it are. All logs are constructed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from log_reading import findings_of, independent, of_code
+
+from ddx_tools.model import Finding
+
+_TRACEBACK = """\
+WARNING shards: tile {tile}: try 1 of 4 failed
+Traceback (most recent call last):
+  File "/srv/job/tiles.py", line 88, in read
+    return self.decode(tile)
+  File "/srv/job/tiles.py", line 61, in decode
+    raise RuntimeError("CUDA error: out of memory")
+RuntimeError: CUDA error: out of memory"""
+
+
+def labelled(rank: int, text: str) -> str:
+    return "".join(f"[default{rank}]:{line}\n" for line in text.splitlines())
+
+
+def told(tmp_path: Path, text: str) -> list[Finding]:
+    log = tmp_path / "launcher.log"
+    log.write_text(text, encoding="utf-8")
+    return findings_of(log)
+
+
+def job(last: int) -> str:
+    """Two ranks that fail at one place and go on; the log ends in such a failure."""
+    lines = ""
+    for step in range(last):
+        for rank in range(2):
+            lines += labelled(rank, f"[rank {rank}] step {step} loss 2.5")
+        lines += labelled(step % 2, _TRACEBACK.format(tile=step))
+    return lines
+
+
+def test_what_ranks_survived_before_they_survive_at_the_end_of_the_log_as_well(tmp_path: Path) -> None:
+    found = told(tmp_path, job(6))
+    assert independent(found) == []
+    assert of_code(found, "memory.cuda_oom") == []
+    assert [finding.severity for finding in of_code(found, "log.signature")] == ["info"]
+
+
+def test_a_rank_whose_end_is_reported_did_not_survive(tmp_path: Path) -> None:
+    said = "E1121 10:00:00.0 77 torch/distributed/elastic/multiprocessing/api.py:1002]"
+    ended = f"{said} failed (exitcode: 1) local_rank: 1 (pid: 9) of binary: python\n"
+    found = told(tmp_path, job(6) + labelled(1, _TRACEBACK.format(tile=9)) + ended)
+    (raised,) = independent(found)
+    assert 1 in raised.ranks
+
+
+def test_an_exception_at_another_place_is_told(tmp_path: Path) -> None:
+    other = _TRACEBACK.replace("tiles.py", "optim.py").format(tile=0)
+    (raised,) = independent(told(tmp_path, job(6) + labelled(0, other)))
+    assert raised.locations[0].file.endswith("optim.py")
+    assert raised.ranks == [0]

@@ -1,0 +1,128 @@
+"""What ranks were at when a limit expired, and whether the limit is to blame. All logs are constructed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_reading import findings_of, of_code
+from made_findings import first, judged, seen, timeout, told
+from watchdog_logs import old_timeout
+
+from ddx_tools.formats.step_lines import step_facts
+from ddx_tools.model import Finding, Verdict
+
+
+def read(tmp_path: Path, text: str) -> list[Finding]:
+    log = tmp_path / "train.log"
+    log.write_text(text, encoding="utf-8")
+    return findings_of(log)
+
+
+@pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        ("rank 3 tokenized 1200 of 88000 documents", ("tokenized documents", 1200, 88000)),
+        ("index: 7 of 90", ("index", 7, 90)),
+        ("rank 3 of 8 is up", None),
+        ("attempt 1 of 3 failed", None),
+        ("2.5 of 80 GiB", None),
+        ("worked 3 of 4.5 hours", None),
+    ],
+)
+def test_counts_of_own_work(line: str, counted: tuple[str, int, int] | None) -> None:
+    facts = step_facts(line)
+    assert (facts and (facts.bar, facts.step, facts.total)) == counted
+
+
+def counts(rank: int, *done: int) -> str:
+    return "".join(f"[rank{rank}]: packed {number} of 500 shards\n" for number in done)
+
+
+def test_a_rank_whose_count_moved_is_at_work_while_its_peers_time_out(tmp_path: Path) -> None:
+    timeouts = "".join(old_timeout(rank, 2) for rank in (1, 2, 3))
+    (busy,) = of_code(read(tmp_path, counts(0, 10, 60, 110) + timeouts), "rank.progress_continues")
+    assert (busy.ranks, busy.attributes["percent"]) == ([0], 22.0)
+    for still in ((110, 110), (110, 500)):
+        assert not of_code(read(tmp_path, counts(0, *still) + timeouts), "rank.progress_continues")
+
+
+def test_all_ranks_at_work_are_not_waiting_for_one(tmp_path: Path) -> None:
+    timeouts = "".join(old_timeout(rank, 2) for rank in range(4))
+    everybody = "".join(counts(rank, 10, 60) for rank in range(4))
+    (busy,) = of_code(read(tmp_path, everybody + timeouts), "rank.progress_continues")
+    assert (busy.ranks, busy.attributes["everybody"]) == ([0, 1, 2, 3], True)
+    assert not of_code(read(tmp_path, counts(2, 10, 60) + timeouts), "rank.progress_continues")
+
+
+def test_a_limit_that_all_ranks_outlast_at_work_is_too_short() -> None:
+    busy = seen("rank.progress_continues", 0, 1, severity="warning", what="packed shards", everybody=True)
+    assert first(judged(busy, timeout(0, 1))) == "timeout-too-short"
+    one = seen("rank.progress_continues", 0, severity="warning", what="packed shards")
+    diagnosis = judged(one, timeout(1))
+    assert (first(diagnosis), diagnosis.culprits.ranks) == ("slow-rank-before-collective", [0])
+
+
+# --- Gloo raises in the call itself
+
+
+def raised(rank: int, line: int, call: str = "all_reduce") -> str:
+    frames = f"""\
+Traceback (most recent call last):
+  File "/srv/job/run.py", line {line}, in main
+    dist.{call}(tensor)
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3151, in {call}
+    work.wait()
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv \
+operation to complete
+"""
+    return "".join(f"[rank{rank}]: {text}\n" for text in frames.splitlines())
+
+
+def test_ranks_that_all_raise_in_one_call_were_all_in_it(tmp_path: Path) -> None:
+    (entered,) = of_code(read(tmp_path, "".join(raised(rank, 31) for rank in range(3))), "collective.all_entered")
+    assert (entered.attributes["timeout_s"], entered.locations[0].line) == (3.0, 31)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        raised(0, 31) + raised(1, 31) + raised(2, 44),
+        raised(0, 31) + raised(2, 31),
+        raised(0, 31, "recv") + raised(1, 31, "recv"),
+    ],
+    ids=["another place", "a rank without a word", "point to point"],
+)
+def test_others_were_not(tmp_path: Path, text: str) -> None:
+    assert not of_code(read(tmp_path, text), "collective.all_entered")
+
+
+def test_a_short_limit_is_blamed_only_if_less_work_fits_into_it() -> None:
+    entered = seen(
+        "collective.all_entered", 0, 1, severity="warning", basis="log", timeout_s=3.0, operation="broadcast"
+    )
+    assert judged(entered, timeout(0, 1)).verdict is Verdict.UNDECIDED
+    assert first(judged(entered, timeout(0, 1), told("works_with_smaller_batch"))) == "timeout-too-short"
+    long = seen(
+        "collective.all_entered", 0, 1, severity="warning", basis="log", timeout_s=1800.0, operation="broadcast"
+    )
+    assert judged(long, timeout(0, 1), told("works_with_smaller_batch")).verdict is Verdict.UNDECIDED
+
+
+# --- all is well
+
+
+def test_a_log_that_goes_on_to_its_end_is_well_if_that_is_all_that_is_asked() -> None:
+    steps = seen("job.progress", 0, severity="info", last_step={"rank 0": 40})
+    asked = told("asks_whether_well")
+    assert judged(steps, asked).verdict is Verdict.HEALTHY
+    assert judged(steps).verdict is Verdict.UNDECIDED
+    assert judged(steps, asked, told("hangs")).verdict is Verdict.UNDECIDED
+    assert judged(steps, asked, seen("rank.steps_behind", 1, severity="notice")).verdict is Verdict.UNDECIDED
+
+
+def test_calls_that_no_device_has_come_to_are_no_hang_by_themselves() -> None:
+    ahead = seen("collective.nobody_started", 0, 1, severity="warning", complete=True, wait_s=None)
+    assert judged(ahead).causes == []
+    late = seen("collective.nobody_started", 0, 1, severity="warning", complete=True, wait_s=90.0)
+    assert first(judged(late)) == "timeout-too-short"

@@ -1,0 +1,202 @@
+"""Ranks that wait in different calls: what the program text between them tells of who left out what (constructed)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from made_findings import seen
+
+from ddx_tools.diagnose import diagnose
+from ddx_tools.model import Diagnosis, Finding, Verdict
+from ddx_tools.playbook import load_playbooks
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.probes.stacks import PROBE
+from ddx_tools.stacks.items import SOURCE, STACK
+from ddx_tools.store import Store
+
+C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOOP = """\
+def train(job):
+    for number, batch in enumerate(job.batches):
+        exchange(batch)
+        {guarded}
+        publish(job)
+def statistics(job):
+    if len(job.parts) < 2:
+        return None
+    dist.all_reduce(job.sums)
+def exchange(batch):
+    dist.all_gather(batch.parts, batch.own)
+def publish(job):
+    dist.broadcast(job.figures, src=0)
+"""
+
+
+class Program:
+    """A program text, and the dumps of ranks that stand in it."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.raw = Raw("node1")
+        self.raw.items.append(RawItem(SOURCE, text.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
+
+    def rank(self, rank: int, call: str, *path: str) -> Program:
+        """A rank that waits in a collective; `path`: words of the lines that it is in, outermost first."""
+        numbers = [next(n for n, line in enumerate(self.lines, 1) if words in line) for words in path]
+        frames = [{"name": self._function(n), "filename": "/srv/job/job.py", "line": n} for n in numbers]
+        dump = [{"name": call, "filename": C10D, "line": 1}, *reversed(frames)]
+        thread = {"pid": 100 + rank, "os_thread_id": 100 + rank, "thread_name": "MainThread", "active": False}
+        data = json.dumps([thread | {"frames": dump}]).encode()
+        for look in (1, 2):
+            facts = {"pid": 100 + rank, "rank": rank, "role": "rank", "look": look, "taken_s": 60.0 * look}
+            self.raw.items.append(RawItem(STACK, data, f"raw/stacks/{rank}-{look}.json", facts))
+        return self
+
+    def _function(self, line: int) -> str:
+        head = next(text for text in reversed(self.lines[:line]) if text.startswith("def "))
+        return head.removeprefix("def ").partition("(")[0]
+
+    def findings(self) -> list[Finding]:
+        with Store() as store:
+            store.insert(PROBE.parse(self.raw))
+            return PROBE.analyse(store)
+
+    def mismatch(self) -> Finding:
+        (found,) = (f for f in self.findings() if f.code == "collective.operation_mismatch")
+        return found
+
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(self.findings(), load_playbooks())
+
+
+def guarded(text: str) -> Program:
+    """The loop with a call of `statistics` that only some come to."""
+    return Program(LOOP.format(guarded=text.replace("\n", "\n        ")))
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("if len(batch) == 8:\n    statistics(job)", "len(batch) == 8"),
+        ("try:\n    job.check()\n    statistics(job)\nexcept OSError:\n    pass", "except OSError"),
+        ("try:\n    job.check()\nexcept OSError:\n    continue\nstatistics(job)", "except OSError"),
+        ("if batch.empty:\n    continue\nstatistics(job)", "batch.empty"),
+        ("statistics(job)", "len(job.parts) < 2"),  # by a return in the function that is called
+    ],
+)
+def test_who_is_in_a_call_that_nobody_can_pass_by_left_out_one_that_can_be(text: str, way: str) -> None:
+    program = guarded(text)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "statistics(job)", "dist.all_reduce")
+    found = program.rank(2, "all_gather", "exchange(batch)", "dist.all_gather").mismatch()
+    assert (found.ranks, found.attributes["left_out"], found.attributes["way_around"]) == ([2], True, way)
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (
+        Verdict.DIAGNOSED,
+        "rank-skipped-collective",
+        [2],
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if len(batch) == 8:\n    dist.barrier()",
+        "try:\n    dist.barrier()\nexcept OSError:\n    pass",
+    ],
+)
+def test_a_rank_in_a_call_that_can_be_passed_by_has_left_nothing_out(text: str) -> None:
+    """Its peers may have had no such call, or be on the way to it: the text does not tell."""
+    program = guarded(text)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_gather", "exchange(batch)", "dist.all_gather")
+    program.rank(2, "barrier", "dist.barrier")
+    assert program.mismatch().attributes["left_out"] is False
+    assert program.diagnosis().causes[0].id == "collective-order-mismatch"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if job.fast:\n    dist.all_reduce(job.a)\nelse:\n    dist.broadcast(job.a, 0)",
+        "dist.all_reduce(job.a)\ndist.broadcast(job.a, 0)",
+    ],
+)
+def test_two_branches_of_one_condition_and_two_plain_calls_leave_nothing_out(text: str) -> None:
+    program = guarded(text)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "dist.all_reduce(job.a)")
+    found = program.rank(2, "broadcast", "dist.broadcast(job.a, 0)").mismatch()
+    assert (found.ranks, found.attributes["left_out"]) == ([2], False)
+    assert program.diagnosis().causes[0].id == "collective-order-mismatch"
+
+
+def test_an_exception_that_is_raised_again_is_no_way_around() -> None:
+    program = guarded("try:\n    dist.barrier()\nexcept OSError:\n    raise")
+    for rank in (0, 1, 3):
+        program.rank(rank, "barrier", "dist.barrier")
+    found = program.rank(2, "broadcast", "publish(job)", "dist.broadcast(job.figures").mismatch()
+    assert found.attributes["left_out"] is False
+
+
+def _in_the_branch(program: Program, *ranks: int) -> Program:
+    for rank in ranks:
+        program.rank(rank, "all_reduce", "statistics(job)", "dist.all_reduce")
+    return program
+
+
+def _beyond(program: Program, *ranks: int) -> Program:
+    for rank in ranks:
+        program.rank(rank, "broadcast", "publish(job)", "dist.broadcast(job.figures")
+    return program
+
+
+@pytest.mark.parametrize("peers", [(1,), (1, 2, 3)])
+def test_rank_0_alone_in_a_branch_that_asks_for_the_rank_is_named_also_of_two(peers: tuple[int, ...]) -> None:
+    text = "if number % 10 == 0:\n    if trainer.is_global_zero:\n        statistics(job)"
+    program = _beyond(_in_the_branch(guarded(text), 0), *peers)
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["guard_side"], found.attributes["guard_on_rank"]) == ([0], "rank", True)
+    said = program.diagnosis()
+    assert (said.causes[0].id, said.culprits.ranks) == ("rank0-only-work-with-collective", [0])
+    assert said.causes[0].probability > 0.8
+
+
+def test_of_two_ranks_in_different_calls_nobody_is_named_where_no_condition_asks_for_the_rank() -> None:
+    program = _beyond(_in_the_branch(guarded("if number % 10 == 0:\n    statistics(job)"), 0), 1)
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["tie"], found.attributes["left_out"]) == ([0, 1], True, False)
+    assert program.diagnosis().culprits.ranks == []
+
+
+@pytest.mark.parametrize(("text", "cause"), [("rank in job.members", "new-group-not-collective"), ("True", None)])
+def test_a_rank_that_goes_around_the_making_of_a_group_is_named(text: str, cause: str | None) -> None:
+    """Also where it waits in its next collective instead of idling; the twin's call has no way around it."""
+    lines = f"if {text}:\n    dist.new_group()" if cause else "dist.new_group()"
+    program = guarded(lines)
+    for rank in (0, 1, 3):
+        program.rank(rank, "new_group", "dist.new_group()")
+    _beyond(program, 2)
+    assert (program.diagnosis().causes[0].id == "new-group-not-collective") is (cause is not None)
+
+
+def test_the_quote_of_a_stack_shows_what_the_rank_does_there() -> None:
+    program = _beyond(_in_the_branch(guarded("statistics(job)"), 0, 1), 2)
+    quotes = {f.evidence[0].quote for f in program.findings() if f.code == "collective.peers_wait"}
+    assert "/srv/job/job.py:9 statistics, all_reduce: dist.all_reduce(job.sums)" in quotes
+
+
+def test_a_shifted_gather_supports_the_module_that_was_left_out_and_not_any_shift() -> None:
+    def judged(kind: str) -> float:
+        odd: dict[str, Any] = {"minority": True, "basis": "stacks", "complete": True, "contexts": ["fsdp"]}
+        findings = [
+            seen("collective.peers_wait", 0, 2, operation="all_gather", kind="collective", wait_s=60.0),
+            seen("collective.operation_mismatch", 1, operation="all_reduce", **odd),
+            seen("collective.call_site_shift", 1, kind=kind, minority=True, operation="all_gather"),
+        ]
+        causes = diagnose(findings, load_playbooks()).causes
+        return next(cause.probability for cause in causes if cause.id == "module-skipped-on-rank")
+
+    assert judged("left_out") > judged("extra_call")

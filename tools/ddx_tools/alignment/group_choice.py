@@ -1,0 +1,71 @@
+"""One call of the program that ranks make in different groups: each waits for peers that wait for it in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from ddx_tools.alignment.group_names import kind_of
+from ddx_tools.alignment.records import Entry, Records
+from ddx_tools.alignment.sides import locations, part
+from ddx_tools.alignment.waits import Hold
+from ddx_tools.model import Finding, Severity, rank_list
+
+_MAX_EVIDENCE = 6
+
+
+def group_mismatches(records: Records, holds: Sequence[Hold]) -> list[Finding]:
+    """One finding for each two operations that come from one call path and hold each other up."""
+    return [
+        finding
+        for one, other in combinations([hold for hold in holds if hold.transfer is None and hold.fronts], 2)
+        if one.op == other.op and (finding := _mismatch(records, one, other)) is not None
+    ]
+
+
+def _mismatch(records: Records, one: Hold, other: Hold) -> Finding | None:
+    mutual = set(one.blockers) & other.waiting.keys() and set(other.blockers) & one.waiting.keys()
+    entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
+    sites = {entry.site for entry in entries.values()}
+    if one.group.id == other.group.id or not mutual or len(sites) != 1 or None in sites:
+        return None
+    used = _groups_used(records, next(iter(entries.values())))
+    if any(len(groups) > 1 for groups in used.values()):
+        return None  # The call serves several groups in turn: these ranks are in different turns of it.
+    kinds = {rank: kind_of(records.groups[group]) for rank, (group,) in used.items()}
+    if kind_of(one.group) == kind_of(other.group):
+        kinds = {rank: records.groups[group].label for rank, (group,) in used.items()}
+    sides = part({rank: kind for rank, kind in kinds.items() if rank in records.ranks})
+    odd = [rank for rank in sides.deviating if rank in entries]
+    first, second = sorted((one, other), key=lambda hold: -len(set(odd) & hold.waiting.keys()))
+    ordered = [entries[rank] for hold in (first, second) for rank in sorted(hold.waiting) if rank in entries]
+    tie = sides.tie or not odd
+    place = ordered[0].location()
+    return Finding(
+        code="collective.group_mismatch",
+        severity=Severity.FAILURE,
+        ranks=sorted(entries) if tie else odd,
+        group=first.group.label,
+        summary=f"{one.op} at {place.short() if place else 'one call path'} is called in different groups: "
+        f"{rank_list(sorted(first.waiting))} in {first.group.label}, {rank_list(sorted(second.waiting))} in "
+        f"{second.group.label}. Each side is a member of both and waits for the other.",
+        evidence=[entry.evidence() for entry in ordered[:_MAX_EVIDENCE]],
+        locations=locations(ordered if tie else [entries[rank] for rank in odd]),
+        attributes={
+            "operation": one.op,
+            "groups": {first.group.label: sorted(first.waiting), second.group.label: sorted(second.waiting)},
+            "minority": not tie,
+            "tie": tie,
+            "basis": "flight_records",
+        },
+    )
+
+
+def _groups_used(records: Records, entry: Entry) -> dict[int, list[int]]:
+    """The groups in which each rank recorded calls of an operation from one call path."""
+    rows = records.query(
+        "SELECT rank, list(DISTINCT group_id) AS groups FROM recorded WHERE path = ? AND op = ? AND NOT is_p2p "
+        "GROUP BY rank",
+        [entry.site, entry.op],
+    )
+    return {row["rank"]: row["groups"] for row in rows}

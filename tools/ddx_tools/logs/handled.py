@@ -1,0 +1,78 @@
+"""Exceptions that were only logged: their process went on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddx_tools.logs.event import Event, short_name
+
+_ENDS = ("failure_summary", "exit", "fatal_stack", "error_file")
+
+_Steps = dict[tuple[object, ...], list[Event]]
+"""Steps by who made them, as far as the source tells."""
+
+
+def handled_exceptions(events: list[Event]) -> set[int]:
+    """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
+
+    What a rank has survived at one place it survives there again, as long as no end of it is reported: the last
+    tracebacks of a log that still grows have no step behind them yet, and those in a file of errors have none at all.
+    """
+    steps: _Steps = defaultdict(list)
+    for event in events:
+        if event.kind == "step":
+            for key in _speakers(event):
+                steps[key].append(event)
+    reported = any(event.kind in ("failure_summary", "exit") for event in events)
+    tracebacks = [event for event in events if event.kind == "traceback"]
+    handled = {id(event) for event in tracebacks if _was_handled(event, steps, reported=reported)}
+    survived = {_what(event) for event in tracebacks if id(event) in handled and event.ranks and event.location}
+    ended = {rank for event in events if event.kind in _ENDS for rank in event.ranks or (None,)}
+    if None in ended:
+        return handled
+    return handled | {id(e) for e in tracebacks if _what(e) in survived and not ended.intersection(e.ranks)}
+
+
+def _speakers(event: Event) -> Iterator[tuple[object, ...]]:
+    """A process is known by its lines' labels, or by its rank where the words name that."""
+    yield event.row["source"], "stream", event.details.get("stream")
+    if len(event.ranks) == 1:
+        yield event.row["source"], "rank", event.ranks[0]
+
+
+def _what(event: Event) -> tuple[object, ...]:
+    row = event.row
+    return tuple(event.ranks), event.attempt, short_name(event.exception), row["file"], row["line"], row["function"]
+
+
+def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
+    """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
+    made = (step for key in _speakers(event) for step in steps.get(key, ()))
+    own = {id(step): step for step in made if step.attempt == event.attempt}
+    # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
+    # progress as there were before it are none.
+    behind = any(step.row["source_line"] >= event.details["last_line"] for step in own.values())
+    if not behind and not _goes_on(event, list(own.values())):
+        return False
+    one_process = (
+        bool(event.details.get("stream"))
+        or event.details.get("local_rank") is not None
+        or event.row["rank"] is not None
+    )
+    return one_process or not reported
+
+
+def _goes_on(event: Event, steps: list[Event]) -> bool:
+    """Whether one kind of line tells of a step before a traceback and of a later one behind it."""
+    before: dict[str, int] = {}
+    for step in steps:
+        number = step.details.get("step")
+        if number is None or step.details.get("own_work"):
+            continue
+        shape = step.details["shape"]
+        if step.row["source_line"] < event.details["first_line"]:
+            before[shape] = max(before.get(shape, number), number)
+        elif step.row["source_line"] > event.row["source_line"] and number > before.get(shape, number):
+            return True
+    return False

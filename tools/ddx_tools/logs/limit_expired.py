@@ -1,0 +1,99 @@
+"""Work of their own that ranks were at when the limit of a collective expired, as bars and counts of it tell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ddx_tools.logs.crowd import Crowd
+from ddx_tools.logs.event import Event
+from ddx_tools.logs.step_events import step_finding
+from ddx_tools.model import Finding, Severity, rank_list
+
+_TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
+
+
+def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
+    """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
+    timeouts = [event for event in events if event.row["code"] in _TIMEOUTS]
+    if not timeouts:
+        return []
+    limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
+    firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
+    at_work: dict[str, list[Event]] = defaultdict(list)
+    for event in steps:
+        if event.details.get("own_work") and event.details["what"] in ("last", "first"):
+            first = firsts.get(_counter(event), event)
+            if _is_unfinished(event) and _runs_on(event, first, timeouts, min(limits, default=None)):
+                at_work[event.details["bar"]].append(event)
+    reporters = {rank for event in timeouts for rank in event.ranks}
+    found = []
+    for label, told in at_work.items():
+        waited_for = [event for event in told if not set(event.ranks) & reporters]
+        if waited_for:
+            found.append(_continues(label, max(waited_for, key=_how_long), crowd))
+        elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
+            found.append(_all_at_work(label, told))
+    return found
+
+
+def _counter(event: Event) -> tuple[object, ...]:
+    return event.row["source"], tuple(event.ranks), event.details["shape"], event.details.get("total")
+
+
+def _is_unfinished(event: Event) -> bool:
+    return 0 < (event.details.get("step") or 0) < (event.details.get("total") or 0)
+
+
+def _how_long(event: Event) -> tuple[float, int]:
+    return event.details.get("elapsed_s") or 0.0, event.details["step"]
+
+
+def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float | None) -> bool:
+    """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
+    elapsed_s = event.details.get("elapsed_s")
+    if elapsed_s is None:
+        return bool(event.details["step"] > (first.details.get("step") or 0))
+    if limit_s is not None and elapsed_s >= limit_s / 2:
+        return True
+    return any(
+        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
+        for timeout in timeouts
+    )
+
+
+def _at_work_itself(timeouts: list[Event]) -> bool:
+    """Whether who reports may be at work itself: a watchdog reports beside it, Gloo raises in the call that waits."""
+    return all(event.row["code"] != "gloo_timeout" for event in timeouts)
+
+
+def _continues(label: str, event: Event, crowd: Crowd) -> Finding:
+    ranks, joined = event.ranks, None
+    if not ranks and len(crowd.silent) == 1:
+        ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
+    percent = _percent(event)
+    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    return step_finding(
+        "rank.progress_continues",
+        Severity.WARNING,
+        [event],
+        f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
+        {"what": label or None, "percent": percent, "elapsed_s": event.details.get("elapsed_s"), "joined": joined},
+        ranks=ranks,
+    )
+
+
+def _all_at_work(label: str, told: list[Event]) -> Finding:
+    furthest = max(told, key=_how_long)
+    ranks = {rank for event in told for rank in event.ranks}
+    return step_finding(
+        "rank.progress_continues",
+        Severity.WARNING,
+        [furthest, *(event for event in told if event is not furthest)],
+        f"{rank_list(ranks).capitalize()} all were at the same work ({label}, {_percent(furthest):g} %), which got on "
+        "until the limit expired.",
+        {"what": label or None, "percent": _percent(furthest), "everybody": True},
+    )
+
+
+def _percent(event: Event) -> float:
+    return round(100 * int(event.details["step"]) / int(event.details["total"]), 1)

@@ -1,0 +1,79 @@
+"""Findings about connections that are asked for and not answered: packets to that port of that host are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
+from ddx_tools.machine.sockets import ends, host_of
+from ddx_tools.model import Finding, Severity
+
+_LEAST_BACKOFF = 2
+"""Doublings of the timer of the first packet, which begins with a second: three were sent, for three seconds."""
+
+
+def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Who gets no answer, and, where the address is one of a host that was looked at, whose port is silent.
+
+    A host that gets no answer itself from the one that misses its own is not named: then the way is broken.
+    """
+    owners = owners_of_addresses(facts)
+    silent = {ends(socket): socket for socket in of_topic(facts, "tcp_socket") if _is_unanswered(socket)}
+    between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
+    masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
+    told: set[tuple[str | None, str]] = set()
+    for (_, peer), socket in silent.items():
+        if (socket.host, peer) in told:
+            continue
+        told.add((socket.host, peer))
+        yield _unreachable(socket, peer, at_store=any(_port_of(peer) == _port_of(at or "") for _, at in masters))
+        owner = owners.get(host_of(peer))
+        if owner and owner != socket.host and (owner, socket.host) not in between:
+            yield _closed(owner, socket, peer)
+
+
+def _is_unanswered(socket: Seen) -> bool:
+    return socket.values.get("state") == "syn-sent" and int(socket.values.get("backoff", 0)) >= _LEAST_BACKOFF
+
+
+def _unreachable(socket: Seen, peer: str, *, at_store: bool) -> Finding:
+    sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
+    return finding(
+        "startup.endpoint_unreachable",
+        Severity.WARNING,
+        [socket],
+        f"A connection to {peer} is asked for and not answered: its first packet was sent {sent} times.",
+        address=host_of(peer),
+        port=_port_of(peer),
+        how="timed_out",
+        stage="store" if at_store else "peers",
+    )
+
+
+def _closed(owner: str, socket: Seen, peer: str) -> Finding:
+    found = finding(
+        "network.host_silent",
+        Severity.WARNING,
+        [socket],
+        f"{owner} does not answer on port {_port_of(peer)}, which {socket.host} asks for.",
+        address=host_of(peer),
+        port=_port_of(peer),
+        to=[socket.host],
+    )
+    return found.model_copy(update={"hosts": [owner], "summary": found.summary.partition(": ")[2]})
+
+
+def owners_of_addresses(facts: Iterable[Seen]) -> dict[str, str]:
+    """By address the one host that has an address; one that several have, such as that of a bridge, is nobody's."""
+    found: dict[str, set[str]] = {}
+    for host, of_host in by_host(facts).items():
+        for interface in of_topic(of_host, "interface"):
+            for address in interface.values.get("addresses") or []:
+                if host:
+                    found.setdefault(address, set()).add(host)
+    return {address: hosts.pop() for address, hosts in found.items() if len(hosts) == 1}
+
+
+def _port_of(address: str) -> int | None:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isascii() and port.isdigit() else None

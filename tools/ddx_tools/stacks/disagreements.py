@@ -1,0 +1,108 @@
+"""What ranks that all wait for each other, in calls or at places that differ, show: who is the odd one, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
+from ddx_tools.stacks.divergence import ProgramTexts, described
+from ddx_tools.stacks.point_to_point import point_to_point
+from ddx_tools.stacks.view import RankView
+from ddx_tools.store import Store
+
+
+def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    """All ranks wait for each other: in what do they differ?"""
+    complete = _complete(store, waiting)
+    p2p = [view for view in waiting if view.activity == "p2p"]
+    if p2p:
+        # A rank that nobody looked at may be the partner.
+        return [] if complete is False else point_to_point(store, p2p, others=len(waiting) - len(p2p))
+    if any(view.activity == "device_sync" for view in waiting):
+        return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
+    by_operation = grouped(waiting, lambda view: view.operation)
+    if len(by_operation) > 1:
+        return [_mismatch("collective.operation_mismatch", by_operation, texts, complete)]
+    by_site = grouped(waiting, lambda view: view.user_stack)
+    if len(by_site) > 1:
+        return [_mismatch("collective.call_site_mismatch", by_site, texts, complete)]
+    if len(waiting) > 1:
+        summary = f"all {len(waiting)} ranks that were read wait in {waiting[0].operation}{at(waiting[0])}"
+        wait_s = min(view.wait_s for view in waiting)
+        return [
+            make_finding(
+                "collective.all_entered",
+                Severity.WARNING,
+                waiting,
+                summary,
+                operation=waiting[0].operation,
+                wait_s=wait_s,
+                complete=bool(complete),
+                world_size=_world_size(store),
+            )
+        ]
+    return []
+
+
+def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
+    """Whether these are all ranks of the job; None if nothing says how many there are."""
+    if store.query("SELECT 1 FROM unread"):
+        return False
+    size = _world_size(store)
+    return None if size is None else len(views) == size
+
+
+def _world_size(store: Store) -> int | None:
+    """How many ranks the job has, if a process says so."""
+    size: int | None = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
+    return size
+
+
+def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
+    """The finding's ranks are the clear minority, or the one of two parties that a condition on the rank led there.
+
+    Else it names nobody.
+    """
+    odd, usual, tie = minority_of(parties)
+    alone = None if odd else _alone_by_rank(parties, texts)
+    if alone:
+        odd, usual = alone
+    views = odd or [view for members in parties for view in members]
+    parting = texts.parting(views[0], usual[0])
+    sides = "; ".join(f"{rank_list([v.rank for v in m])} in {m[0].operation}{at(m[0])}" for m in parties)
+    description = described(views[0], parting)
+    if parting.alone_by and description["guard_side"] != "both":
+        description |= {"guard": parting.alone_by.guard, "guard_side": "rank", "guard_on_rank": True}
+    finding = make_finding(
+        code,
+        Severity.FAILURE,
+        views,
+        f"ranks wait for each other in different calls: {sides}",
+        minority=bool(odd) and not alone,
+        tie=tie and not alone,
+        peer_operation=usual[0].operation,
+        peer_activity=usual[0].activity,
+        peer_place=usual[0].place.short() if usual[0].place else None,
+        own_contexts=[context for context in views[0].contexts if context not in usual[0].contexts],
+        complete=complete,
+        left_out=bool(odd and parting.left_out_by),
+        way_around=parting.left_out_by.guard if parting.left_out_by else None,
+        **description,
+    )
+    if odd:
+        finding.locations = places_of([*(view.place for view in odd), parting.place])
+    return finding
+
+
+def _alone_by_rank(parties: list[list[RankView]], texts: ProgramTexts) -> tuple[list[RankView], list[RankView]] | None:
+    """Of two equal parties the one that is under a condition on the rank, and the other; None if neither or both."""
+    if len(parties) != 2:
+        return None
+    first, second = parties
+    led = [(one, other) for one, other in ((first, second), (second, first)) if _is_led_by_rank(one, other, texts)]
+    return led[0] if len(led) == 1 else None
+
+
+def _is_led_by_rank(party: list[RankView], peers: list[RankView], texts: ProgramTexts) -> bool:
+    return texts.parting(party[0], peers[0]).alone_by is not None
