@@ -28,6 +28,8 @@ def read(tmp_path: Path, text: str) -> list[Finding]:
         ("attempt 1 of 3 failed", None),
         ("2.5 of 80 GiB", None),
         ("worked 3 of 4.5 hours", None),
+        ("joined 3 of 8 ranks", None),
+        ("allocated 60 of 80 GiB", None),
     ],
 )
 def test_counts_of_own_work(line: str, counted: tuple[str, int, int] | None) -> None:
@@ -45,6 +47,18 @@ def test_a_rank_whose_count_moved_is_at_work_while_its_peers_time_out(tmp_path: 
     assert (busy.ranks, busy.attributes["percent"]) == ([0], 22.0)
     for still in ((110, 110), (110, 500)):
         assert not of_code(read(tmp_path, counts(0, *still) + timeouts), "rank.progress_continues")
+
+
+def test_a_count_behind_which_its_rank_trained_on_is_over(tmp_path: Path) -> None:
+    """Who says so at every fiftieth shard only never says that all 500 are packed."""
+    steps = "".join(f"[rank0]: step {number} loss 2.{number}\n" for number in range(30))
+    timeouts = "".join(old_timeout(rank, 2) for rank in (1, 2, 3))
+    found = read(tmp_path, counts(0, 50, 450) + steps + timeouts)
+    assert not of_code(found, "rank.progress_continues")
+
+
+def test_a_limit_of_hundreds_of_digits_is_no_number(tmp_path: Path) -> None:
+    read(tmp_path, f"step 1 loss 2.0\nTimed out waiting {'9' * 390}ms for recv operation to complete\n" * 2)
 
 
 def test_all_ranks_at_work_are_not_waiting_for_one(tmp_path: Path) -> None:

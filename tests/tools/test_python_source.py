@@ -248,7 +248,7 @@ def test_a_text_that_does_not_parse_still_has_lines(text: str) -> None:
         ("self.upload()", [("except OSError", False)]),
         ("self.keep()", [("except OSError", False)]),
         ("self.close()", []),
-        ("self.flush()", []),
+        ("self.flush()", [("self.stage_index", True)]),
     ],
 )
 def test_how_a_line_can_be_passed_by(words: str, ways: list[tuple[str, bool]]) -> None:

@@ -200,3 +200,63 @@ def test_a_shifted_gather_supports_the_module_that_was_left_out_and_not_any_shif
         return next(cause.probability for cause in causes if cause.id == "module-skipped-on-rank")
 
     assert judged("left_out") > judged("extra_call")
+
+
+ROUNDS = """\
+def train(job):
+    for number, batch in enumerate(job.epochs):
+        turns(job)
+        if number % 2 == 0:
+            evaluate(job)
+def turns(job):
+    for batch in job.batches:
+        dist.all_reduce(job.sums)
+def evaluate(job):
+    dist.all_gather(job.parts, job.own)
+"""
+
+
+def test_one_more_turn_of_a_loop_may_look_like_a_call_that_was_left_out() -> None:
+    """Its data may be longer: the loop turns as often as there are batches."""
+    program = Program(ROUNDS)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_gather", "evaluate(job)", "dist.all_gather")
+    found = program.rank(2, "all_reduce", "turns(job)", "dist.all_reduce").mismatch()
+    assert (found.ranks, found.attributes["in_turns"]) == ([2], True)
+    assert program.diagnosis().verdict is Verdict.UNDECIDED
+
+
+def test_whoever_is_inside_of_a_statement_has_passed_its_first_line() -> None:
+    program = Program(
+        "def train(job):\n    if stops(job):\n        dist.barrier()\n"
+        "def stops(job):\n    if job.alone:\n        return True\n    dist.all_reduce(job.flag)\n"
+    )
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "if stops(job)", "dist.all_reduce")
+    found = program.rank(2, "barrier", "dist.barrier").mismatch()
+    assert (found.ranks, found.attributes["left_out"]) == ([2], False)
+
+
+def test_who_sends_a_broadcast_may_be_past_it() -> None:
+    """The source does not wait for those who receive: that it is in a later call says nothing against it."""
+    program = Program(
+        "def train(job):\n    if job.saves:\n        dist.broadcast(job.weights, src=0)\n    dist.barrier()\n"
+    )
+    for rank in (1, 2, 3):
+        program.rank(rank, "broadcast", "dist.broadcast")
+    program.rank(0, "barrier", "dist.barrier")
+    assert "rank-skipped-collective" not in {
+        cause.id for cause in program.diagnosis().causes if cause.level == "established"
+    }
+
+
+def test_a_rank_whose_peers_are_under_a_condition_on_the_rank_too_is_not_alone() -> None:
+    """First rank 0 loads, then the others, as libraries do it: two barriers, each under its own condition."""
+    program = Program(
+        "def load(job):\n    if job.local_rank not in [-1, 0]:\n        dist.barrier()\n    job.load()\n"
+        "    if job.local_rank == 0:\n        dist.all_reduce(job.ready)\n"
+    )
+    for rank in (1, 2, 3):
+        program.rank(rank, "barrier", "dist.barrier")
+    found = program.rank(0, "all_reduce", "dist.all_reduce").mismatch()
+    assert found.attributes["alone_by_rank"] is False

@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pydantic import ValidationError
 
 from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
-from ddx_tools.errors import DdxError, HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
@@ -188,11 +188,13 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
     while (check := found.diagnose().next_check) and check.probe != "ask" and check.probe not in done:
         done.add(check.probe)
         step = Step(probe(check.probe), {"target": [], **check.args})
-        asked = {e.host for e in bundle.manifest.journal if e.path and e.path.split("/")[2] == check.probe}
         try:
-            raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
-        except DdxError:  # what the page filled in is no argument for it
+            step.probe.args.model_validate(step.args)
+        except ValidationError:  # what the page filled in is no argument for it
             continue
+        kept = (entry for entry in bundle.manifest.journal if entry.path)
+        asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
+        raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
             progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")

@@ -43,11 +43,13 @@ def aborted_in(records: Records, group: Group, entries: Mapping[int, Entry]) -> 
     if len(silent) != 1 or len(aborts) != 1:
         return None
     ((received_bytes, expected_bytes),) = aborts
+    if not received_bytes or not expected_bytes:
+        return None
     sizes = {rank: sum(json.loads(elements(entry.input_sizes) or "[]")) for rank, entry in entries.items()}
     fitting = {
         own: rank
         for rank, own in sorted(sizes.items(), reverse=True)
-        if any(own * received_bytes == other * expected_bytes for other in sizes.values() if other)
+        if own and any(own * received_bytes == other * expected_bytes for other in sizes.values() if other)
     }
     if len(fitting) != 1:
         return None

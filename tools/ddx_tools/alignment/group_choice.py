@@ -25,9 +25,11 @@ def group_mismatches(records: Records, holds: Sequence[Hold]) -> list[Finding]:
 
 def _mismatch(records: Records, one: Hold, other: Hold) -> Finding | None:
     mutual = set(one.blockers) & other.waiting.keys() and set(other.blockers) & one.waiting.keys()
+    if one.group.id == other.group.id or not mutual:
+        return None
     entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
     sites = {entry.site for entry in entries.values()}
-    if one.group.id == other.group.id or not mutual or len(sites) != 1 or None in sites:
+    if len(sites) != 1 or None in sites:
         return None
     used = _groups_used(records, next(iter(entries.values())))
     if any(len(groups) > 1 for groups in used.values()):

@@ -143,7 +143,7 @@ def _field_finding(
     if first is None:
         return None
     seq, entries, shown = first
-    aborted = aborted_in(records, group, entries) if kind == "sizes" else None
+    aborted = aborted_in(records, group, {rank: entries[rank] for rank in shown}) if kind == "sizes" else None
     if aborted:
         shown[aborted.rank] = shown[aborted.like]
     sides = part(shown)

@@ -73,7 +73,7 @@ def decode(materials: Sequence[Material]) -> Decoded:
 
 def _bytes_of(path: str) -> bytes:
     """The file, and a little more than is read of one: it may have grown since it was found."""
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb") as file:
         # To ask for more than there is takes as much memory for a moment.
         return file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
 

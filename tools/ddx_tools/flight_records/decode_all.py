@@ -34,9 +34,11 @@ def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | No
         yield from map(decode, chain(first, pieces))
         return
     with workers(decode, count) as processes:
-        if meanwhile:
-            Thread(target=meanwhile, daemon=True).start()
+        # A daemon: an interrupt does not wait for what it loads.
+        beside = Thread(target=meanwhile, daemon=True)
+        beside.start()
         yield from _in_order(processes, chain(first, pieces), ahead=2 * count)
+        beside.join()
 
 
 def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:

@@ -136,9 +136,8 @@ class PythonSource:
 
         A loop comes back to its first line: inside of it one is before the peer's next turn.
         """
-        if not ours or isinstance(ours[0][0], _LOOPS):
-            return Relation("before")
-        return Relation("after")
+        kind = "before" if not ours or isinstance(ours[0][0], _LOOPS) else "after"
+        return Relation(kind, ways_around=_ways_around(ours), peer_ways_around=_ways_around(theirs))
 
     def _parted(self, ours: list[Step], theirs: list[Step]) -> Relation:
         """The relation of two paths that part at the first step: in one statement, at different children of it."""
@@ -269,23 +268,38 @@ def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
 
 def _left_by(statement: ast.AST, leaving: tuple[type[ast.AST], ...]) -> Bypass | None:
     """The condition or the exception on which a statement leaves the block that it stands in; None if it does not."""
-    inside = [statement]
+    inside = [(statement, leaving)]
     while inside:
-        node = inside.pop()
+        node, exits = inside.pop()
         blocks = _branches(node)
         for bypass, block in blocks:
-            if any(isinstance(inner, leaving) for inner in block):
+            if any(isinstance(inner, exits) for inner in block):
                 return bypass
-        inside += [inner for _, block in reversed(blocks) for inner in block]
+        inside += [(inner, exits) for _, block in reversed(blocks) for inner in block]
+        # What leaves a loop that is inside ends only that one, but for a return.
+        within = (ast.Return,) if isinstance(node, _LOOPS) else exits
+        inside += [(inner, within) for inner in _always_entered(node)]
     return None
 
 
+def _always_entered(node: ast.AST) -> list[ast.stmt]:
+    """What stands inside of a statement under no condition of it."""
+    if isinstance(node, (ast.With, ast.AsyncWith, *_LOOPS)):
+        return node.body
+    if isinstance(node, (ast.Try, ast.TryStar)):
+        return [*node.body, *node.orelse, *node.finalbody]
+    return []
+
+
 def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
-    """The blocks of an `if`, and the handlers of a `try`, each with what leads there."""
+    """The blocks of an `if` and of a `match`, and the handlers of a `try`, each with what leads there."""
     if isinstance(node, ast.If):
         guard = _text(node.test)
         return [(Bypass(guard, _asks_for_rank(guard)), block) for block in (node.body, node.orelse)]
-    if isinstance(node, ast.Try):
+    if isinstance(node, ast.Match):
+        subject = _text(node.subject)
+        return [(Bypass(subject, _asks_for_rank(subject)), case.body) for case in node.cases]
+    if isinstance(node, (ast.Try, ast.TryStar)):
         return [(Bypass(_caught(handler), False), handler.body) for handler in node.handlers]
     return []
 

@@ -103,7 +103,8 @@ _COUNTED_WORK = re.compile(r"([A-Za-z][\w-]{2,30}):? {1,3}(\d{1,9}) of (\d{1,9})
 # "rank 3 of 8", "attempt 1 of 3", "epoch 2 of 10": what is counted there is no work of this rank alone.
 _NO_WORK = re.compile(
     r"ranks?|nodes?|hosts?|workers?|gpus?|devices?|process|processes|replicas?|stages?|members?|attempts?|tr(?:y|ies)"
-    r"|retry|retries|restarts?|epochs?|steps?|iter\w*|batch\w*|updates?|used?|free|uses|using|out|size",
+    r"|retry|retries|restarts?|epochs?|steps?|iter\w*|batch\w*|updates?|used?|free|uses|using|out|size|layers?|folds?"
+    r"|[kmgt]i?b",
     re.I,
 )
 _OWN_UNITS = ("examples/s", "B/s", "files/s", "rows/s", "docs/s")
@@ -180,7 +181,7 @@ def _line_facts(text: str) -> StepFacts | None:
 
 def _counter_facts(text: str) -> StepFacts | None:
     found = _COUNTED_WORK.search(text)
-    if not found or _NO_WORK.fullmatch(found[1]) or int(found[3]) < 2:
+    if not found or any(_NO_WORK.fullmatch(word) for word in (found[1], found[4] or "")) or int(found[3]) < 2:
         return None
     rank = _STATED_RANK.search(text)
     return StepFacts(

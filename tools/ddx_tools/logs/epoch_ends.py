@@ -31,7 +31,9 @@ def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
         and _is_ahead(_epoch(event), ends)
     }
     others = [event for rank, event in said.items() if rank not in through]
-    return [_finding(through, others)] if through and others and len(through) < len(reporters) else []
+    found = [_finding(through, others)] if through and others and len(through) < len(reporters) else []
+    # With as many batches as the others have, it is something else behind the epoch that they wait for.
+    return [each for each in found if each.attributes["batches"] != [each.attributes["batches_of_others"]]]
 
 
 def _last_by_rank(events: list[Event]) -> dict[int, Event]:

@@ -49,7 +49,7 @@ def _what(event: Event) -> tuple[object, ...]:
 def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
     """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
     made = (step for key in _speakers(event) for step in steps.get(key, ()))
-    own = {id(step): step for step in made if step.attempt == event.attempt}
+    own = {id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")}
     # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
     # progress as there were before it are none.
     behind = any(step.row["source_line"] >= event.details["last_line"] for step in own.values())
@@ -68,7 +68,7 @@ def _goes_on(event: Event, steps: list[Event]) -> bool:
     before: dict[str, int] = {}
     for step in steps:
         number = step.details.get("step")
-        if number is None or step.details.get("own_work"):
+        if number is None:
             continue
         shape = step.details["shape"]
         if step.row["source_line"] < event.details["first_line"]:

@@ -20,10 +20,12 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
     limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
     firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
     at_work: dict[str, list[Event]] = defaultdict(list)
+    trained = [event for event in steps if not event.details.get("own_work")]
     for event in steps:
         if event.details.get("own_work") and event.details["what"] in ("last", "first"):
             first = firsts.get(_counter(event), event)
-            if _is_unfinished(event) and _runs_on(event, first, timeouts, min(limits, default=None)):
+            is_going_on = _is_unfinished(event) and not _is_over(event, first, trained)
+            if is_going_on and _runs_on(event, first, timeouts, min(limits, default=None)):
                 at_work[event.details["bar"]].append(event)
     reporters = {rank for event in timeouts for rank in event.ranks}
     found = []
@@ -38,6 +40,21 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
 
 def _counter(event: Event) -> tuple[object, ...]:
     return event.row["source"], tuple(event.ranks), event.details["shape"], event.details.get("total")
+
+
+def _is_over(event: Event, first: Event, trained: list[Event]) -> bool:
+    """Whether its rank made steps for longer than it counted: who counts every thousandth never says that all are done.
+
+    Some work, such as tuning, goes on beside the steps.
+    """
+    line = event.row["source_line"]
+    counted = line - first.row["source_line"]
+    return any(
+        step.row["source"] == event.row["source"]
+        and step.ranks == event.ranks
+        and step.row["source_line"] - line > counted
+        for step in trained
+    )
 
 
 def _is_unfinished(event: Event) -> bool:

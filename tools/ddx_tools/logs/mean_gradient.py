@@ -26,7 +26,7 @@ def mean_longer_than_parts(events: list[Event]) -> list[Finding]:
     for key in own.keys() & mean.keys():
         parts = [value for event in own[key].values() if (value := measured(event)) is not None]
         means = [value for event in mean[key].values() if (value := measured(event)) is not None]
-        if len(parts) < 2 or not means or max(parts) <= 0:
+        if len(parts) < 2 or not means or min(parts) <= 0:
             continue
         if max(means) - min(means) > _SAME * max(means) or max(means) < _LONGER * max(parts):
             return []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.machine.seen import Seen, by_place, finding, of_topic
-from ddx_tools.machine.sockets import ends, host_of
+from ddx_tools.machine.sockets import ends, host_of, owned_by_others
 from ddx_tools.model import Finding, Severity
 
 _STALLED_BACKOFF = 3
@@ -32,7 +32,8 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
         by_path[ping.host, ping.subject].append(ping)
     for pings in by_path.values():
         yield from _too_large(pings)
-    connections = _of_last_look(of_topic(facts, "tcp_socket"))
+    others = owned_by_others(facts)
+    connections = _of_last_look([one for one in of_topic(facts, "tcp_socket") if not others(one)])
     yield from _stalled(connections)
     yield from _sent_again_to_others(connections)
     looked_at = {fact.host for fact in of_topic(facts, "look")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ddx_tools.machine.seen import Seen, finding, of_topic
 from ddx_tools.model import Finding, Severity
@@ -38,6 +38,18 @@ def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
             continue
         told += 1
         yield _unread(seen, other, shut or still, ranks)
+
+
+def owned_by_others(facts: Iterable[Seen]) -> Callable[[Seen], bool]:
+    """Says of a socket whether it is of a process that is no rank, on a host of which ranks are known."""
+    ranks = {(fact.host, str(fact.subject)) for fact in of_topic(facts, "rank_process")}
+    hosts = {host for host, _ in ranks}
+
+    def is_of_others(socket: Seen) -> bool:
+        pids = [str(owner["pid"]) for owner in socket.values.get("owners") or []]
+        return socket.host in hosts and bool(pids) and not any((socket.host, pid) in ranks for pid in pids)
+
+    return is_of_others
 
 
 def ends(socket: Seen) -> _Ends:

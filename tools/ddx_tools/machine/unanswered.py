@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
-from ddx_tools.machine.sockets import ends, host_of
+from ddx_tools.machine.sockets import ends, host_of, owned_by_others
 from ddx_tools.model import Finding, Severity
 
 _LEAST_BACKOFF = 2
@@ -18,7 +18,9 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
     A host that gets no answer itself from the one that misses its own is not named: then the way is broken.
     """
     owners = owners_of_addresses(facts)
-    silent = {ends(socket): socket for socket in of_topic(facts, "tcp_socket") if _is_unanswered(socket)}
+    others = owned_by_others(facts)
+    sockets = [socket for socket in of_topic(facts, "tcp_socket") if not others(socket)]
+    silent = {ends(socket): socket for socket in sockets if _is_unanswered(socket)}
     between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
     masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
     told: set[tuple[str | None, str]] = set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from ddx_tools.errors import DdxError
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding, ProbeStatus
 from ddx_tools.probe import Batches, Export, Probe, ProbeArgs, Raw
@@ -76,7 +78,8 @@ def _get_ready() -> None:
 
     for module in ("analyse", "group_table"):
         import_module(f"ddx_tools.alignment.{module}")
-    load_playbooks()
+    with suppress(DdxError):  # who asks for the pages next is told
+        load_playbooks()
 
 
 def analyse(store: Store) -> list[Finding]:

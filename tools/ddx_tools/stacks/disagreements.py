@@ -72,8 +72,10 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
     parting = texts.parting(views[0], usual[0])
     sides = "; ".join(f"{rank_list([v.rank for v in m])} in {m[0].operation}{at(m[0])}" for m in parties)
     description = described(views[0], parting)
-    if parting.alone_by and description["guard_side"] != "both":
+    alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
+    if alone_by_rank and parting.alone_by:
         description |= {"guard": parting.alone_by.guard, "guard_side": "rank", "guard_on_rank": True}
+    left_out = bool(odd) and all(texts.parting(view, usual[0]).left_out_by for view in odd)
     finding = make_finding(
         code,
         Severity.FAILURE,
@@ -86,8 +88,10 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
         peer_place=usual[0].place.short() if usual[0].place else None,
         own_contexts=[context for context in views[0].contexts if context not in usual[0].contexts],
         complete=complete,
-        left_out=bool(odd and parting.left_out_by),
-        way_around=parting.left_out_by.guard if parting.left_out_by else None,
+        left_out=left_out,
+        in_turns=parting.in_turns,
+        way_around=parting.left_out_by.guard if left_out and parting.left_out_by else None,
+        alone_by_rank=alone_by_rank,
         **description,
     )
     if odd:

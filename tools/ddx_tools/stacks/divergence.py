@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,9 @@ class Parting:
     out. Only of a call behind theirs, or before it in a loop that holds both."""
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
+    in_turns: bool = False
+    """The rank's call stands in a loop of a function that its peers are not in: one turn more than theirs, as with
+    more data, looks like a call of theirs that was left out."""
 
 
 def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
@@ -56,7 +60,7 @@ class ProgramTexts:
             if ours[1] != theirs[1]:
                 text = self.of(ours[0])
                 relation = text.relation(ours[1], theirs[1]) if text else UNKNOWN
-                if self._called_in_loop(rank, depth):
+                if self._in_loop(rank.user_stack[:depth]):  # the peer may be in a later call of the function
                     relation = replace(relation, in_loop=True)
                 return self._parted(relation, rank, peer, depth)
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
@@ -78,6 +82,7 @@ class ProgramTexts:
             self._place(peer, depth),
             (theirs_by_rank or theirs[0]) if left_out else None,
             own_by_rank if theirs_by_rank is None else None,
+            self._in_loop(rank.user_stack[depth + 1 :]),
         )
 
     def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:
@@ -85,10 +90,10 @@ class ProgramTexts:
         below = ((self.of(file), line) for file, line, _ in view.user_stack[depth:])
         return [way for text, line in below if text for way in text.ways_around(line)]
 
-    def _called_in_loop(self, view: RankView, depth: int) -> bool:
-        """Whether a caller of the shared function calls it in a loop: the peer may be in a later call of it."""
-        callers = ((self.of(file), line) for file, line, _ in view.user_stack[:depth])
-        return any(text.repeats(line) for text, line in callers if text)
+    def _in_loop(self, frames: Sequence[UserFrame]) -> bool:
+        """Whether the line of one of these frames stands in a loop of its function."""
+        lines = ((self.of(file), line) for file, line, _ in frames)
+        return any(text.repeats(line) for text, line in lines if text)
 
     def _place(self, view: RankView, depth: int) -> Location | None:
         if not 0 <= depth < len(view.user_stack):
