@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from ddx_tools.formats.log_text import DIGITS_AS_ZERO
+
 MARK = "<redacted>"
 
 # What a variable, an option or a key is called if its value is a secret. A bare "token" is the vocabulary of
@@ -81,7 +83,6 @@ _HINTS = [
 ]  # fmt: skip
 
 _BLOCK_CHARS = 1 << 20
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 _OPTION = re.compile(rf"(?i)^--?{_PREFIXED}$")
 _ASSIGNMENT = re.compile(rf"(?is)^(-{{0,2}}{_PREFIXED}=)(.+)$")
@@ -144,7 +145,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 def _lines_without_secrets(text: str) -> str:
     """Most lines of a log differ in numbers only: what holds no hint when each digit is a 0 never holds one."""
-    shapes = text.lower().encode("utf-8", "surrogatepass").translate(_ZEROS).split(b"\n")
+    shapes = text.lower().encode("utf-8", "surrogatepass").translate(DIGITS_AS_ZERO).split(b"\n")
     suspects = _suspects(b"\n".join(set(shapes)))
     if not suspects:
         return text

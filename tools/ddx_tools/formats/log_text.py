@@ -27,6 +27,8 @@ _CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
 _INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
 _INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _ENDLESS = re.compile(rb"[^\r\n]{%d,}" % LINE_BYTES)
+DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+"""For `bytes.translate`: most lines of a log differ in numbers only."""
 DOCKER = b'{"log":"'
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 

@@ -10,7 +10,6 @@ from ddx_tools.logs.step_events import step_finding
 from ddx_tools.model import Finding, Severity, rank_list
 
 _SAYS = "epoch_completed"
-_TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
 
 
 def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
@@ -20,7 +19,7 @@ def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
     if nobody who timed out has come to the end of that epoch.
     """
     said = _last_by_rank([event for event in events if event.row["code"] == _SAYS])
-    reporters = {rank for event in events if event.row["code"] in _TIMEOUTS for rank in event.ranks}
+    reporters = {rank for event in events if event.limit_expired for rank in event.ranks}
     stepped = _last_by_rank([event for event in events if event.kind == "step"])
     ends = [_epoch(event) for rank, event in said.items() if rank in reporters]
     through = {

@@ -18,6 +18,7 @@ _QUOTE_LIMIT = 300
 _FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
 _C10D = "torch/distributed/distributed_c10d.py"
+_LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
 
 
 @dataclass
@@ -34,6 +35,11 @@ class Event:
     def kind(self) -> str:
         """Kind of the row."""
         return str(self.row["kind"])
+
+    @property
+    def limit_expired(self) -> bool:
+        """Whether it says that the limit of an operation ran out."""
+        return self.row["code"] in _LIMIT_EXPIRED
 
     @property
     def attempt(self) -> int:

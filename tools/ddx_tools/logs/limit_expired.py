@@ -9,12 +9,10 @@ from ddx_tools.logs.event import Event
 from ddx_tools.logs.step_events import step_finding
 from ddx_tools.model import Finding, Severity, rank_list
 
-_TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
-
 
 def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
     """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
-    timeouts = [event for event in events if event.row["code"] in _TIMEOUTS]
+    timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
         return []
     limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]

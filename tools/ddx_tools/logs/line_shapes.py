@@ -17,12 +17,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, torchrun
+from ddx_tools.formats.log_text import DIGITS_AS_ZERO
 from ddx_tools.formats.signatures import needles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _EXPRESSION_CHARS = 8_000
 """RE2 falls back to a hundredth of its speed where the automaton of an expression outgrows its memory (8 MiB)."""
 _HEAD_BYTES = 100
@@ -63,7 +63,7 @@ def places_that_matter(lines: pa.BinaryArray) -> list[int]:
 def waking() -> tuple[str, ...]:
     """RE2 expressions, of which at least one matches the shape of every line that wakes a reader."""
     literals = [re.sub(r"(\W)", r"\\\1", _ascii(needle)) for needle in needles()]
-    zeroed = [literal.encode().translate(_ZEROS).decode() for literal in literals]
+    zeroed = [literal.encode().translate(DIGITS_AS_ZERO).decode() for literal in literals]
     patterns = [
         *python_traceback.WAKING,
         *torchrun.WAKING,
@@ -89,7 +89,7 @@ def _shapes_of(lines: pa.BinaryArray) -> pa.BinaryArray:
     import pyarrow as pa
 
     _, ends, text = lines.buffers()
-    zeroed = text.to_pybytes().translate(_ZEROS) if text else b""
+    zeroed = text.to_pybytes().translate(DIGITS_AS_ZERO) if text else b""
     return pa.Array.from_buffers(pa.binary(), len(lines), [None, ends, pa.py_buffer(zeroed)], offset=lines.offset)
 
 
