@@ -37,7 +37,7 @@ def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | No
         # A daemon: an interrupt does not wait for what it loads.
         beside = Thread(target=meanwhile, daemon=True)
         beside.start()
-        yield from _in_order(processes, chain(first, pieces), ahead=2 * count)
+        yield from _in_order(processes, chain(first, pieces), ahead=4 * count)
         beside.join()
 
 
