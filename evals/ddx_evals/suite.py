@@ -9,7 +9,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from ddx_evals.baselines import Answer, Baseline, Case
-from ddx_evals.incidents import Incident, View, staged
+from ddx_evals.incidents import Incident, View, staged_of, unpacked
 from ddx_evals.incumbent import kept_ready
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import efficiency, quotable_texts, score
@@ -31,7 +31,7 @@ def run_suite(
 
     With several processes the systems have to be picklable.
     """
-    asked = [(incident, view) for incident in incidents for view in incident.views if view in views]
+    asked = [(incident, wanted) for incident in incidents if (wanted := [v for v in incident.views if v in views])]
     if not asked:
         raise UsageError("none of these incidents has such a view", f"Views: {', '.join(View)}")
     ask = partial(_ask_everybody, systems=systems, epochs=epochs)
@@ -42,13 +42,15 @@ def run_suite(
         return _counted(pool.map(ask, asked), asked, progress)
 
 
-def _counted(
-    answered: Iterable[list[CaseResult]], asked: Sequence[tuple[Incident, View]], progress: Progress
-) -> list[CaseResult]:
+Asked = tuple[Incident, list[View]]
+"""An incident, and which of its views."""
+
+
+def _counted(answered: Iterable[list[CaseResult]], asked: Sequence[Asked], progress: Progress) -> list[CaseResult]:
     results: list[CaseResult] = []
     answers = iter(answered)
-    for number, (incident, view) in enumerate(asked, 1):
-        progress(f"{number}/{len(asked)} {incident.split}/{incident.id} {view}")
+    for number, (incident, _) in enumerate(asked, 1):
+        progress(f"{number}/{len(asked)} {incident.split}/{incident.id}")
         results += next(answers)
     return results
 
@@ -61,11 +63,15 @@ def _keep_ready() -> None:
 _of_worker = ExitStack()
 
 
-def _ask_everybody(asked: tuple[Incident, View], systems: Mapping[str, Baseline], epochs: int) -> list[CaseResult]:
-    incident, view = asked
-    with staged(incident, view) as material:
-        case = Case(incident, view, material)
-        return [_tried(case, name, answer, epoch) for name, answer in systems.items() for epoch in range(epochs)]
+def _ask_everybody(asked: Asked, systems: Mapping[str, Baseline], epochs: int) -> list[CaseResult]:
+    incident, views = asked
+    results: list[CaseResult] = []
+    with unpacked(incident) as whole:
+        for view in views:
+            with staged_of(whole, incident, view) as material:
+                case = Case(incident, view, material)
+                results += [_tried(case, *system, epoch) for system in systems.items() for epoch in range(epochs)]
+    return results
 
 
 def scored(case: Case, system: str, answer: Answer, epoch: int = 0) -> CaseResult:

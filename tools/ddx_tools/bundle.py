@@ -298,7 +298,8 @@ def _extract(stream: _Tail, directory: Path) -> None:
             if size > _UNPACKED_LIMIT_BYTES or files > _UNPACKED_LIMIT_FILES:
                 raise UnreadableInput("the bundle unpacks to more than 4 GiB or 200,000 files; it was not read")
             if member.isfile() or member.isdir():
-                archive.extract(member, directory, filter="data")
+                # Owners and times of files tell nothing here: the journal says what was on the host.
+                archive.extract(member, directory, set_attrs=False, filter="data")
 
 
 def _read_manifest(directory: Path, bundle: Path) -> Manifest:

@@ -33,9 +33,11 @@ def grep(case: Case) -> Answer:
 
 def first_match(logs: Mapping[str, str]) -> Diagnosis | None:
     """The same of any texts by name; None if no rule matches."""
-    lines = [(name, line) for name, text in logs.items() for line in text.splitlines()]
+    lines = {name: text.splitlines() for name, text in logs.items()}
     for cause, pattern in _rules():
-        for name, line in lines:
+        # What no text matches, no line does, which is sooner seen.
+        matching = [(name, lines[name]) for name, text in logs.items() if pattern.search(text)]
+        for name, line in [(name, line) for name, all_lines in matching for line in all_lines]:
             if found := pattern.search(line[:_LONGEST_LINE]):
                 rank = found.groupdict().get("rank")
                 claim = Claim(finding="", claim="", source=name, quote=found[0])
@@ -57,4 +59,4 @@ def matching_causes(logs: Mapping[str, str]) -> Iterator[str]:
 def _rules() -> list[tuple[str, re.Pattern[str]]]:
     file = Path(__file__).with_name("grep_rules.yaml")
     rules = [_Rule.model_validate(rule) for rule in load_yaml(file.read_text(encoding="utf-8"))]
-    return [(rule.cause, re.compile(rule.pattern, re.I)) for rule in rules]
+    return [(rule.cause, re.compile(rule.pattern, re.I | re.M)) for rule in rules]

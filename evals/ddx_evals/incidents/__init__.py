@@ -9,7 +9,7 @@ from ddx_evals.incidents.incident import (
     truth_of,
 )
 from ddx_evals.incidents.truth import CANARY, Culprits, Fact, Layout, Place, Provenance, RightAnswer, Truth, View
-from ddx_evals.incidents.views import staged
+from ddx_evals.incidents.views import staged, staged_of, unpacked
 
 __all__ = [
     "CANARY",
@@ -27,5 +27,7 @@ __all__ = [
     "load_incident",
     "named_incidents",
     "staged",
+    "staged_of",
     "truth_of",
+    "unpacked",
 ]

@@ -33,19 +33,35 @@ def staged(incident: Incident, view: View) -> Iterator[Path]:
 
     Raises IncidentError if the material has no such view.
     """
+    with unpacked(incident) as material, staged_of(material, incident, view) as path:
+        yield path
+
+
+@contextmanager
+def unpacked(incident: Incident) -> Iterator[Path]:
+    """All material in one directory; for whoever needs several views: to unpack it is what takes longest."""
+    if not is_bundle(incident.material):
+        yield incident.material
+        return
+    with Bundle(incident.material) as bundle:
+        yield bundle.directory
+
+
+@contextmanager
+def staged_of(material: Path, incident: Incident, view: View) -> Iterator[Path]:
+    """As `staged`, out of the unpacked material."""
     with tempfile.TemporaryDirectory(prefix="job-") as scratch:
-        yield _cut(incident, view, Path(scratch))
+        yield _cut(material, incident, view, Path(scratch))
 
 
-def _cut(incident: Incident, view: View, scratch: Path) -> Path:
-    material = incident.material
+def _cut(material: Path, incident: Incident, view: View, scratch: Path) -> Path:
     if view is View.FULL and material.is_dir():
-        return Path(shutil.copytree(material, scratch / "files"))
+        return Path(shutil.copytree(material, scratch / ("bundle" if is_bundle(material) else "files")))
     if not is_bundle(material):
-        raise IncidentError(f"{material}: files that somebody brought have no {view} view", "Leave out --view.")
+        raise IncidentError(
+            f"{incident.material}: files that somebody brought have no {view} view", "Leave out --view."
+        )
     with Bundle(material) as bundle:
-        if view is View.FULL:  # unpacked: all who look at it would unpack hundreds of files again
-            return Path(shutil.copytree(bundle.directory, scratch / "bundle"))
         if view is View.LOG_ONLY:
             return _logs(bundle, scratch / "files")
         target = _without_lost(bundle, lost_processes(bundle.manifest, incident.id), scratch / "bundle")

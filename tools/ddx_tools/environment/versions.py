@@ -68,15 +68,24 @@ class VersionSeen:
     quote: str
 
 
-# Each names the library's version for certain: a package, an image's tag, a variable of an image, a banner.
-_SAID: list[tuple[Library, str]] = [
-    ("torch", r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
-    ("torch", r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
-    ("torch", r"(?<![\w-])torch(?: {1,40}|-)(2\.\d{1,2}\.\d{1,2})(?=[+\s.\"'-]|$)"),  # pip list, dist-info
-    ("torch", r"\b(?:torch\.__version__|torch_version|PYTORCH_VERSION)\W{1,6}(2\.\d{1,2}\.\d{1,2})"),
-    ("torch", r"\bpytorch/pytorch:(2\.\d{1,2}\.\d{1,2})-"),
-    ("nccl", r"\bNCCL version[ :]{1,3}(2\.\d{1,2}\.\d{1,2})"),
-    ("nccl", r"(?<![\w-])nvidia[-_]nccl[-_]cu1\d(?:==| {1,40}|-)(2\.\d{1,2}\.\d{1,2})"),
+# Each names the library's version for certain: a package, an image's tag, a variable of an image, a banner. Before it
+# stand words of which a text must hold one: most texts hold none, and to look for a word costs next to nothing.
+_SAID: list[tuple[Library, tuple[str, ...], re.Pattern[str]]] = [
+    (library, words, re.compile(pattern))
+    for library, words, pattern in (
+        ("torch", ("orch version:",), r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
+        ("torch", ("torch==2.",), r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
+        # pip list, dist-info
+        ("torch", ("torch ", "torch-2."), r"(?<![\w-])torch(?: {1,40}|-)(2\.\d{1,2}\.\d{1,2})(?=[+\s.\"'-]|$)"),
+        (
+            "torch",
+            ("torch.__version__", "torch_version", "PYTORCH_VERSION"),
+            r"\b(?:torch\.__version__|torch_version|PYTORCH_VERSION)\W{1,6}(2\.\d{1,2}\.\d{1,2})",
+        ),
+        ("torch", ("pytorch/pytorch:2.",), r"\bpytorch/pytorch:(2\.\d{1,2}\.\d{1,2})-"),
+        ("nccl", ("NCCL version",), r"\bNCCL version[ :]{1,3}(2\.\d{1,2}\.\d{1,2})"),
+        ("nccl", ("cu1",), r"(?<![\w-])nvidia[-_]nccl[-_]cu1\d(?:==| {1,40}|-)(2\.\d{1,2}\.\d{1,2})"),
+    )
 ]
 
 
@@ -84,7 +93,8 @@ def versions_in(text: str) -> Iterator[VersionSeen]:
     """Versions that a text names, the first of each library."""
     libraries: tuple[Library, ...] = ("torch", "nccl")
     for library in libraries:
-        found = [m for of, pattern in _SAID if of == library and (m := re.search(pattern, text))]
+        patterns = (pattern for of, words, pattern in _SAID if of == library and any(word in text for word in words))
+        found = [match for pattern in patterns if (match := pattern.search(text))]
         if found:
             first = min(found, key=lambda match: match.start())
             line = text.count("\n", 0, first.start()) + 1

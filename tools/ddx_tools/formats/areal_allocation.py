@@ -83,6 +83,8 @@ def find_allocations(text: str) -> Iterator[tuple[Allocation, int]]:
 
     Without a name in the string, an engine is called after the section that its setting stands in.
     """
+    if "allocation_mode" not in text and "backend" not in text:
+        return
     sections = [(match.start(), match[1]) for match in _SECTION.finditer(text)]
     for match in _SET.finditer(text):
         try:
