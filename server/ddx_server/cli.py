@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +76,21 @@ app = typer.Typer(
 
 Exit codes: 0 healthy, 1 diagnosed, 3 undecided, 2 wrong usage or unusable input, 70 an error of ddx.""",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ddx {version('debug-distributed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which ddx this is, and exit.")
+    ] = False,
+) -> None: ...
+
 
 TARGET = Annotated[
     list[str] | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,9 @@ from subprocess import PIPE
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_incidents import RECORDED, recorded
+from made_incidents import RECORDED
 
-from ddx_evals.incidents import Truth, View
+from ddx_evals.incidents import Truth, View, load_incident, named_incidents
 from ddx_evals.lab import load_scenarios
 from ddx_evals.recorder import record
 from ddx_evals.recorder.capture import Capture, capture
@@ -45,16 +46,26 @@ def asked_again(told: Truth) -> dict[str, object]:
     return again | {"full": told.views[View.FULL]}
 
 
+_AGAIN = ["dev/9bb4e3", "dev/e35c1c", "test/ad8019"]
+_AGAIN_AT_LENGTH = [
+    *("dev/3f902f", "dev/473659", "dev/3bcbdd", "dev/b2951e"),
+    *("test/7237fa", "test/b62d06", "test/df36f2"),
+]
+
+
 @pytest.mark.e2e
 @pytest.mark.alone
-@pytest.mark.long
 @pytest.mark.needs("linux", "ptrace", "torch")
-@pytest.mark.parametrize("scenario", ["fewer-batches", "save-on-rank0", "killed"])
-def test_an_incident_is_recorded_again_with_the_same_truth_and_verdict(scenario: str, tmp_path: Path) -> None:
-    before = recorded(scenario)
-    again = record(load_scenarios()[scenario], 4, tmp_path, "0a1b")
+@pytest.mark.parametrize("name", [*_AGAIN, *(pytest.param(name, marks=pytest.mark.long) for name in _AGAIN_AT_LENGTH)])
+def test_an_incident_is_recorded_again_by_its_command(name: str, tmp_path: Path) -> None:
+    (before,) = named_incidents([name])
+    assert before.truth.provenance
+    program, *said = shlex.split(before.truth.provenance.command)
+    said[said.index("--out") + 1] = str(tmp_path)
+    subprocess.run([Path(sys.executable).with_name(program), *said], check=True)
+    again = load_incident(tmp_path / before.id)
     assert asked_again(again.truth) == asked_again(before.truth)
-    verdicts = [investigate([str(each.material)]).diagnose() for each in (before, again)]
+    verdicts = [investigate([str(each.material)], notes=[each.truth.prompt]).diagnose() for each in (before, again)]
     assert verdicts[0].verdict == verdicts[1].verdict
     assert verdicts[0].culprits.ranks == verdicts[1].culprits.ranks
 

@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,10 @@ def test_what_was_saved_can_be_looked_at_again(run: Any, tmp_path: Path) -> None
     saved = str(tmp_path / "incident.tar.zst")
     first = run("why", str(LOGS / "torchrun_raise.log"), "--save", saved, "--json")
     assert run("why", saved, "--json").out == first.out
+
+
+def test_the_version_is_that_of_the_package(run: Any) -> None:
+    assert run("--version").out == f"ddx {version('debug-distributed')}\n"
 
 
 # --- JSON
