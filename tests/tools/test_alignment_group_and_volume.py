@@ -52,6 +52,26 @@ def test_two_lines_and_a_line_that_serves_both_groups_in_turn_are_no_choice_of_a
     assert "collective.group_mismatch" not in codes(_two_groups(lines, history))
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_in_the_first_turn_of_a_loop_over_groups_a_turn_left_out_is_no_wrong_group_yet(earlier: bool) -> None:
+    """Rank 3 is in group 5, the others in group 4, at one line; `earlier`: which all called in group 4 before."""
+    job = Job(5)
+    groups = [job.group(name, range(5)) for name in ("4", "5")]
+    for rank in range(5):
+        if earlier:
+            job.call(rank, groups[0], 1, line=30)
+        mine = groups[1] if rank == 3 else groups[0]
+        job.call(rank, mine, 2 if earlier and rank != 3 else 1, line=30, done=False)
+    found = job.findings()
+    if not earlier:
+        said = diagnose(found, load_playbooks())
+        assert of(found, "collective.group_mismatch").attributes["may_be_loop"] is True
+        assert said.verdict is Verdict.UNDECIDED
+        assert {"wrong-process-group", "rank-skipped-collective"} <= {cause.id for cause in said.causes}
+    else:
+        assert all(not finding.attributes.get("may_be_loop") for finding in found)
+
+
 def test_groups_of_different_members_are_called_from_one_line_in_a_healthy_job() -> None:
     job = Job(4)
     groups = [job.group("1", (0, 1), "mesh_tp"), job.group("2", (2, 3), "mesh_tp")]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.process_text import parse_process_text
+from ddx_tools.formats.host_text import text_lines
+from ddx_tools.formats.process_text import parse_process_text, read_held_processes
 from ddx_tools.formats.pyspy_text import commands_of, parse_pyspy_text
 from ddx_tools.investigate import Investigation, investigate
 from ddx_tools.model import Finding, Verdict
@@ -131,7 +132,28 @@ def test_without_the_kernels_word_of_this_process_nothing_is_held(tmp_path: Path
 def test_a_process_in_state_d_is_held_by_the_kernel(tmp_path: Path, table: str) -> None:
     found = investigated(tmp_path, rank4=LOADER.format(pid=70, options=""), ps=table)
     assert the(found, "rank.uninterruptible").ranks == [4]
-    assert found.diagnose().causes[0].id == "filesystem-stalled"
+    assert "filesystem-stalled" in [cause.id for cause in found.diagnose().causes]
+
+
+@pytest.mark.parametrize(
+    ("wchan", "verdict"),
+    [
+        ("rpc_wait_bit_killable", Verdict.DIAGNOSED),
+        ("cxiWaitEventWait", Verdict.DIAGNOSED),
+        ("uvm_va_block_service_locked", Verdict.UNDECIDED),
+        ("os_acquire_rwlock_read", Verdict.UNDECIDED),
+        ("kernel_clone", Verdict.UNDECIDED),
+        ("-", Verdict.UNDECIDED),
+    ],
+)
+def test_only_a_kernel_function_of_a_file_system_makes_state_d_a_stalled_file_system(
+    tmp_path: Path, wchan: str, verdict: Verdict
+) -> None:
+    table = f"  PID S WCHAN  COMMAND\n   70 D {wchan} python train.py\n"
+    said = investigated(tmp_path, rank4=LOADER.format(pid=70, options=""), ps=table).diagnose()
+    assert (said.verdict, said.culprits.ranks) == (verdict, [4] if verdict is Verdict.DIAGNOSED else [])
+    if wchan.startswith(("uvm", "os_", "kernel")):
+        assert "filesystem-stalled" not in [cause.id for cause in said.causes]
 
 
 @pytest.mark.parametrize("table", ["  PID S WCHAN  COMMAND\n   70 S futex_wait python\n", "70 D not a table\n"])
@@ -207,6 +229,31 @@ def test_whoever_is_in_a_collective_once_is_not_outside_each_time(tmp_path: Path
     assert not [finding for finding in found.findings if finding.code == "rank.outside_in_every_look"]
 
 
+EVALUATES = """\
+Process {pid}: python fit.py
+Thread {pid} (active): "MainThread"
+    score (metric.py:{line})
+    {function} (fit.py:60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "second", "moves"),
+    [("evaluate", (14, 15), True), ("evaluate", (14, 9), False), ("collate", (14, 15), False)],
+    ids=["all get on", "one stands still", "it is no evaluation"],
+)
+def test_a_job_all_of_whose_ranks_move_through_an_evaluation_makes_progress(
+    tmp_path: Path, function: str, second: tuple[int, int], moves: bool
+) -> None:
+    looks = {
+        f"look{look}_rank{rank}": EVALUATES.format(pid=700 + rank, line=line, function=function)
+        for look, lines in enumerate([(8, 9), second])
+        for rank, line in enumerate(lines)
+    }
+    found = investigated(tmp_path, **looks)
+    assert ("job.progressing" in [finding.code for finding in found.findings]) is moves
+
+
 LISTING = (
     "    PID STAT WCHAN             ELAPSED CMD\n"
     "     {pid} {state} 04:31 python -u fit.py\n"
@@ -264,6 +311,27 @@ def test_several_texts_about_a_process_add_up() -> None:
     text = "$ ps -eo pid,stat\n 70 Dl\n$ sudo cat /proc/70/stack\n[<0>] filemap_fault+0x5c6/0xb10\n[<0>] do_read+0x1\n"
     facts = parse_process_text(text)[70]
     assert (facts.state, facts.wchan) == ("D", "filemap_fault")
+
+
+@pytest.mark.parametrize(
+    ("states", "held"),
+    [
+        (("D    nfs_wait_bit_killable",) * 3, ("D", 3)),
+        (("D    nfs_wait_bit_killable", "D    folio_wait_bit_common"), ("D", 1)),
+        (("D    nfs_wait_bit_killable", "R    -"), None),
+        (("S    futex_wait", "T    do_signal_stop"), ("T", 1)),
+    ],
+)
+def test_several_listings_are_looks_at_one_process(states: tuple[str, ...], held: tuple[str, int] | None) -> None:
+    text = "\n".join(f"$ ps -o pid,stat,wchan -p 70\n  70 {state}" for state in states)
+    found = [(fact.values["state"], fact.values["readings"]) for fact in read_held_processes(text_lines(text))]
+    assert found == ([held] if held else [])
+
+
+def test_a_side_thread_says_nothing_of_where_the_program_stands() -> None:
+    text = "$ ps -L -o pid,tid,stat,wchan -p 70\n 70 70 Sl futex_wait\n 70 75 Dl folio_wait_bit_common\n"
+    assert parse_process_text(text)[70].state == "S"
+    assert not list(read_held_processes(text_lines(text)))
 
 
 def test_native_frames_have_no_line_and_are_nobodys_program() -> None:

@@ -45,6 +45,27 @@ def test_what_ranks_survived_before_they_survive_at_the_end_of_the_log_as_well(t
     assert [finding.severity for finding in of_code(found, "log.signature")] == ["info"]
 
 
+def test_more_tries_in_a_row_than_a_rank_ever_got_over_are_its_last(tmp_path: Path) -> None:
+    tries = "".join(labelled(1, _TRACEBACK.format(tile=tile)) for tile in (20, 21, 22))
+    (raised,) = independent(told(tmp_path, job(6) + tries))
+    assert raised.ranks == [1]
+
+
+def test_as_many_tries_as_before_are_survived_again(tmp_path: Path) -> None:
+    tries = "".join(labelled(1, _TRACEBACK.format(tile=tile)) for tile in (20, 21, 22))
+    step = labelled(1, "[rank 1] step 9 loss 2.5")
+    assert independent(told(tmp_path, job(6) + tries + step + tries)) == []
+
+
+def test_what_leaves_the_program_was_caught_by_nobody(tmp_path: Path) -> None:
+    outer = (
+        '  File "/srv/job/tiles.py", line 120, in <module>\n    main()\n  File "/srv/job/tiles.py", line 88, in read'
+    )
+    gave_up = _TRACEBACK.format(tile=9).replace('  File "/srv/job/tiles.py", line 88, in read', outer)
+    (raised,) = independent(told(tmp_path, job(6) + labelled(0, gave_up)))
+    assert raised.ranks == [0]
+
+
 def test_a_rank_whose_end_is_reported_did_not_survive(tmp_path: Path) -> None:
     said = "E1121 10:00:00.0 77 torch/distributed/elastic/multiprocessing/api.py:1002]"
     ended = f"{said} failed (exitcode: 1) local_rank: 1 (pid: 9) of binary: python\n"

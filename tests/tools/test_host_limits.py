@@ -130,3 +130,30 @@ def test_a_drained_node_and_a_pod_that_was_killed() -> None:
     found = findings_of(CONSTRUCTED / "kubectl_oomkilled.txt")
     assert one(found, "host.oom_kill").hosts == ["gpu-node-7"]
     assert one(found, "job.scheduler_state").attributes["exit_codes"] == {"trainer": 137}
+
+
+PODS = """$ kubectl get pods
+NAME               READY   STATUS              RESTARTS   AGE
+sft9-launcher      1/1     Running             0          6m
+sft9-worker-0      1/1     Running             0          6m
+sft9-worker-1      0/1     {state}   0          6m
+other-worker-0     0/1     Pending             0          2d
+"""
+
+
+@pytest.mark.parametrize(("state", "late"), [("ContainerCreating", True), ("Running", False)])
+def test_a_pod_that_has_not_started_is_named_if_others_of_its_job_run(state: str, late: bool) -> None:
+    found = findings_in(PODS.format(state=state))
+    assert [f.attributes["jobs"] for f in found] == ([["sft9-worker-1"]] if late else [])
+
+
+@pytest.mark.parametrize(("limit", "below"), [("214748364800", True), ("max", False)])
+def test_a_container_that_may_hold_less_than_its_host_is_told(limit: str, below: bool) -> None:
+    shown = f"""root@pod-3:/# free -g | head -2
+               total        used        free      shared  buff/cache   available
+Mem:             503          61         401           2          41         440
+root@pod-3:/# cat /sys/fs/cgroup/memory.max
+{limit}
+"""
+    found = [finding.attributes.get("what") for finding in findings_in(shown)]
+    assert found == (["cgroup_memory_below_host"] if below else [])

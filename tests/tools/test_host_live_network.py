@@ -181,9 +181,30 @@ def asking(own: str, peer: str, backoff: int) -> RawItem:
     return text(SYN_SENT.format(own=own, peer=peer, backoff=backoff, again=backoff))
 
 
-def test_a_connection_that_is_asked_for_in_vain_names_the_host_whose_port_is_silent() -> None:
+STANDS = text("ESTAB 0 0 10.0.0.7:29500 10.0.0.9:51844\n\t cubic rto:204 mss:1448 cwnd:10\n")
+
+
+def test_a_host_is_not_named_by_one_asker_who_never_reached_it() -> None:
     found = findings_of_hosts(
         left=[job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3)],
+        right=[interfaces(LO, interface("eth0", "10.0.0.9"))],
+    )
+    assert codes(found) == {"startup.endpoint_unreachable"}
+
+
+def test_a_host_that_two_others_ask_in_vain_is_named() -> None:
+    found = findings_of_hosts(
+        left=[job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3)],
+        middle=[interfaces(LO, interface("eth0", "10.0.0.8")), asking("10.0.0.8", "10.0.0.9:40117", 3)],
+        right=[interfaces(LO, interface("eth0", "10.0.0.9"))],
+    )
+    silent = [finding.hosts for finding in found if finding.code == "network.host_silent"]
+    assert silent == [["right"], ["right"]]
+
+
+def test_a_connection_that_is_asked_for_in_vain_names_the_host_whose_port_is_silent() -> None:
+    found = findings_of_hosts(
+        left=[job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3), STANDS],
         right=[interfaces(LO, interface("eth0", "10.0.0.9"))],
     )
     cut, closed = one(found, "startup.endpoint_unreachable"), one(found, "network.host_silent")
@@ -253,8 +274,21 @@ def test_an_interface_that_is_down_matters_if_connections_to_others_go_through_i
     assert (wrong.attributes["library"], wrong.severity) == ("nccl", Severity.NOTICE), "nobody chose wrong"
 
 
+@pytest.mark.parametrize(
+    ("idle", "severity"), [("br-5a1c", Severity.WARNING), ("cni0", Severity.WARNING), ("eth1", Severity.NOTICE)]
+)
+def test_only_an_interface_of_the_machine_that_is_down_excuses_the_choice_of_loopback(
+    idle: str, severity: Severity
+) -> None:
+    down = interface(idle, "172.18.0.1", up=True, running=False)
+    found = findings_of(job(16), interfaces(LO, down), name("node-1", "127.0.1.1"))
+    unusable = [finding for finding in found if finding.code == "startup.interface_unusable"]
+    assert {finding.severity for finding in unusable} == {severity}
+
+
 def test_a_lossy_connection_is_told_by_what_it_holds() -> None:
-    facts = fact_rows((RECORDED / "ss_loss.txt").read_bytes(), "ss", "ss")
+    rows = fact_rows((RECORDED / "ss_loss.txt").read_bytes(), "ss", "ss")
+    facts = [fact for fact in rows if fact["topic"] == "tcp_socket"]
     assert [fact["subject"] for fact in facts] == ["10.77.0.2:5201", "10.77.0.2:5201"]
     assert '"unsent_bytes": 3318096' in facts[1]["facts"]
 

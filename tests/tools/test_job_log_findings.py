@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from log_reading import LOGS, findings_of, independent, of_code, recorded
+from watchdog_logs import timed_out
 
 from ddx_tools.findings import is_registered
 from ddx_tools.model import Severity
@@ -168,9 +169,12 @@ def test_nobody_is_named_where_the_killed_rank_left_no_word() -> None:
     assert of_code(findings, "collective.connection_lost")[0].ranks == [0, 1, 3]
 
 
-def test_a_job_that_ended_well_is_only_said_to_have_made_its_steps() -> None:
-    (progress,) = recorded("torchrun_ends_well.log")
-    assert (progress.code, progress.severity) == ("job.progress", Severity.INFO)
+def test_a_job_that_ended_well_is_only_said_to_have_made_its_steps_and_ended() -> None:
+    findings = recorded("torchrun_ends_well.log")
+    assert {(finding.code, finding.severity) for finding in findings} == {
+        ("job.progress", Severity.INFO),
+        ("job.finished", Severity.INFO),
+    }
 
 
 def test_a_watchdog_reports_its_collective_and_ends_its_own_process() -> None:
@@ -224,3 +228,19 @@ def test_every_finding_is_registered_and_can_be_stored(name: str) -> None:
     for finding in recorded(name):
         assert is_registered(finding.code)
         assert finding.model_validate_json(finding.model_dump_json()) == finding
+
+
+@pytest.mark.parametrize(
+    ("leaving", "named"),
+    [([1], [1]), ([], []), ([0, 1, 2, 3], []), ([3], [])],
+    ids=["one leaves", "nobody", "all agree", "who leaves waits for the others as well"],
+)
+def test_ranks_that_leave_the_loop_while_others_wait_are_named(
+    leaving: list[int], named: list[int], tmp_path: Path
+) -> None:
+    lines = [f"r{rank:02d}: step 512 loss 2.71" for rank in range(4) if rank not in leaving]
+    lines += [f"r{rank:02d}: slot of 5:50:00 used up, leaving the training loop" for rank in leaving]
+    (tmp_path / "tails.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "err.log").write_text(timed_out(3, 9_000), encoding="utf-8")
+    found = of_code(findings_of(tmp_path / "tails.log", tmp_path / "err.log"), "rank.left_loop")
+    assert [finding.ranks for finding in found] == ([named] if named else [])

@@ -17,6 +17,7 @@ from log_reading import LOGS
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.formats.log_text import Block, read_blocks
+from ddx_tools.formats.rank_values import rank_values
 from ddx_tools.formats.signatures import match_signatures, signatures
 from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.logs import scan as scanning
@@ -187,3 +188,25 @@ def test_what_was_never_finished_ends_by_itself() -> None:
     lines += ["[rank1]: KeyError: 3"]
     found = [(row["code"], row.get("line")) for row in rows("\n".join(lines)) if row["kind"] == "traceback"]
     assert found == [(None, 3), ("KeyError", None)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rank 2 sha(params)=9c1f04ab",
+        "rank 2 md5 of model: 9c1f04abd2",
+        "rank 1 weights 312.55081",
+        "rank 1 weight sum 81.25",
+        "process 1: wiki-03, first record [88, 2, 417]",
+        "rank 0 examples [4, 9, 71]",
+        "rank 0 image ids [4, 71]",
+        "rank 1 local grad 0.25",
+        "3: |g|=2.30455",
+        "rank 3 gnorm 2.5",
+        "rank 0 model norm 4.25",
+    ],
+)
+def test_a_value_that_ranks_print_once_is_found_in_a_long_log(line: str) -> None:
+    assert rank_values(line)
+    found = rows("\n".join([*noise(5, 600), line, *noise(6, 600)]) + "\n")
+    assert [row["text"] for row in found if row["kind"] == "value"] == [line]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_reading import findings_of, of_code
@@ -80,15 +81,21 @@ def test_a_limit_that_all_ranks_outlast_at_work_is_too_short() -> None:
 # --- Gloo raises in the call itself
 
 
-def raised(rank: int, line: int, call: str = "all_reduce") -> str:
+EXPIRED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation "
+    "to complete"
+)
+CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:31207"
+
+
+def raised(rank: int, line: int, call: str = "all_reduce", words: str = EXPIRED) -> str:
     frames = f"""\
 Traceback (most recent call last):
   File "/srv/job/run.py", line {line}, in main
     dist.{call}(tensor)
   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3151, in {call}
     work.wait()
-RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv \
-operation to complete
+RuntimeError: {words}
 """
     return "".join(f"[rank{rank}]: {text}\n" for text in frames.splitlines())
 
@@ -103,24 +110,28 @@ def test_ranks_that_all_raise_in_one_call_were_all_in_it(tmp_path: Path) -> None
     [
         raised(0, 31) + raised(1, 31) + raised(2, 44),
         raised(0, 31) + raised(2, 31),
+        raised(0, 31) + raised(1, 31) + raised(2, 31, words=CLOSED),
         raised(0, 31, "recv") + raised(1, 31, "recv"),
     ],
-    ids=["another place", "a rank without a word", "point to point"],
+    ids=["another place", "a rank without a word", "one came when the others had given up", "point to point"],
 )
 def test_others_were_not(tmp_path: Path, text: str) -> None:
     assert not of_code(read(tmp_path, text), "collective.all_entered")
 
 
 def test_a_short_limit_is_blamed_only_if_less_work_fits_into_it() -> None:
-    entered = seen(
-        "collective.all_entered", 0, 1, severity="warning", basis="log", timeout_s=3.0, operation="broadcast"
-    )
-    assert judged(entered, timeout(0, 1)).verdict is Verdict.UNDECIDED
-    assert first(judged(entered, timeout(0, 1), told("works_with_smaller_batch"))) == "timeout-too-short"
-    long = seen(
-        "collective.all_entered", 0, 1, severity="warning", basis="log", timeout_s=1800.0, operation="broadcast"
-    )
-    assert judged(long, timeout(0, 1), told("works_with_smaller_batch")).verdict is Verdict.UNDECIDED
+    def entered(timeout_s: float, *, complete: bool | None) -> Finding:
+        facts: dict[str, Any] = {"basis": "log", "timeout_s": timeout_s, "complete": complete, "operation": "broadcast"}
+        return seen("collective.all_entered", 0, 1, severity="warning", **facts)
+
+    smaller = told("works_with_smaller_batch")
+    assert judged(entered(3.0, complete=True), timeout(0, 1)).verdict is Verdict.UNDECIDED
+    said = judged(entered(3.0, complete=True), timeout(0, 1), smaller)
+    assert (said.verdict, first(said)) == (Verdict.DIAGNOSED, "timeout-too-short")
+    assert judged(entered(1800.0, complete=True), timeout(0, 1), smaller).verdict is Verdict.UNDECIDED
+    assert judged(entered(40.0, complete=True), timeout(0, 1), smaller).verdict is Verdict.DIAGNOSED
+    assert judged(entered(40.0, complete=None), timeout(0, 1), smaller).verdict is Verdict.UNDECIDED
+    assert judged(entered(3.0, complete=False), timeout(0, 1), smaller).verdict is Verdict.UNDECIDED
 
 
 # --- all is well

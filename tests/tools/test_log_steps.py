@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import random
 from pathlib import Path
@@ -300,50 +301,23 @@ def test_a_job_that_hung_and_printed_steps_keeps_both(tmp_path: Path) -> None:
     assert codes == {"job.progress", "collective.timeout_reported", "collective.all_entered"}
 
 
-def test_a_real_job_that_ended_well_has_nothing_but_progress() -> None:
-    (progress,) = recorded("torchrun_ends_well.log")
+def test_a_real_job_that_ended_well_has_nothing_but_progress_to_its_end() -> None:
+    progress, finished = sorted(recorded("torchrun_ends_well.log"), key=lambda finding: finding.code != "job.progress")
+    assert (progress.code, finished.code) == ("job.progress", "job.finished")
     assert (progress.attributes["last_step"], progress.attributes["total"]) == ({"unknown": 40}, 40)
 
 
-# --- a rank whose data take longer
-
-
-def _read_times(seconds: dict[int, list[float]]) -> str:
-    return "".join(
-        f"[rank {rank}] step {10 * number}: loading {took:.3f} s, compute 0.110 s\n"
-        for rank, times in seconds.items()
-        for number, took in enumerate(times)
-    )
-
-
-def test_a_rank_whose_data_take_longer_in_step_after_step_is_named(tmp_path: Path) -> None:
-    quick = [0.004, 0.002, 0.003, 0.002, 0.005]
-    text = _read_times({0: quick, 1: quick, 2: quick, 3: [0.31, 0.28, 0.004, 0.4, 0.33]})
-    (slow,) = of_code(read(tmp_path, text), "rank.input_slow")
-    assert (slow.ranks, slow.attributes["input_s"], slow.attributes["slowest_in"]) == ([3], 0.31, 4)
-    assert "loading 0.330 s" in slow.evidence[0].quote
-
-
-def test_what_one_rank_waits_for_data_is_no_wait_of_the_whole_job(tmp_path: Path) -> None:
-    long, quick = [0.31, 0.28, 0.30, 0.35, 0.29], [0.002] * 5
-    (one,) = of_code(read(tmp_path, _read_times({0: quick, 1: long, 2: quick})), "job.input_wait")
-    assert one.attributes["share"] < 0.05
-    (most,) = of_code(read(tmp_path, _read_times({0: long, 1: long, 2: quick})), "job.input_wait")
-    assert most.attributes["share"] > 0.5
-
-
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        {0: [0.9, 0.004, 0.003, 0.002, 0.002], 1: [0.005, 0.004, 0.003, 0.002, 0.002]},
-        {0: [0.3, 0.002, 0.4, 0.002, 0.3], 1: [0.002, 0.4, 0.002, 0.3, 0.002]},
-        {0: [0.31, 0.28, 0.30, 0.35, 0.29], 1: [0.25, 0.24, 0.26, 0.25, 0.27]},
-        {0: [0.31, 0.28, 0.30, 0.35, 0.29]},
-    ],
-    ids=["only at first", "now one, now the other", "nearly alike", "nobody to compare with"],
-)
-def test_data_that_take_longer_now_and_then_name_nobody(tmp_path: Path, seconds: dict[int, list[float]]) -> None:
-    assert not of_code(read(tmp_path, _read_times(seconds)), "rank.input_slow")
+@pytest.mark.parametrize(("lost_bytes", "behind"), [(0, [[1]]), (40, [])])
+def test_a_rank_whose_log_cannot_be_read_to_its_end_is_not_behind(
+    tmp_path: Path, lost_bytes: int, behind: list[list[int]]
+) -> None:
+    logs = []
+    for rank, steps in ((0, 400), (1, 300), (2, 400)):
+        text = "".join(f"[rank{rank}]: step {step} loss {1 + (step * 7919) % 997 / 997:.4f}\n" for step in range(steps))
+        packed = gzip.compress(text.encode())
+        logs.append(tmp_path / f"rank_{rank}.log.gz")
+        logs[-1].write_bytes(packed[: len(packed) - (lost_bytes if rank == 1 else 0)])
+    assert [found.ranks for found in of_code(findings_of(*logs), "rank.steps_behind")] == behind
 
 
 # --- a rank that is through with its data

@@ -131,6 +131,24 @@ def test_a_send_that_somebody_may_receive_is_no_circle(tmp_path: Path, other: st
     assert not of_code(read(tmp_path, timed_out(0, 3, "SEND", 4096) + other), "p2p.circular_wait")
 
 
+@pytest.mark.parametrize("half", ["SEND", "RECV"])
+@pytest.mark.parametrize("world", [3, 6])
+def test_one_half_of_a_transfer_beside_a_collective_has_no_partner(tmp_path: Path, half: str, world: int) -> None:
+    text = timed_out(0, 4, "ALLREDUCE", 1) + "".join(timed_out(rank, 9, half, 64) for rank in range(1, world))
+    (found,) = of_code(read(tmp_path, text), "p2p.unmatched")
+    assert (found.ranks, found.severity) == ([0], Severity.WARNING)
+    said = diagnosed(tmp_path, text)
+    assert (said.verdict, said.causes[0].id) == (Verdict.UNDECIDED, "p2p-unmatched"), "there may be more ranks"
+    assert said.next_check is not None
+    assert "How many sends" in said.next_check.question
+
+
+@pytest.mark.parametrize("other", [timed_out(0, 9, "RECV", 64), timed_out(0, 9, "COALESCED", 64), ""])
+def test_a_half_whose_other_end_may_be_there_is_not_alone(tmp_path: Path, other: str) -> None:
+    sends = "".join(timed_out(rank, 9, "SEND", 64) for rank in (1, 2))
+    assert not of_code(read(tmp_path, sends + other), "p2p.unmatched")
+
+
 # --- groups that are made later, and queues
 
 

@@ -118,15 +118,21 @@ def test_a_host_that_does_not_answer_at_all_is_told_from_one_that_drops_a_port()
 
 
 @pytest.mark.parametrize(
-    ("there", "back", "named"),
-    [({40_000: SILENT}, {}, ["node-2"]), ({40_000: SILENT, 46_883: SILENT}, {40_000: SILENT, 46_883: SILENT}, [])],
-    ids=["one way", "neither way"],
+    ("there", "pings", "back", "named"),
+    [
+        ({40_000: SILENT}, 0, {}, ["node-2"]),
+        ({40_000: SILENT, 46_883: SILENT}, 100, {40_000: SILENT, 46_883: SILENT}, []),
+        ({40_000: SILENT, 46_883: SILENT}, 0, None, []),
+        ({40_000: SILENT}, 0, None, ["node-2"]),
+        ({40_000: SILENT, 46_883: SILENT}, 100, None, ["node-2"]),
+    ],
+    ids=["one way", "neither way", "nobody tried the way back", "another port answers", "pings arrive"],
 )
 def test_a_host_that_was_looked_at_and_is_silent_is_named_where_it_gets_answers_itself(
-    there: dict[int, str], back: dict[int, str], named: list[str]
+    there: dict[int, str], pings: int, back: dict[int, str] | None, named: list[str]
 ) -> None:
-    forth = captured(Lan(ports=there), peer=["10.88.0.2"], port=[40_000])
-    here = captured(Lan(name="node-2", ports=back), peer=["10.88.0.1"], port=[40_000])
+    forth = captured(Lan(ports=there, pings_arrive=pings), peer=["10.88.0.2"], port=[40_000])
+    here = captured(Lan(name="node-2", ports=back or {}), peer=["10.88.0.1"], port=[40_000])
     looks = [
         {"host": host, "topic": "interface", "subject": "eth0", "facts": json.dumps({"addresses": [address]})}
         for host, address in (("node-1", "10.88.0.1"), ("node-2", "10.88.0.2"))
@@ -134,7 +140,8 @@ def test_a_host_that_was_looked_at_and_is_silent_is_named_where_it_gets_answers_
     with Store() as store:
         store.insert({"host_facts": [look | {"source": "raw/interfaces.json", "text": ""} for look in looks]})
         store.insert(PROBE.parse(forth))
-        store.insert(PROBE.parse(here))
+        if back is not None:
+            store.insert(PROBE.parse(here))
         found = PROBE.analyse(store)
     silent = [finding for finding in found if finding.code == "network.host_silent"]
     assert [host for finding in silent for host in finding.hosts] == named

@@ -58,11 +58,44 @@ def test_a_rank_in_one_call_on_a_file_is_stalled_unless_it_gets_on(moving: bool,
     assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, cause, [1])
 
 
+@pytest.mark.parametrize("part", ["rest_of_answer", "rest_of_request"])
+@pytest.mark.parametrize(("moving", "cause"), [(False, "filesystem-stalled"), (True, "slow-rank-before-collective")])
+def test_a_transfer_that_stands_halfway_is_stalled_and_one_that_gets_on_is_slow(
+    part: str, moving: bool, cause: str
+) -> None:
+    download = outside(2, activity="socket_wait", operation=part, moving=moving, still_s=0.0 if moving else 41.0)
+    said = judged(waiting(0, 1, 3), download, waited_for(2), missing(2))
+    assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, cause, [2])
+
+
+@pytest.mark.parametrize(
+    ("part", "moving", "still_s"),
+    [("answer", False, 41.0), (None, False, 41.0), ("rest_of_answer", False, 1.5), ("rest_of_answer", None, 0.0)],
+    ids=["nothing has come yet", "no request of a known library", "a pause", "one look"],
+)
+def test_a_server_that_may_be_at_work_is_asked_about(part: str | None, moving: bool | None, still_s: float) -> None:
+    asked = outside(2, activity="socket_wait", operation=part, moving=moving, still_s=still_s)
+    said = judged(waiting(0, 1, 3), asked, waited_for(2), missing(2))
+    assert said.verdict is Verdict.UNDECIDED
+    assert {"filesystem-stalled", "slow-rank-before-collective"} <= {cause.id for cause in said.causes}
+    assert said.next_check is not None and "server" in said.next_check.question
+
+
 @pytest.mark.parametrize(("code", "cause"), [("stopped", "process-stopped"), ("uninterruptible", "filesystem-stalled")])
 def test_the_state_of_a_process_says_more_than_the_records(code: str, cause: str) -> None:
-    state = seen(f"rank.{code}", 5, host="b", basis="ps", state="T" if code == "stopped" else "D")
+    state = seen(
+        f"rank.{code}", 5, host="b", basis="ps", state="T" if code == "stopped" else "D", kernel_part="storage"
+    )
     said = judged(waiting(0, 1, 2, 3, 4), waited_for(5), state, told("hangs"))
     assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, cause, [5])
+
+
+@pytest.mark.parametrize("part", [None, "gpu_driver", "other"])
+def test_state_d_in_no_function_of_files_decides_nothing(part: str | None) -> None:
+    state = seen("rank.uninterruptible", 5, host="b", basis="ps", state="D", kernel_part=part)
+    said = judged(waiting(0, 1, 2, 3, 4), waited_for(5), state, told("hangs"))
+    assert "filesystem-stalled" not in established(said)
+    assert ("gpu-hung" in [cause.id for cause in said.causes]) == (part == "gpu_driver")
 
 
 def test_state_d_of_a_rank_that_nobody_waits_for_is_a_read_of_the_disk() -> None:
@@ -117,3 +150,57 @@ def test_a_rank_whose_data_take_longer_in_every_step_is_the_late_one() -> None:
         SLOW, seen("rank.input_slow", 6, severity="warning", input_s=0.4, others_s=0.01, steps=9, slowest_in=9)
     )
     assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, "straggler", [6])
+
+
+@pytest.mark.parametrize(
+    ("hints", "verdict", "cause"),
+    [
+        ([], Verdict.DIAGNOSED, "rank-crashed"),
+        ([told("offloads_to_host")], Verdict.UNDECIDED, "host-oom-killed"),
+        ([seen("limits.resource", severity="info", what="cgroup_memory_below_host")], Verdict.UNDECIDED, None),
+    ],
+    ids=["nothing else", "offloaded to the host", "in a container that may hold less than the host"],
+)
+def test_who_is_killed_where_memory_of_the_host_is_short_may_be_killed_for_it(
+    hints: list[Finding], verdict: Verdict, cause: str | None
+) -> None:
+    said = judged(seen("rank.killed", 3, signal="SIGKILL", independent=True), *hints)
+    assert said.verdict is verdict
+    assert cause in (None, first(said))
+    if hints:
+        assert said.next_check is not None and "memory.events" in said.next_check.question
+
+
+@pytest.mark.parametrize(
+    ("told_more", "verdict"),
+    [
+        ([told("works_with_longer_timeout", negated=True)], Verdict.DIAGNOSED),
+        ([], Verdict.UNDECIDED),
+        (
+            [told("works_with_longer_timeout", negated=True), seen("rank.killed", 2, signal="SIGSEGV")],
+            Verdict.UNDECIDED,
+        ),
+    ],
+    ids=["more time does not help", "nobody tried more time", "one of them died"],
+)
+def test_a_later_group_that_only_some_came_to_make_was_not_made_by_all(
+    told_more: list[Finding], verdict: Verdict
+) -> None:
+    short = seen("startup.missing_ranks", group_number=7, joined=2, expected=4)
+    said = judged(short, *told_more)
+    named = first(said) == "new-group-not-collective" and said.verdict is Verdict.DIAGNOSED
+    assert named == (verdict is Verdict.DIAGNOSED)
+
+
+def test_who_differs_from_its_peers_in_the_log_is_asked_about_and_not_who_is_silent() -> None:
+    late = seen("collective.timeout_reported", 0, 1, 2, operation="all_gather", timeout_ms=600_000, severity="warning")
+    unseen = seen("job.ranks_unseen", severity="info", steps=True, ended=True)
+    other = seen("collective.operation_mismatch", 2, minority=True, operation="all_gather", basis="log")
+    asked = [judged(late, unseen, *more).next_check for more in ([], [other])]
+    assert all(asked) and asked[0] != asked[1]
+
+
+def test_a_job_that_makes_steps_has_not_crashed_whatever_is_told_of_errors() -> None:
+    moves = seen("job.progressing", 0, 1, severity="info", brought=False)
+    assert judged(moves, told("crashes")).verdict is Verdict.HEALTHY
+    assert judged(told("crashes")).verdict is Verdict.UNDECIDED

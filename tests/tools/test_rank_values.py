@@ -46,6 +46,11 @@ def compared(tmp_path: Path, text: str) -> dict[str, Finding]:
         ("process 0: wiki-03, first sentence [88, 2, 417]", {"samples": "[88, 2, 417]"}),
         ("model with params 124.439 M", {}),
         ("parameters: 7000000000", {}),
+        ("rank 1 router top-2 indices [3, 5, 9]", {}),
+        ("rank 1 step 3 class weights 0.25000", {}),
+        ("rank 1 step 3 loss_weights=0.50000", {}),
+        ("rank 0 | router weights: 0.12345", {}),
+        ("rank 0 model weights 45.12345", {"parameters": "45.12345"}),
     ],
 )
 def test_lines(line: str, wanted: dict[str, str]) -> None:
@@ -120,6 +125,7 @@ def test_nobody_is_the_odd_one_where_all_are_slightly_apart(tmp_path: Path) -> N
     [
         ("[5, 9] [5, 9] [7, 2] [8, 3]", [0, 1]),  # two of four
         ("[5, 9] [5, 9] [7, 2] [7, 2]", []),  # pairs: ranks of one model read the same
+        ("[5, 9] [5, 9] [7, 2] [7, 2] [8, 3]", [0, 1, 2, 3]),
         ("[5, 9] [1, 4] [7, 2] [8, 3]", []),
     ],
 )
@@ -132,6 +138,31 @@ def test_samples_that_a_few_ranks_share_are_odd_and_those_of_equal_groups_are_no
     ]
     assert (found.ranks if found.attributes.get("shared") else []) == odd
     assert found.severity is (Severity.NOTICE if odd else Severity.INFO)
+
+
+def test_ranks_that_share_samples_once_are_filled_up_and_those_that_always_do_are_odd(tmp_path: Path) -> None:
+    def batches(*drawn: str) -> str:
+        return "".join(
+            f"rank {rank} batch {step} sample ids: [{ids}]\n"
+            for step, line in enumerate(drawn)
+            for rank, ids in enumerate(line.split("|"))
+        )
+
+    once = compared(tmp_path, batches("31, 8|7, 2|5, 9|4, 6", "12, 3|14, 1|20, 8|11, 0", "15, 18|15, 18|40, 2|31, 8"))
+    assert once["samples"].severity is Severity.INFO
+    always = compared(tmp_path, batches("31, 8|31, 8|5, 9|4, 6", "12, 3|12, 3|20, 8|11, 0"))["samples"]
+    assert (always.ranks, always.attributes["shared"]) == ([0, 1], True)
+    padded = compared(tmp_path, batches("31, 8|7, 2", "12, 3|14, 1", "15, 18|15, 18"))["samples"]
+    assert (padded.severity, padded.attributes["equal"]) == (Severity.INFO, False)
+
+
+@pytest.mark.parametrize(("without", "odd"), [((), []), ((5,), []), ((2, 3, 5), []), ((2, 3, 4, 5), [])])
+def test_groups_of_which_a_line_is_missing_share_nothing(
+    tmp_path: Path, without: tuple[int, ...], odd: list[int]
+) -> None:
+    lines = [f"rank {rank} first record [{rank // 2}, 71, 5]" for rank in range(6) if rank not in without]
+    found = compared(tmp_path, "\n".join(["world_size: 6", "rank 5 step 0 loss 2.0", *lines]) + "\n")["samples"]
+    assert (found.ranks if found.attributes.get("shared") else []) == odd
 
 
 def test_a_list_that_never_changes_is_none_of_samples(tmp_path: Path) -> None:
@@ -182,6 +213,68 @@ def test_the_rank_whose_own_gradient_was_nan_first_is_named(tmp_path: Path) -> N
     )
     # Lines without a step are placed behind the last one that names it; other last steps cannot be compared.
     assert of_codes(tmp_path, own({0: 2, 1: 1, 2: 2}), first_bad.code) == []
+
+
+def own_norms(bad: dict[int, range], steps: range, silent: dict[int, range]) -> str:
+    """Lines of four ranks; `bad`: the steps at which a rank has NaN, `silent`: those at which it prints nothing."""
+    return "".join(
+        f"rank {rank} step {step} local grad norm {'nan' if step in bad.get(rank, ()) else 1.25}\n"
+        for step in steps
+        for rank in range(4)
+        if step not in silent.get(rank, ())
+    )
+
+
+EVERYBODY_FROM_21 = {rank: range(21, 40) for rank in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "silent", "named"),
+    [
+        pytest.param(EVERYBODY_FROM_21 | {2: range(20, 40)}, {}, 2, id="it lasts"),
+        pytest.param(EVERYBODY_FROM_21 | {2: range(20, 40), 0: range(8, 9)}, {}, 2, id="a scaler's step before it"),
+        pytest.param({2: range(20, 21)}, {}, None, id="a single step that a loss scaler skips"),
+        pytest.param(EVERYBODY_FROM_21 | {2: range(20, 40)}, {1: range(19, 21)}, None, id="another rank printed none"),
+    ],
+)
+def test_a_nan_is_a_ranks_own_if_it_lasts_and_all_others_were_finite(
+    tmp_path: Path, bad: dict[int, range], silent: dict[int, range], named: int | None
+) -> None:
+    found = of_codes(tmp_path, own_norms(bad, range(30), silent), "numerics.non_finite")
+    assert [finding.attributes["first_rank"] for finding in found] == ([] if named is None else [named])
+
+
+@pytest.mark.parametrize(("others", "named"), [(0, [1]), (40, [])])
+def test_in_a_long_log_a_nan_without_a_step_is_placed_only_if_the_line_that_names_it_was_read(
+    tmp_path: Path, others: int, named: list[int]
+) -> None:
+    """Every fifth step is named; `others`: lines of progress between that and the norms."""
+    text = "".join(
+        (f"rank {rank} step {step} loss 2.5\n" if step % 5 == 0 else "")
+        + "".join(f"rank {rank} shard {number} of an epoch: 0.5\n" for number in range(others))
+        + f"rank {rank} local grad norm {'nan' if step >= 251 + (rank != 1) else 1.25}\n"
+        for rank in range(3)
+        for step in range(255)
+    )
+    found = of_codes(tmp_path, text, "numerics.non_finite")
+    assert [(finding.attributes["first_rank"], finding.attributes["step"]) for finding in found] == [
+        (rank, 250) for rank in named
+    ]
+
+
+def test_the_step_that_another_rank_names_is_not_that_of_the_values_behind_it(tmp_path: Path) -> None:
+    text = "".join(
+        f"rank 0 step {step} loss 2.5\n"
+        + "".join(f"rank {rank} local grad norm {'nan' if step >= 7 else 1.25}\n" for rank in (1, 2))
+        for step in range(9)
+    )
+    assert of_codes(tmp_path, text, "numerics.non_finite") == []
+
+
+def test_a_log_that_ends_with_the_first_nan_does_not_tell_whether_it_lasts(tmp_path: Path) -> None:
+    (found,) = of_codes(tmp_path, own_norms({3: range(9, 10)}, range(10), {}), "numerics.non_finite")
+    assert (found.ranks, found.severity) == ([3], Severity.NOTICE)
+    assert "first_rank" not in found.attributes and "lasting" not in found.attributes
 
 
 def of_codes(tmp_path: Path, text: str, code: str) -> list[Finding]:

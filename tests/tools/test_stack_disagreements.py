@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from made_findings import seen
+from constructed_programs import Program
+from made_findings import first, judged, seen, told
 
 from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Diagnosis, Finding, Verdict
+from ddx_tools.model import Finding, Verdict
 from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.stacks import PROBE
-from ddx_tools.stacks.items import SOURCE, STACK
-from ddx_tools.store import Store
 
-C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOOP = """\
 def train(job):
     for number, batch in enumerate(job.batches):
@@ -32,43 +27,6 @@ def exchange(batch):
 def publish(job):
     dist.broadcast(job.figures, src=0)
 """
-
-
-class Program:
-    """A program text, and the dumps of ranks that stand in it."""
-
-    def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
-        self.raw = Raw("node1")
-        self.raw.items.append(RawItem(SOURCE, text.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
-
-    def rank(self, rank: int, call: str, *path: str) -> Program:
-        """A rank that waits in a collective; `path`: words of the lines that it is in, outermost first."""
-        numbers = [next(n for n, line in enumerate(self.lines, 1) if words in line) for words in path]
-        frames = [{"name": self._function(n), "filename": "/srv/job/job.py", "line": n} for n in numbers]
-        dump = [{"name": call, "filename": C10D, "line": 1}, *reversed(frames)]
-        thread = {"pid": 100 + rank, "os_thread_id": 100 + rank, "thread_name": "MainThread", "active": False}
-        data = json.dumps([thread | {"frames": dump}]).encode()
-        for look in (1, 2):
-            facts = {"pid": 100 + rank, "rank": rank, "role": "rank", "look": look, "taken_s": 60.0 * look}
-            self.raw.items.append(RawItem(STACK, data, f"raw/stacks/{rank}-{look}.json", facts))
-        return self
-
-    def _function(self, line: int) -> str:
-        head = next(text for text in reversed(self.lines[:line]) if text.startswith("def "))
-        return head.removeprefix("def ").partition("(")[0]
-
-    def findings(self) -> list[Finding]:
-        with Store() as store:
-            store.insert(PROBE.parse(self.raw))
-            return PROBE.analyse(store)
-
-    def mismatch(self) -> Finding:
-        (found,) = (f for f in self.findings() if f.code == "collective.operation_mismatch")
-        return found
-
-    def diagnosis(self) -> Diagnosis:
-        return diagnose(self.findings(), load_playbooks())
 
 
 def guarded(text: str) -> Program:
@@ -200,6 +158,69 @@ def test_a_shifted_gather_supports_the_module_that_was_left_out_and_not_any_shif
         return next(cause.probability for cause in causes if cause.id == "module-skipped-on-rank")
 
     assert judged("left_out") > judged("extra_call")
+
+
+def sharded(own: list[str], **facts: Any) -> list[Finding]:
+    """Rank 1 in a gather of a sharded module, its peers in an all_reduce; `own`: of what they are not in with it."""
+    odd: dict[str, Any] = {"minority": True, "complete": True, "contexts": ["fsdp"], "own_contexts": own}
+    odd |= {
+        "operation": "all_gather",
+        "peer_operation": "all_reduce",
+        "way_around": "n % 8 == 0",
+        "peer_place": "t.py:9 f",
+    }
+    return [
+        seen("collective.peers_wait", 0, 2, operation="all_reduce", kind="collective", wait_s=60.0),
+        seen("collective.operation_mismatch", 1, **{"basis": "stacks", "in_turns": False, **odd, **facts}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "facts", "cause"),
+    [
+        ([], {"left_out": False}, "module-skipped-on-rank"),
+        ([], {"basis": "flight_records"}, "module-skipped-on-rank"),
+        ([], {"left_out": True, "parted_in": "forward"}, "module-skipped-on-rank"),
+        ([], {"left_out": True, "parted_in": "main"}, "rank-skipped-collective"),
+        (["fsdp"], {"left_out": True, "parted_in": "main"}, "rank-skipped-collective"),
+        (["fsdp"], {"left_out": False}, "collective-order-mismatch"),
+        (["fsdp"], {"basis": "flight_records"}, "collective-order-mismatch"),
+    ],
+)
+def test_a_module_was_skipped_only_if_both_sides_are_in_collectives_of_sharded_modules(
+    own: list[str], facts: dict[str, Any], cause: str
+) -> None:
+    """Who is in its next forward pass, while its peers are in a sum of the program, went around that sum."""
+    said = judged(*sharded(own, **facts))
+    assert (said.verdict, first(said)) == (Verdict.DIAGNOSED, cause)
+
+
+def reducing(**facts: Any) -> Finding:
+    """Rank 2 in a broadcast, its peers in the reduction of a backward pass, all below one line of the program."""
+    odd: dict[str, Any] = {
+        "minority": True,
+        "complete": True,
+        "contexts": ["trainer"],
+        "own_contexts": [],
+        "relation": "same_line",
+    }
+    odd |= {"operation": "broadcast", "peer_operation": "gradient_reduction", "basis": "stacks", "left_out": False}
+    return seen("collective.operation_mismatch", 2, **odd | facts)
+
+
+def test_a_missing_reduction_below_one_line_of_a_trainer_is_no_other_order_yet() -> None:
+    waits = seen("collective.peers_wait", 0, 1, operation="gradient_reduction", kind="collective", wait_s=60.0)
+    said = judged(waits, reducing())
+    assert said.verdict is Verdict.UNDECIDED
+    assert {"collective-order-mismatch", "rank-skipped-collective"} <= {cause.id for cause in said.causes}
+    own_line = judged(waits, reducing(relation="after"))
+    assert (own_line.verdict, first(own_line)) == (Verdict.DIAGNOSED, "collective-order-mismatch")
+
+
+def test_a_missing_reduction_where_a_module_takes_part_now_and_then_is_an_unused_parameter() -> None:
+    waits = seen("collective.peers_wait", 0, 1, operation="gradient_reduction", kind="collective", wait_s=60.0)
+    said = judged(waits, reducing(), told("conditional_modules"))
+    assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, "ddp-unused-parameter", [2])
 
 
 ROUNDS = """\

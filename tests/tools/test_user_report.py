@@ -169,6 +169,16 @@ def test_what_is_asked_expected_or_suggested_is_no_report(text: str) -> None:
     assert stated(text) == set()
 
 
+def test_a_sentence_that_begins_with_a_tool_and_its_version_is_no_command() -> None:
+    assert "offloads_to_host" in stated("deepspeed 0.16.2, stage 3 + optimizer offload cpu, 21/24 GB used.")
+    assert stated("deepspeed train.py --offload cpu") == set()
+
+
+def test_two_opinions_are_no_report_and_ask_who_is_right() -> None:
+    assert stated("Our admin says it hung; I say it only waits. Who is right?") == {"asks_whether_well"}
+    assert "hangs" in stated("It hung again, and our admin says the network is fine.")
+
+
 def test_scales_are_compared_over_the_whole_text() -> None:
     assert "works_with_fewer_ranks" in stated("On 4 nodes the job completes.\n\nOn 16 nodes it hangs.")
     assert "works_with_fewer_ranks" not in stated("On 16 nodes the job completes.\n\nOn 4 nodes it hangs.")

@@ -122,7 +122,7 @@ class BundleWriter:
             if reply.file and call.suffix == "log":
                 copy_redacted(Path(reply.file), file)
             elif reply.file:
-                shutil.copyfile(reply.file, file)
+                _copy_record(Path(reply.file), file)
             else:
                 file.write_bytes(reply.data)
         entry = JournalEntry(
@@ -151,6 +151,16 @@ class BundleWriter:
         """Write the manifest; without it a directory is not a bundle."""
         text = self.manifest.model_dump_json(by_alias=True, indent=1)
         (self.directory / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _copy_record(source: Path, target: Path) -> None:
+    """A record or an archive of them; of what else lies in that, without its secrets."""
+    from ddx_tools.redact_archives import copy_archive_redacted
+
+    with source.open("rb") as file, target.open("wb") as kept:
+        if copy_archive_redacted(file, kept):
+            return
+    shutil.copyfile(source, target)
 
 
 class Bundle:

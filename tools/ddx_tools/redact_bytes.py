@@ -54,7 +54,7 @@ def redact_packed_log(data: bytes) -> bytes:
         return data
     kind = kind_of(data[:_TEXT_SAMPLE_BYTES])
     assert kind is not None
-    packer, cut = _packer(kind)
+    packer, cut = packer_of(kind)
     packed = bytearray()
     try:
         for piece in _pieces(_unpacked(data)):
@@ -86,7 +86,7 @@ def _unpacked(data: bytes) -> UnpackedStream:
     return stream
 
 
-def _packer(kind: Kind) -> tuple[_Packer, Callable[[], bytes]]:
+def packer_of(kind: Kind) -> tuple[_Packer, Callable[[], bytes]]:
     """What packs bytes as a file of some kind, and what ends that in the middle."""
     import zstandard
 

@@ -80,7 +80,12 @@ CREATE TABLE outputs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- file that ranks write their standard output to
     rank            INTEGER,  -- the rank that alone writes there; NULL: several do
-    stepped         BOOLEAN   -- it printed further steps between the first and the last look; NULL: it names none
+    stepped         BOOLEAN,  -- it printed further steps between the first and the last look; NULL: it names none
+    counted         VARCHAR,  -- the line, without its numbers, in which it counts work of its own at both looks; NULL: none
+    done_before     BIGINT,   -- how much of that work was done at the first look
+    done            BIGINT,   -- how much at the last
+    total           BIGINT,   -- of how much
+    repeated        BOOLEAN   -- the same work was counted before, and training steps came after it
 );
 
 CREATE TABLE unread (
@@ -193,6 +198,7 @@ CREATE TABLE logs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- the file on the host
     first_line      INTEGER,  -- where the part that was read begins: of a big file its head and its tail, 1-based
+    cut             BOOLEAN,  -- its end could not be read: what its ranks printed last is not known
     source          VARCHAR   -- raw file of the bundle
 );
 
@@ -232,7 +238,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded

@@ -12,6 +12,7 @@ from ddx_tools.alignment.waits import Hold
 from ddx_tools.model import Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
+_DEFAULT = "default_pg"
 
 
 def group_mismatches(records: Records, holds: Sequence[Hold]) -> list[Finding]:
@@ -32,16 +33,20 @@ def _mismatch(records: Records, one: Hold, other: Hold) -> Finding | None:
     if len(sites) != 1 or None in sites:
         return None
     used = _groups_used(records, next(iter(entries.values())))
-    if any(len(groups) > 1 for groups in used.values()):
+    if any(len(groups) > 1 for groups, _ in used.values()):
         return None  # The call serves several groups in turn: these ranks are in different turns of it.
-    kinds = {rank: kind_of(records.groups[group]) for rank, (group,) in used.items()}
+    kinds = {rank: kind_of(records.groups[group]) for rank, ((group,), _) in used.items()}
     if kind_of(one.group) == kind_of(other.group):
-        kinds = {rank: records.groups[group].label for rank, (group,) in used.items()}
+        kinds = {rank: records.groups[group].label for rank, ((group,), _) in used.items()}
     sides = part({rank: kind for rank, kind in kinds.items() if rank in records.ranks})
     odd = [rank for rank in sides.deviating if rank in entries]
     first, second = sorted((one, other), key=lambda hold: -len(set(odd) & hold.waiting.keys()))
     ordered = [entries[rank] for hold in (first, second) for rank in sorted(hold.waiting) if rank in entries]
     tie = sides.tie or not odd
+    # In its first turn a loop over groups has used one on each rank, too: who left a turn out is in another group. Such
+    # a loop has no business with the group of all, which a call has that is given none.
+    kinds_of_both = {kind_of(one.group), kind_of(other.group)}
+    may_be_loop = _DEFAULT not in kinds_of_both and all(calls == 1 for _, calls in used.values())
     place = ordered[0].location()
     return Finding(
         code="collective.group_mismatch",
@@ -58,16 +63,17 @@ def _mismatch(records: Records, one: Hold, other: Hold) -> Finding | None:
             "groups": {first.group.label: sorted(first.waiting), second.group.label: sorted(second.waiting)},
             "minority": not tie,
             "tie": tie,
+            **({"may_be_loop": True} if may_be_loop else {}),
             "basis": "flight_records",
         },
     )
 
 
-def _groups_used(records: Records, entry: Entry) -> dict[int, list[int]]:
-    """The groups in which each rank recorded calls of an operation from one call path."""
+def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], int]]:
+    """The groups in which each rank recorded calls of an operation from one call path, and how many calls."""
     rows = records.query(
-        "SELECT rank, list(DISTINCT group_id) AS groups FROM recorded WHERE path = ? AND op = ? AND NOT is_p2p "
-        "GROUP BY rank",
+        "SELECT rank, list(DISTINCT group_id) AS groups, count(*) AS calls FROM recorded "
+        "WHERE path = ? AND op = ? AND NOT is_p2p GROUP BY rank",
         [entry.site, entry.op],
     )
-    return {row["rank"]: row["groups"] for row in rows}
+    return {row["rank"]: (row["groups"], row["calls"]) for row in rows}

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ddx_tools.alignment.aborted import aborted_in
 from ddx_tools.alignment.comparable import dtypes_to_agree_on, sizes_to_agree_on
+from ddx_tools.alignment.left_out import left_out_calls
 from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.sides import Sides, locations, part
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
@@ -72,7 +74,7 @@ def mismatches(records: Records, group: Group, found: Disagreements) -> list[Fin
     findings = []
     operation = first_operation_mismatch(records, group, found.ops)
     if operation is not None:
-        findings.append(_operation_finding(group, *operation))
+        findings.append(_operation_finding(records, group, *operation))
     end = operation[0] if operation else None
     # Where sizes differ too, it is another call rather than another precision.
     dtypes = tuple(seq for seq in found.dtypes if seq not in found.sizes)
@@ -86,7 +88,8 @@ def mismatches(records: Records, group: Group, found: Disagreements) -> list[Fin
     return findings
 
 
-def _operation_finding(group: Group, seq: int, entries: dict[int, Entry], sides: Sides) -> Finding:
+def _operation_finding(records: Records, group: Group, seq: int, entries: dict[int, Entry], sides: Sides) -> Finding:
+    sides, left_out = _by_rounds(records, group, entries, sides)
     attributes = sides.attributes("operations", len(group.ranks()))
     return Finding(
         code="collective.operation_mismatch",
@@ -105,10 +108,30 @@ def _operation_finding(group: Group, seq: int, entries: dict[int, Entry], sides:
             "rank0": sides.deviating[0] == 0,
             "contexts": list(entries[sides.deviating[0]].contexts),
             "own_contexts": _own_contexts(entries, sides),
+            **left_out,
             **attributes,
             **_places(entries),
         },
     )
+
+
+def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides: Sides) -> tuple[Sides, dict[str, Any]]:
+    """The sides, and which calls the deviating ranks went around, if the rounds before tell it.
+
+    Of two sides without a majority the rounds may single out the one that did not keep to them.
+    """
+    if len(sides.groups) != 2:
+        return sides, {}
+    found = []
+    for odd, usual in (sides.groups[::-1], sides.groups) if sides.tie else (sides.groups[::-1],):
+        calls = left_out_calls(records, group, [entries[rank] for rank in odd[1]], entries[usual[1][0]])
+        if calls:
+            found.append((Sides((usual, odd), odd[1], tie=False), calls))
+    if len(found) != 1:
+        return sides, {}
+    known, left_out = found[0]
+    names = [f"{call.op} at {place.short()}" if (place := call.location()) else call.op for call in left_out]
+    return known, {"left_out": True, "left_out_calls": names}
 
 
 def _own_contexts(entries: dict[int, Entry], sides: Sides) -> list[str]:

@@ -70,23 +70,21 @@ class VersionSeen:
 
 # Each names the library's version for certain: a package, an image's tag, a variable of an image, a banner. Before it
 # stand words of which a text must hold one: most texts hold none, and to look for a word costs next to nothing.
-_SAID: list[tuple[Library, tuple[str, ...], re.Pattern[str]]] = [
-    (library, words, re.compile(pattern))
-    for library, words, pattern in (
-        ("torch", ("orch version:",), r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
-        ("torch", ("torch==2.",), r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
-        # pip list, dist-info
-        ("torch", ("torch ", "torch-2."), r"(?<![\w-])torch(?: {1,40}|-)(2\.\d{1,2}\.\d{1,2})(?=[+\s.\"'-]|$)"),
-        (
-            "torch",
-            ("torch.__version__", "torch_version", "PYTORCH_VERSION"),
-            r"\b(?:torch\.__version__|torch_version|PYTORCH_VERSION)\W{1,6}(2\.\d{1,2}\.\d{1,2})",
-        ),
-        ("torch", ("pytorch/pytorch:2.",), r"\bpytorch/pytorch:(2\.\d{1,2}\.\d{1,2})-"),
-        ("nccl", ("NCCL version",), r"\bNCCL version[ :]{1,3}(2\.\d{1,2}\.\d{1,2})"),
-        ("nccl", ("cu1",), r"(?<![\w-])nvidia[-_]nccl[-_]cu1\d(?:==| {1,40}|-)(2\.\d{1,2}\.\d{1,2})"),
-    )
-]
+_PATTERNS: tuple[tuple[Library, tuple[str, ...], str], ...] = (
+    ("torch", ("orch version:",), r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
+    ("torch", ("torch==2.",), r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
+    # pip list, dist-info
+    ("torch", ("torch ", "torch-2."), r"(?<![\w-])torch(?: {1,40}|-)(2\.\d{1,2}\.\d{1,2})(?=[+\s.\"'-]|$)"),
+    (
+        "torch",
+        ("torch.__version__", "torch_version", "PYTORCH_VERSION"),
+        r"\b(?:torch\.__version__|torch_version|PYTORCH_VERSION)\W{1,6}(2\.\d{1,2}\.\d{1,2})",
+    ),
+    ("torch", ("pytorch/pytorch:2.",), r"\bpytorch/pytorch:(2\.\d{1,2}\.\d{1,2})-"),
+    ("nccl", ("NCCL version",), r"\bNCCL version[ :]{1,3}(2\.\d{1,2}\.\d{1,2})"),
+    ("nccl", ("cu1",), r"(?<![\w-])nvidia[-_]nccl[-_]cu1\d(?:==| {1,40}|-)(2\.\d{1,2}\.\d{1,2})"),
+)
+_SAID = [(library, words, re.compile(pattern)) for library, words, pattern in _PATTERNS]
 
 
 def versions_in(text: str) -> Iterator[VersionSeen]:

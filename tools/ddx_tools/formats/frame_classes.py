@@ -43,6 +43,7 @@ class FrameRules:
         self.busy = frozenset(data["busy"])
         self._polls = frozenset(data["polls"])
         self._polling_wchan = re.compile(data["polling_wchan"])
+        self._kernel_parts = {part: re.compile(pattern) for part, pattern in data["kernel_parts"].items()}
         self.starting = frozenset(data["starting"])
         self._words: dict[str, str] = data["words"]
         self._qualify = [re.compile(pattern) for pattern in data["qualify"]]
@@ -83,6 +84,12 @@ class FrameRules:
         if activity in self._polls or (waits and wchan and self._polling_wchan.fullmatch(wchan)):
             return "nothing"
         return "switched" if waits and running else "ran"
+
+    def kernel_part(self, wchan: str | None) -> str | None:
+        """Whose a function of the kernel is: `storage`, `gpu_driver` or `other`; None without a function."""
+        if wchan is None:
+            return None
+        return next((part for part, pattern in self._kernel_parts.items() if pattern.fullmatch(wchan)), "other")
 
     def words(self, activity: str) -> str:
         """An activity as a person says it."""

@@ -37,6 +37,7 @@ _SYS_PTRACE = 19
 """CAP_SYS_PTRACE, linux/capability.h."""
 _WHOLE_MAP = "0 0 4294967295"
 """The user namespace of the host: every id stands for itself."""
+_CAT = re.compile(r"(?:sudo )?(?:cat|head|tail) (?:-n ?1 )?(?P<file>/sys/fs/cgroup/[\w./-]{1,200})")
 _TRANSLATED, _PASSED = {"DMA", "DMA-FQ"}, {"identity"}
 _NVIDIA = "0x10de"
 _GPU_CLASSES, _NIC_CLASSES = ("0x0300", "0x0302", "0x1200"), ("0x0200", "0x0207")
@@ -75,7 +76,7 @@ def _directories(lines: Sequence[TextLine]) -> Iterator[_Directory]:
     open_: dict[tuple[str | None, str], _Directory] = {}
     last: tuple[str, str] | None = None
     for line in lines:
-        found = _LINE.match(line.text)
+        found = _LINE.match(_with_its_name(line))
         if not found or found["directory"].startswith("/sys/kernel/iommu_groups"):
             continue
         path, name = found["directory"], found["name"]
@@ -86,6 +87,13 @@ def _directories(lines: Sequence[TextLine]) -> Iterator[_Directory]:
         directory.files.setdefault(name, []).append((line, found["value"]))
         last = path, name
     yield from open_.values()
+
+
+def _with_its_name(line: TextLine) -> str:
+    """A line of the one file that the command above it prints, as grep would show it."""
+    printed = _CAT.fullmatch(line.command or "")
+    is_prompt = line.command is not None and line.text.endswith(line.command)
+    return line.text if printed is None or is_prompt else f"{printed['file']}:{line.text}"
 
 
 # --- processes

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 _LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b"
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?", re.I)
 _RANK_WORD = re.compile(r"(?:Rank|rank|RANK)[ =_]?(\d{1,6})(?::| ?\|) ?")
+_R_LABEL = re.compile(r"(?:\[r(\d{1,5})\]:? ?|r(\d{1,5}): ?(?! ?[-+.]?\d))")
 _ROLE = re.compile(r"\[(?:default|trainer)(\d{1,4})\]:")
 _GROUP_RANK = re.compile(r"\[PG (?:ID )?(\d{1,6})[^\]]{0,160}? ?Rank (\d{1,6})\] {0,2}")
 _MPIRUN = re.compile(r"\[(?:[\w.-]{1,80}@)?\d{1,10},(\d{1,6})\]<std(?:out|err|diag)>: ?")
@@ -132,6 +133,12 @@ def _rank(prefix: Prefix, found: re.Match[str]) -> None:
     prefix.stream += "" if prefix.is_record else f"rank{found[1]} "
 
 
+def _short_rank(prefix: Prefix, found: re.Match[str]) -> None:
+    label = int(found[1] or found[2])
+    prefix.rank = label if prefix.rank is None else prefix.rank
+    prefix.stream += f"rank{label} "
+
+
 def _task(prefix: Prefix, found: re.Match[str]) -> None:
     prefix.stream += f"task{found[1]} "
 
@@ -199,6 +206,7 @@ def _seconds(date: str, time: str, fraction: str, zone: str) -> float | None:
 _Use = Callable[[Prefix, re.Match[str]], None]
 _BRACKETED: tuple[tuple[re.Pattern[str], _Use], ...] = (
     (_RANK, _rank),
+    (_R_LABEL, _short_rank),
     (_MPIRUN, _rank),
     (_ROLE, _local_rank),
     (_GROUP_RANK, _group),
@@ -215,7 +223,8 @@ _BY_FIRST: dict[str, tuple[tuple[re.Pattern[str], _Use], ...]] = {
     **dict.fromkeys("IWE", ((_GLOG, _header),)),
     **dict.fromkeys("JMASOND", ((_SYSLOG_STAMP, _syslog),)),
     "F": ((_GLOG, _header), (_SYSLOG_STAMP, _syslog)),
-    **dict.fromkeys("Rr", ((_RANK_WORD, _rank),)),
+    "R": ((_RANK_WORD, _rank),),
+    "r": ((_RANK_WORD, _rank), (_R_LABEL, _short_rank)),
 }
 """By the first character of a prefix."""
 FIRST_OF_PREFIX = frozenset(_BY_FIRST)

@@ -63,11 +63,24 @@ def parse_process_text(text: str) -> dict[int, ProcessFacts]:
 
 
 def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Processes that are stopped or in a call that nothing interrupts (`held_process`); no threads of the kernel."""
+    """Processes that were last seen stopped or in a call that nothing interrupts (`held_process`); no kernel threads.
+
+    `readings` is how many in a row, the last one included, show one in that state and kernel function.
+    """
+    last: dict[tuple[str | None, int], tuple[TextLine, ProcessFacts, int]] = {}
     for number, facts in _facts([line.text for line in lines[:_LIMIT]]):
         line = lines[number]
-        if facts.state in _HELD and not _KERNEL_THREAD.search(line.text):
-            yield HostFact("held_process", str(facts.pid), line, {"state": facts.state, "wchan": facts.wchan})
+        if _KERNEL_THREAD.search(line.text):
+            continue
+        place, known, readings = last.get((line.host, facts.pid), (line, None, 0))
+        if facts.state:
+            goes_on = known is not None and known.state == facts.state and known.wchan == facts.wchan
+            place, readings = line, readings + 1 if goes_on else 1
+        last[line.host, facts.pid] = (place, facts.over(known), readings)
+    for (_, pid), (line, facts, readings) in last.items():
+        if facts.state in _HELD:
+            values = {"state": facts.state, "wchan": facts.wchan, "readings": readings}
+            yield HostFact("held_process", str(pid), line, values)
 
 
 def _facts(lines: Sequence[str]) -> Iterator[tuple[int, ProcessFacts]]:
@@ -108,5 +121,7 @@ def _of_table(columns: Sequence[str], line: str) -> ProcessFacts | None:
     told = dict(zip((_NAMES.get(name, name) for name in columns), line.split(), strict=False))
     pid, state, wchan = told.get("pid", ""), told.get("state", ""), told.get("wchan", "")
     if not pid.isdecimal() or len(pid) > 10 or not (state or wchan) or (state and not _STATE.fullmatch(state)):
+        return None
+    if told.get("tid", pid) != pid:  # a side thread says nothing of where the program stands
         return None
     return ProcessFacts(int(pid), state[:1] or None, wchan if _WORD.fullmatch(wchan) else None)

@@ -33,7 +33,7 @@ _MACHINE = re.compile(
       | import\ [\w.]{1,80}$ | from\ [\w.]{1,80}\ import\b | (?:def|class)\ \w{1,80}[(:]
       | (?:[A-Z][A-Z0-9_]{2,60}=\S{1,200}\ ){0,20}(?:export|torchrun|python3?
           |srun|sbatch|salloc|docker|accelerate|deepspeed|mpirun|mpiexec|kubectl|pip|conda|sudo
-          |cd|ls|cat|echo|nvidia-smi|lspci|dmesg)\ .{0,400}(?:\ --?\w|=|/|\|)
+          |cd|ls|cat|echo|nvidia-smi|lspci|dmesg)\ (?!v?\d+\.\d|[+&]\ ).{0,400}(?:\ --?\w|=|/|\|)  # no version of it
     )""",
     re.VERBOSE,
 )

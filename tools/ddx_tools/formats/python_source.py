@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 _GUARD_LIMIT = 200
@@ -108,6 +108,17 @@ class PythonSource:
     def ways_around(self, line: int) -> tuple[Bypass, ...]:
         """How one that has entered a line's function can pass the line by; outermost first."""
         return _ways_around(self._path(line))
+
+    def calls_of(self, line: int, names: Collection[str]) -> list[int]:
+        """The lines of a line's innermost function at which one of some functions or methods is called."""
+        function = self.function(line)
+        calls = [] if function is None else [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        return sorted({call.lineno for call in calls if called_name(call) in names})
+
+    def function(self, line: int) -> ast.AST | None:
+        """The innermost function or class that holds a line."""
+        scopes = self._scopes(line)
+        return scopes[-1] if scopes else None
 
     def relation(self, line: int, peer_line: int) -> Relation:
         """How a line stands to a peer's line in the same function."""
@@ -225,6 +236,13 @@ def _calls_of_peer_ahead(ours: list[Step], theirs: list[Step]) -> bool:
 
 def _called(statement: ast.AST) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+
+
+def called_name(call: ast.Call) -> str | None:
+    """`send` of `dist.send(…)`; None where what is called has no name."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else None
 
 
 def _enters_loop(path: list[Step]) -> bool:

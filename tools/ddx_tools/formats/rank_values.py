@@ -6,6 +6,7 @@ rank 2 step 0 sha(params)=9c1f04ab sha(buffers)=51d0e77a          anybody's prin
 rank 1 | first keys ['a00192/0007713', 'a00192/0001120']
 rank 0 batch 0 sample ids: tensor([17, 4, 23])
 [rank 2] step 30: own loss 2.31, gradient norm 1.70412, weights 312.55081, samples [812, 6417, 93]
+[rank 5] step 30: shard 1 of 4, weights 127.10466                which piece of the model it is of
 process 1: wiki-03, first sentence [88, 2, 417]
 rank 0 step 10 local grad norm 0.9377, mean grad norm 0.7105
 """
@@ -18,6 +19,13 @@ from dataclasses import dataclass
 _TEXT_LIMIT = 2_000
 _VALUE_LIMIT = 200
 
+WAKING = (
+    r"param|weight|buffer|state_?dict|model.{0,8}(?:sum|norm)|grad|[\W_]g?norm(?:[^a-z]|$)|\|g|checksum|hash|digest"
+    r"|fingerprint|md\d|crc|(?:^|[^a-z])sha\d{0,3}(?:[^a-z]|$)|sample|sentence|example|first[_ -]"
+    r"|(?:data|image|img|shard|dataset|train)[_ -]?(?:key|id|ind|name)"
+)
+"""RE2: one of these stands in every line that `rank_values` reads, also where its digits are all 0."""
+
 _HEX = r"(?:0x)?[0-9a-f]{6,64}"
 _DECIMAL = r"[-+]?\d{1,20}(?:\.\d{1,30})?(?:e[-+]?\d{1,3})?"
 _BEHIND = r"(?: ?\([^()]{0,40}\))?['\"]?(?: {0,3}[:=]| is)? {0,4}(?:tensor\()?['\"]?"
@@ -25,8 +33,13 @@ _END = r"(?![\w.]*\w)"
 _CHECKSUM = r"(?:sha\d{0,3}|md5|crc\d{0,2}|hash|checksum|digest|fingerprint)"
 _PARAMETERS = r"(?:param(?:eter)?s?|weights?|model|state_?dict)"
 _BUFFERS = r"buffers?"
-# A bare "weights 279.845" is a norm or a sum: a number of parameters has no such decimals, and often a unit.
+# A bare "weights 279.845" is a norm or a sum: a number of parameters has no such decimals, and often a unit. Behind
+# another word they are those of classes, of the terms of a loss, of a router.
 _MEASURED = r"[-+]?\d{1,20}\.\d{3,30}(?:e[-+]?\d{1,3})?"
+_BARE = (
+    r"(?:^|(?<=[^a-z_\s-])|(?<=[^a-z_\s] )|(?<=\bmodel )|(?<=\ball )|(?<=\bthe )"
+    r"|(?<=\bwhole )|(?<=\bfull )|(?<=\breplicated )|(?<=\bunsharded ))"
+)
 _NO_COUNT = r"(?! ?(?:[kmbgt]i?b?|million|billion)\b)"
 _SUM = rf"(?:{_CHECKSUM}|norm|sum)"
 _OF = r"[ _.-]?"
@@ -35,7 +48,7 @@ _IDS = (
     r"(?:keys?|ids?|ind(?:ices|exes)|idxs?|names?)"
 )
 _FIRST = r"first[_ -](?:sentence|sample|example|document|record|row|line|tokens?)s?"
-_DRAWN = r"(?:samples|examples|indices)"
+_DRAWN = r"(?:samples|examples)"
 
 
 def _sum_of(thing: str) -> str:
@@ -54,7 +67,7 @@ _EXPRESSIONS = {
     name: re.compile(expression, re.I)
     for name, expression in {
         "parameters": rf"{_sum_of(_PARAMETERS)}"
-        rf"|(?<![a-z])(?:parameters|params|weights){_BEHIND}({_MEASURED}){_END}{_NO_COUNT}",
+        rf"|{_BARE}(?:parameters|params|weights){_BEHIND}({_MEASURED}){_END}{_NO_COUNT}",
         "buffers": _sum_of(_BUFFERS),
         "grad_norm": rf"{_NOT_SAID_WHICH}{_GRADIENT_NORM}{_BEHIND}({_DECIMAL}){_END}",
         "own_grad_norm": rf"(?<![a-z])(?:own|local)[ _-]{_GRADIENT}{_BEHIND}({_DECIMAL}|nan){_END}",
@@ -69,6 +82,13 @@ _WORDS = (
     *("weights", "param", "sample", "example", "first", "grad"),
 )
 _RANK = re.compile(r"(?<![\w.])(?:global_)?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
+_PIECE = re.compile(
+    r"(?<![\w.])((?:expert|shard|stage|partition|slice|chunk|(?:tp|pp|ep|cp|(?:tensor|pipeline|expert|model)"
+    r"(?:[ _-]parallel)?)[ _-]rank)) ?[:=#]? ?(\d{1,6})(?![\w.]*\d)",
+    re.I,
+)
+_WHOLE = re.compile(rf"(?<![a-z])(?:whole|full|replicated|unsharded)[ _-]{_PARAMETERS}", re.I)
+_OF_THE_MODEL = ("parameters", "buffers")
 _LABEL = re.compile(r" {0,5}(?:(\d{1,5})[:|]|\[(\d{1,5})\]:?|<(\d{1,5})>) ")
 _STEP = re.compile(
     r"(?<![\w.])(?:global_)?(?:step|iter(?:ation)?|it|batch)['\"]?(?: ?[:=])? {0,12}#?(\d{1,12})(?![\w.]*\d)", re.I
@@ -91,6 +111,8 @@ class RankValue:
     """The rank that the words themselves name."""
     label: int | None
     """A number before the line ("3: "), which is a rank if all ranks' lines have one."""
+    of: str | None = None
+    """Of parameters or buffers, what of the model they are, if the line says it: "expert 1", or "whole"."""
 
 
 def rank_values(text: str) -> list[RankValue]:
@@ -110,4 +132,14 @@ def rank_values(text: str) -> list[RankValue]:
     rank, label = next(iter(ranks), None), _LABEL.match(text)
     mark = int(label[1] or label[2] or label[3]) if label else None
     values = {name: " ".join(match[match.lastindex or 0].split()) for name, match in matches.items()}
-    return [RankValue(name, value[:_VALUE_LIMIT], number, rank, mark) for name, value in values.items()]
+    of = _of(text)
+    return [
+        RankValue(name, value[:_VALUE_LIMIT], number, rank, mark, of if name in _OF_THE_MODEL else None)
+        for name, value in values.items()
+    ]
+
+
+def _of(text: str) -> str | None:
+    """The piece of the model that a line names, or that it is the whole."""
+    pieces = sorted({f"{kind.lower()} {int(number)}" for kind, number in _PIECE.findall(text)})
+    return ", ".join(pieces) or ("whole" if _WHOLE.search(text) else None)

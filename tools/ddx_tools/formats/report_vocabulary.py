@@ -27,6 +27,7 @@ class Fact(BaseModel):
     implied: list[list[str]] = Field(default_factory=list)
     scope: Literal["clause", "sentence"] = "clause"
     not_with: list[str] = Field(default_factory=list)
+    not_in_clause: list[str] = Field(default_factory=list)
     examples: list[str] = Field(min_length=1)
     contrary_examples: list[str] = Field(default_factory=list)
     near: list[str] = Field(min_length=1)
@@ -44,6 +45,7 @@ class CompiledFact:
     any: list[list[re.Pattern[str]]]
     implied: list[list[re.Pattern[str]]]
     not_with: list[re.Pattern[str]]
+    not_in_clause: list[re.Pattern[str]]
 
 
 @cache
@@ -67,6 +69,7 @@ def compiled_vocabulary() -> list[CompiledFact]:
             groups(fact.any),
             groups(fact.implied),
             [expression(e) for e in fact.not_with],
+            [expression(e) for e in fact.not_in_clause],
         )
         for fact in vocabulary().values()
     ]

@@ -4,7 +4,8 @@
          cubic rto:212 backoff:2 rtt:10.4/18.2 mss:1448 pmtu:1500 cwnd:100 unacked:1 retrans:0/1 notsent:33624
 
 Topic: `tcp_socket`, one for each connection that holds bytes which were not read or not acknowledged, or that sends
-something again. With `-p` and the right to see them, `owners` are the processes that have it open.
+something again. With `-p` and the right to see them, `owners` are the processes that have it open. And
+`tcp_established`, one for each pair of addresses between which a connection stands.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ _INFO = re.compile(
     r"\b(?P<name>backoff|mss|pmtu|cwnd|rto|unacked|lost|lastrcv|lastsnd|data_segs_out|dsack_dups):(?P<value>\d{1,9})\b"
 )
 _MOST_OWNERS = 8
+_MOST_PAIRS = 1_024
 _COUNTERS_CHARS = 120
 
 
 def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Connections that wait for something, in order."""
+    """Connections that wait for something, and who is connected to whom, in order."""
     socket: HostFact | None = None
+    pairs: set[tuple[str | None, str, str]] = set()
     for line in lines:
         if found := _SOCKET.match(line.text):
             yield from _waiting(socket)
+            pair = line.host, found["local"].rpartition(":")[0], found["peer"].rpartition(":")[0]
+            if found["state"] == "ESTAB" and pair not in pairs and len(pairs) < _MOST_PAIRS:
+                pairs.add(pair)
+                yield HostFact("tcp_established", found["peer"], line, {"local": found["local"]})
             socket = HostFact("tcp_socket", found["peer"], line, _values(found))
         elif not line.text[:1].isspace() and " " in line.text.strip():
             yield from _waiting(socket)

@@ -40,6 +40,8 @@ _IN_EPOCH = re.compile(
     r"\[ {0,8}(\d{1,12})/ {0,8}(\d{1,12})\]",
     re.I,
 )
+# "epoch 3 it 50/626", of people's own prints.
+_IT_OF_EPOCH = re.compile(r"(?<![\w.])epoch:? {0,2}\d{1,9},? {1,3}it:? {1,8}(\d{1,12})/ {0,8}(\d{1,12})(?!\.?\w)", re.I)
 _LOSS = re.compile(r"(?<![a-z])loss['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I)
 _NORM = re.compile(
     r"(?<![a-z])grad(?:ient)?[_ ]?norm['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I
@@ -99,13 +101,25 @@ _COMPUTE_TIME = re.compile(
     r"['\"]?(?: {0,3}[:=])? {0,8}(\d{1,9}(?:\.\d{1,12})?) ?(ms|s)(?![\w.]*\w|/)",
     re.I,
 )
-_COUNTED_WORK = re.compile(r"([A-Za-z][\w-]{2,30}):? {1,3}(\d{1,9}) of (\d{1,9})(?: ([A-Za-z][\w-]{2,30}))?(?![\w.%])")
+_COUNT_OF = r"\d{1,3}(?:,\d{3}){1,3}|\d{1,9}"
+_MAYBE_COUNT = re.compile(r"\d ?(?:of|/) ?\d")
+_COUNTED_WORK = re.compile(
+    r"(?P<what>[A-Za-z][\w-]{2,30})(?: #?\d{1,9})?:? {1,3}"
+    rf"(?P<done>{_COUNT_OF}) ?(?P<of>of|/) ?(?P<total>{_COUNT_OF})"
+    r"(?![\w%/]|[.,]\d)(?: (?P<unit>[A-Za-z][\w-]{2,30}))?(?![\w%])"
+)
+_DONE = re.compile(r"(?<![\w.])(?:[a-z]{3,20}(?:ed|ing)|written|built|sent|read|done)(?![\w.])", re.I)
+_WORDS_BEFORE = 60
+"""How many characters before a count may say what it counts."""
 # "rank 3 of 8", "attempt 1 of 3", "epoch 2 of 10": what is counted there is no work of this rank alone.
 _NO_WORK = re.compile(
     r"ranks?|nodes?|hosts?|workers?|gpus?|devices?|process|processes|replicas?|stages?|members?|attempts?|tr(?:y|ies)"
     r"|retry|retries|restarts?|epochs?|steps?|iter\w*|batch\w*|updates?|used?|free|uses|using|out|size|layers?|folds?"
-    r"|[kmgt]i?b",
+    r"|[kmgt]i?b|consumed|seen|trained|skipped|accumulated|loss|score|ratio|speed|train(?:ing)?|version|torch|python|cuda",
     re.I,
+)
+_EVALUATION = re.compile(
+    r"(?<![a-z])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)(?![a-z])", re.I
 )
 _OWN_UNITS = ("examples/s", "B/s", "files/s", "rows/s", "docs/s")
 _DIGITS = re.compile(r"[-+]?\d[\d.,:]*(?:e[-+]?\d{1,3})?|\b(?:nan|inf(?:inity)?)\b", re.I)
@@ -151,12 +165,31 @@ def step_facts(text: str) -> StepFacts | None:
         return None
     lower = text.lower()
     if not any(word in lower for word in _WORDS):
-        return _counter_facts(text) if " of " in lower else None
-    return _bar_facts(text) or _line_facts(text)
+        return _counter_facts(text)
+    facts = _bar_facts(text) or _line_facts(text)
+    return facts if facts and not _only_says_when(facts) else _counter_facts(text) or facts
+
+
+def _only_says_when(facts: StepFacts) -> bool:
+    """Whether a line names a step and nothing of it, as one does that tells of other work at that step."""
+    return facts.bar is None and (facts.total, facts.loss, facts.grad_norm, facts.step_s) == (None, None, None, None)
+
+
+def counted_work(facts: StepFacts) -> tuple[int, int] | None:
+    """How much is done of how much, of a line that counts a rank's own work or an evaluation; None of others."""
+    done = facts.step if facts.batch is None else facts.batch
+    if done is None or not facts.total or not (facts.own_work or evaluates(facts.shape)):
+        return None
+    return done, facts.total
+
+
+def evaluates(shape: str) -> bool:
+    """Whether a line of this shape is one of an evaluation."""
+    return bool(_EVALUATION.search(shape))
 
 
 def _line_facts(text: str) -> StepFacts | None:
-    step, batch = _counted(_STEP, text), _counted(_BATCH, text) or _IN_EPOCH.search(text)
+    step, batch = _counted(_STEP, text), _counted(_BATCH, text) or _IN_EPOCH.search(text) or _IT_OF_EPOCH.search(text)
     epoch, loss, norm = _counted(_EPOCH, text), _LOSS.search(text), _NORM.search(text)
     is_progress = step or batch or (epoch and (loss or norm)) or (loss and not math.isfinite(float(loss[1])))
     if not is_progress:
@@ -180,18 +213,33 @@ def _line_facts(text: str) -> StepFacts | None:
 
 
 def _counter_facts(text: str) -> StepFacts | None:
-    found = _COUNTED_WORK.search(text)
-    if not found or any(_NO_WORK.fullmatch(word) for word in (found[1], found[4] or "")) or int(found[3]) < 2:
+    if not _MAYBE_COUNT.search(text):
+        return None
+    found = next((found for found in _COUNTED_WORK.finditer(text) if _is_work(found)), None)
+    done, total = (_count_of(found[name]) for name in ("done", "total")) if found else (0, 0)
+    if not found or total < 2:
         return None
     rank = _STATED_RANK.search(text)
     return StepFacts(
         shape=_shape(text),
-        step=int(found[2]),
-        total=int(found[3]),
+        step=done,
+        total=total,
         rank=int(rank[1]) if rank and not rank[0].lower().startswith("local") else None,
-        bar=" ".join(filter(None, (found[1], found[4]))),
+        bar=" ".join(filter(None, (found["what"], found["unit"]))),
         own_work=True,
     )
+
+
+def _is_work(found: re.Match[str]) -> bool:
+    """Whether what is counted is work; `3/8` may be anything, unless a word before it says what was done."""
+    if _NO_WORK.fullmatch(found["what"]) or _NO_WORK.fullmatch(found["unit"] or ""):
+        return False
+    before = found.string[max(0, found.start("done") - _WORDS_BEFORE) : found.start("done")]
+    return found["of"] == "of" or bool(_DONE.search(before) or _OWN_WORK.search(before))
+
+
+def _count_of(digits: str) -> int:
+    return int(digits.replace(",", ""))
 
 
 def _counted(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -66,9 +66,10 @@ def _report(fact: str, negated: bool, sentence: Sentence) -> Report:
 _QUESTION = re.compile(r"\?\s*$")
 _ASKED_AS_FACT = re.compile(r"^(?:so |but |and )?(?:why|how come|any (?:idea|clue) why|what (?:makes|causes))\b")
 _ASKED_BEHIND = re.compile(
-    r"^(?!(?:is|are|was|do|does|did|can|could|should|would|will|has|have|what|which|who|where|when|how|why)\b)(.+?)[,.;]"
-    r"\s*(?:and |or |but |so )?(?:maybe|perhaps|possibly|(?:is|could) (?:that|this|it)|any|what|why|how|who|where|right"
-    r"|correct|(?:un)?related|help)\b[^,;]*\?\s*$"
+    r"^(?!(?:is|are|was|do|does|did|can|could|should|would|will|has|have|what|which|who|where|when|how|why|if|in case"
+    r"|unless|with|without|on)\b)(.+?)(?:[,.;:]|\s[-–—]{1,2})"
+    r"\s*(?:and |or |but |so )?(?:maybe|perhaps|possibly|is|are|do|does|should|shall|must|could (?:that|this|it)|any"
+    r"|what|why|how|who|where|right|correct|(?:un)?related|help)\b[^,;]*\?\s*$"
 )
 """A statement, and a question behind it."""
 _HYPOTHETICAL = re.compile(
@@ -157,7 +158,7 @@ def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
 
 
 def _circumstance(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
-    scopes = [reading.text] if fact.in_sentence else [part.text for part in _wide_clauses(reading)]
+    scopes = [reading.text] if fact.in_sentence else [part.text for part in _wide_clauses(reading, fact.not_in_clause)]
     if not reading.clauses:
         return
     for scope in scopes:
@@ -171,11 +172,16 @@ def _circumstance(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, 
                 return
 
 
-def _wide_clauses(reading: _Reading) -> list[Clause]:
-    """Clauses, those that only an "and" parts taken together."""
+def _wide_clauses(reading: _Reading, without: Sequence[re.Pattern[str]]) -> list[Clause]:
+    """Clauses, those that only an "and" parts taken together; none of those in which one of `without` stands."""
     wide: list[Clause] = []
+    left_out = False
     for part in reading.clauses:
-        if wide and part.joined and wide[-1].end <= part.start:
+        if any(pattern.search(part.text) for pattern in without):
+            left_out = True
+            continue
+        joined, left_out = part.joined and not left_out, False
+        if wide and joined and wide[-1].end <= part.start:
             start = wide[-1].start
             wide[-1] = Clause(reading.text[start : part.end], start, part.end, wide[-1].joined)
         else:

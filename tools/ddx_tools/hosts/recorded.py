@@ -41,11 +41,13 @@ class RecordingHost(Host):
 
     def answer(self, call: Call) -> Reply:
         """The live answer, redacted and kept."""
+        from ddx_tools.redact_archives import redact_archive
+
         reply = self._inner.answer(call)
         if call.suffix in _TEXT_SUFFIXES:
             reply = dataclasses.replace(reply, data=redact_bytes(reply.data))
         if call.op == "read" and self._writer.kept:
-            reply = dataclasses.replace(reply, data=redact_packed_log(reply.data))
+            reply = dataclasses.replace(reply, data=redact_archive(redact_packed_log(reply.data)))
         reply = dataclasses.replace(reply, message=redact(reply.message))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         file = self._writer.file_of(source) if reply.file else None

@@ -115,8 +115,14 @@ def _packed(host: Host, raw: Raw, path: str) -> list[RawItem]:
         raw.problems.append(f"{path}: its end is not known ({reason}). Unpack it, and name what comes out.")
     if len(parts) > 1:
         raw.problems.append(f"{path}: only the first and the last {_PACKED_PART_BYTES >> 20} MiB of it were read.")
+    is_cut = bool(reply.truncated or problem)
     return [
-        RawItem("log", _without_secrets(part.data), reply.source or path, {"path": path, "first_line": part.first_line})
+        RawItem(
+            "log",
+            _without_secrets(part.data),
+            reply.source or path,
+            {"path": path, "first_line": part.first_line, "cut": is_cut},
+        )
         for part in parts
     ]
 

@@ -23,6 +23,14 @@ def _item_rows(item: RawItem, host: str | None) -> Rows:
         return {"log_events": [error_file_row(content, item.source, identity, host)] if content else []}
     first_line = item.facts.get("first_line", 1)
     return {
-        "logs": [{"host": host, "path": item.facts["path"], "first_line": first_line, "source": item.source}],
+        "logs": [
+            {
+                "host": host,
+                "path": item.facts["path"],
+                "first_line": first_line,
+                "cut": item.facts.get("cut", False),
+                "source": item.source,
+            }
+        ],
         "log_events": scan_log(io.BytesIO(item.data), item.source, identity, host, first_line=first_line),
     }

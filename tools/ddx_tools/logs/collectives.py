@@ -60,7 +60,7 @@ def collective_findings(
         *transfer_findings(watchdog, crowd, places, contexts),
         *_timeouts(raising("collective.timeout_reported"), watchdog, enclosing, known_ranks, places),
         *_silent_ranks(raising("collective.timeout_reported"), lost, enclosing, crowd),
-        *_all_raised(raising("collective.timeout_reported"), lost, enclosing, crowd),
+        *_all_raised(raising("collective.timeout_reported"), enclosing, crowd),
         *_lost(lost, enclosing),
         *_missing([event for event in reports if event.row["code"] == _MISSING], enclosing, known_ranks),
         *printed,
@@ -164,13 +164,16 @@ def _silent_ranks(timeouts: list[Event], lost: list[Event], enclosing: Enclosing
     return [finding]
 
 
-def _all_raised(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, crowd: Crowd) -> list[Finding]:
-    """Gloo raises in the call that waits: if all ranks raise in one call at one place, nobody is missing there."""
+def _all_raised(timeouts: list[Event], enclosing: Enclosing, crowd: Crowd) -> list[Finding]:
+    """Gloo raises in the call that waits: if all ranks time out in one call at one place, nobody is missing there.
+
+    A rank that only lost a connection may have come when the others had given up: it does not count as one that waited.
+    """
     told = [event for event in timeouts if event.kind == "gloo"]
     limits = [int(event.details["timeout_ms"]) / 1000 for event in told if event.details.get("timeout_ms")]
-    waiting = {rank for event in (*told, *lost) for rank in event.ranks}
-    operations = {operation_of(event, enclosing) for event in (*told, *lost) if event.ranks}
-    if not told or len(waiting) < 2 or crowd.everybody - waiting or len(operations) != 1:
+    waiting = {rank for event in told for rank in event.ranks}
+    operations = {operation_of(event, enclosing) for event in told if event.ranks}
+    if len(waiting) < 2 or crowd.everybody - waiting or len(operations) != 1:
         return []
     operation = operations.pop()
     if operation is None or operation in _POINT_TO_POINT:
@@ -181,7 +184,7 @@ def _all_raised(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, 
         "operation": operation,
         "timeout_s": min(limits, default=None),
     }
-    finding = reported_finding("collective.all_entered", Severity.WARNING, [*told, *lost], enclosing, facts, None)
+    finding = reported_finding("collective.all_entered", Severity.WARNING, told, enclosing, facts, None)
     finding.summary = f"All ranks that the log speaks of were in {operation} at one place, and nobody finished it."
     return [finding] if len(finding.locations) == 1 else []
 

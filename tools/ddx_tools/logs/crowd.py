@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ddx_tools.logs.event import Event
+from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event
 
-_ENDS = ("traceback", "fatal_stack", "error_file")
 _REPORTS = ("watchdog", "gloo")
 _STOPPED = (None, -15)
 """Exit codes that say nothing of the rank itself: the launcher stops those that still live."""
@@ -67,7 +66,7 @@ def read_crowd(events: list[Event]) -> Crowd:
 
 def _tells(event: Event) -> bool:
     return (
-        event.kind in (*_REPORTS, *_ENDS)
+        event.kind in (*_REPORTS, "traceback", *OWN_ENDS)
         or (event.kind == "signature" and "collective" in (event.row["code"] or ""))
         or event.row["exit_code"] not in _STOPPED
     )
@@ -77,6 +76,6 @@ def _is_mixed(events: list[Event]) -> bool:
     """Whether some file holds the output of several ranks: then those of all ranks would stand in it."""
     by_source: dict[str, set[int]] = defaultdict(set)
     for event in events:
-        if event.kind not in ("failure_summary", "exit"):
+        if event.kind not in REPORTED_ENDS:
             by_source[event.row["source"]].update(event.ranks)
     return any(len(ranks) > 1 for ranks in by_source.values())

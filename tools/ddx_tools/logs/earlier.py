@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddx_tools.logs.event import Event
+from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event
 from ddx_tools.model import Finding, Severity, rank_list
 
 _EVIDENCE_LIMIT = 8
-_FAILURES = ("traceback", "failure_summary", "exit", "watchdog", "gloo", "fatal_stack", "error_file")
+_FAILURES = ("traceback", "watchdog", "gloo", *REPORTED_ENDS, *OWN_ENDS)
 
 
 def parted(events: list[Event]) -> tuple[list[Event], list[Event]]:

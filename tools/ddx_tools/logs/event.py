@@ -14,6 +14,11 @@ from ddx_tools.model import Evidence, Location
 if TYPE_CHECKING:
     from ddx_tools.store import Store
 
+REPORTED_ENDS = ("failure_summary", "exit")
+"""Kinds of rows in which a launcher or a shell tells how ranks ended."""
+OWN_ENDS = ("fatal_stack", "error_file")
+"""Kinds of rows that a process leaves when it ends; a traceback it may have survived."""
+
 _QUOTE_LIMIT = 300
 _FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")

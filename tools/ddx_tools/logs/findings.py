@@ -12,6 +12,7 @@ from ddx_tools.logs.epoch_ends import ran_out_of_data
 from ddx_tools.logs.event import Event, read_events, short_name
 from ddx_tools.logs.failures import failure_findings
 from ddx_tools.logs.identity import exit_codes, identify
+from ddx_tools.logs.left_loop import left_the_loop
 from ddx_tools.logs.message_findings import message_findings
 from ddx_tools.logs.steps import step_findings
 from ddx_tools.model import Finding, Severity
@@ -45,7 +46,8 @@ def log_findings(store: Store) -> list[Finding]:
         *collective_findings(events, raises, {rank for event in events for rank in event.ranks}),
         *message_findings(events),
         *ran_out_of_data(events, read_crowd(events)),
-        *step_findings(events),
+        *left_the_loop(events),
+        *step_findings(events, {row["source"] for row in store.query("SELECT source FROM logs WHERE cut")}),
         *_job_ended(events, codes),
         *earlier_attempt(earlier, events),
     ]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
-from ddx_tools.logs.event import Event, short_name
-
-_ENDS = ("failure_summary", "exit", "fatal_stack", "error_file")
+from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event, short_name
 
 _Steps = dict[tuple[object, ...], list[Event]]
 """Steps by who made them, as far as the source tells."""
@@ -16,22 +14,32 @@ _Steps = dict[tuple[object, ...], list[Event]]
 def handled_exceptions(events: list[Event]) -> set[int]:
     """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
 
-    What a rank has survived at one place it survives there again, as long as no end of it is reported: the last
-    tracebacks of a log that still grows have no step behind them yet, and those in a file of errors have none at all.
+    What a rank caught at one place it catches there again, as long as no end of it is reported: the last tracebacks
+    of a log that still grows have no step behind them yet, and those in a file of errors have none at all. It is the
+    same `try` if all frames are the same, and another try of a loop that gives up some time if no more of them follow
+    each other than the rank got over before.
     """
     steps: _Steps = defaultdict(list)
     for event in events:
         if event.kind == "step":
             for key in _speakers(event):
                 steps[key].append(event)
-    reported = any(event.kind in ("failure_summary", "exit") for event in events)
+    reported = any(event.kind in REPORTED_ENDS for event in events)
     tracebacks = [event for event in events if event.kind == "traceback"]
     handled = {id(event) for event in tracebacks if _was_handled(event, steps, reported=reported)}
-    survived = {_what(event) for event in tracebacks if id(event) in handled and event.ranks and event.location}
-    ended = {rank for event in events if event.kind in _ENDS for rank in event.ranks or (None,)}
+    ended = {rank for event in events if event.kind in (*REPORTED_ENDS, *OWN_ENDS) for rank in event.ranks or (None,)}
     if None in ended:
         return handled
-    return handled | {id(e) for e in tracebacks if _what(e) in survived and not ended.intersection(e.ranks)}
+    runs = {id(event): (_what(event), event.row["source"], _made_before(event, steps)) for event in tracebacks}
+    in_a_row = Counter(runs.values())
+    survived: dict[tuple[object, ...], int] = defaultdict(int)
+    for event in tracebacks:
+        if id(event) in handled and event.ranks and event.location:
+            survived[_what(event)] = max(survived[_what(event)], in_a_row[runs[id(event)]])
+    again = (event for event in tracebacks if _what(event) in survived and not ended.intersection(event.ranks))
+    return handled | {
+        id(event) for event in again if not runs[id(event)][2] or in_a_row[runs[id(event)]] <= survived[_what(event)]
+    }
 
 
 def _speakers(event: Event) -> Iterator[tuple[object, ...]]:
@@ -43,17 +51,29 @@ def _speakers(event: Event) -> Iterator[tuple[object, ...]]:
 
 def _what(event: Event) -> tuple[object, ...]:
     row = event.row
-    return tuple(event.ranks), event.attempt, short_name(event.exception), row["file"], row["line"], row["function"]
+    return tuple(event.ranks), event.attempt, short_name(event.exception), row["frames"], row["line"], row["function"]
+
+
+def _own_steps(event: Event, steps: _Steps) -> Iterable[Event]:
+    """The steps of the process that raised, in the traceback's file."""
+    made = (step for key in _speakers(event) for step in steps.get(key, ()))
+    return {
+        id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")
+    }.values()
+
+
+def _made_before(event: Event, steps: _Steps) -> int:
+    """How many steps stand before a traceback: of those that follow each other without a step it is the same."""
+    return sum(step.row["source_line"] < event.details["first_line"] for step in _own_steps(event, steps))
 
 
 def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
     """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
-    made = (step for key in _speakers(event) for step in steps.get(key, ()))
-    own = {id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")}
+    own = _own_steps(event, steps)
     # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
     # progress as there were before it are none.
-    behind = any(step.row["source_line"] >= event.details["last_line"] for step in own.values())
-    if not behind and not _goes_on(event, list(own.values())):
+    behind = any(step.row["source_line"] >= event.details["last_line"] for step in own)
+    if not behind and not _goes_on(event, own):
         return False
     one_process = (
         bool(event.details.get("stream"))
@@ -63,7 +83,7 @@ def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
     return one_process or not reported
 
 
-def _goes_on(event: Event, steps: list[Event]) -> bool:
+def _goes_on(event: Event, steps: Iterable[Event]) -> bool:
     """Whether one kind of line tells of a step before a traceback and of a later one behind it."""
     before: dict[str, int] = {}
     for step in steps:

@@ -65,15 +65,15 @@ def _how_long(event: Event) -> tuple[float, int]:
 
 def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float | None) -> bool:
     """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
+    if any(
+        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
+        for timeout in timeouts
+    ):
+        return True
     elapsed_s = event.details.get("elapsed_s")
     if elapsed_s is None:
         return bool(event.details["step"] > (first.details.get("step") or 0))
-    if limit_s is not None and elapsed_s >= limit_s / 2:
-        return True
-    return any(
-        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
-        for timeout in timeouts
-    )
+    return limit_s is not None and bool(elapsed_s >= limit_s / 2)
 
 
 def _at_work_itself(timeouts: list[Event]) -> bool:

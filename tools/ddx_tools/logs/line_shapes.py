@@ -13,10 +13,11 @@ The expressions that wake readers are RE2's, as Arrow runs them: linear in the t
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, torchrun
+from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, rank_values, torchrun
 from ddx_tools.formats.log_text import DIGITS_AS_ZERO
 from ddx_tools.formats.signatures import needles
 
@@ -27,14 +28,17 @@ _EXPRESSION_CHARS = 8_000
 """RE2 falls back to a hundredth of its speed where the automaton of an expression outgrows its memory (8 MiB)."""
 _HEAD_BYTES = 100
 _SAMPLES = 64
-_PROGRESS = r"(?i)step|iter|epoch|batch|loss|update|%\||checksum|hash|_norm|gradient|sample|sentence|0 of 0"
+_PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||0 ?(?:of|/) ?0|{rank_values.WAKING}"
 """Of its words one stands in every line that ddx_tools.formats.step_lines or rank_values reads."""
+_OWN_NORM = r"(?i)(?:own|local)[ _-]grad"
+_BEFORE = 24
+"""So many lines of progress before the ends of such a kind matter as well: they tell which step it is of."""
 _NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
 _VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))
 """Left out where kinds of lines are told apart: numbers, and the filling of a progress bar."""
 # Labels that tell processes apart, in the formats of ddx_tools.formats.log_prefixes, before and behind a stamp.
 _ONE_LABEL = (
-    rb"(?:\[(?:rank:? ?\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
+    rb"(?:\[(?:rank:? ?\d+|r\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
     rb"|\((?:\w+ )?pid=\d+[^)]*\) ?| {0,5}\d+: |[A-Za-z][\w.-]*\d[\w.-]*(?::| *\|) |[\w.-]+ [\w./@-]+\[\d+\]: )"
 )
 _ONE_STAMP = rb"(?:\[?[-/\d]{10}[T ][^ \]]*\]?(?: std(?:out|err) [FP])? ?|[A-Z][a-z][a-z] [ \d]\d \d\d:\d\d:\d\d )?"
@@ -49,14 +53,15 @@ _Layout = tuple[tuple[int, int], ...]
 """Where labels stand in a line: (start, end) of each."""
 
 
-def places_that_matter(lines: pa.BinaryArray) -> list[int]:
-    """Places of the lines that can matter, in order."""
+def places_that_matter(lines: pa.BinaryArray) -> tuple[list[int], list[int]]:
+    """Places of the lines that can matter, and of all that tell of progress; both in order."""
     import pyarrow.compute as pc
 
     encoded = _shapes_of(lines).dictionary_encode()
     shapes, of_line = encoded.dictionary, encoded.indices
     waking_places = pc.indices_nonzero(pc.take(_wakes(shapes), of_line)).to_pylist()
-    return sorted({*waking_places, *_of_progress(lines, shapes, of_line)})
+    progress = pc.indices_nonzero(pc.take(pc.match_substring_regex(shapes, _PROGRESS), of_line))
+    return sorted({*waking_places, *_of_progress(lines, shapes, of_line, progress)}), progress.to_pylist()
 
 
 @cache
@@ -102,12 +107,13 @@ def _wakes(shapes: pa.BinaryArray) -> pa.BooleanArray:
     return found
 
 
-def _of_progress(lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array) -> set[int]:
+def _of_progress(
+    lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
+) -> set[int]:
     """The first and the last line of each kind of each process, and a sample."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    places = pc.indices_nonzero(pc.take(pc.match_substring_regex(shapes, _PROGRESS), of_line))
     if not len(places):
         return set()
     used = pc.take(of_line, places).dictionary_encode()
@@ -116,7 +122,22 @@ def _of_progress(lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int3
     ends = labelled.group_by(["kind", "odd", "label"], use_threads=False)
     ends = ends.aggregate([("place", "min"), ("place", "max")])
     samples = places.take(pa.array(range(0, len(places), max(1, len(places) // _SAMPLES)), pa.int64()))
-    return {*ends["place_min"].to_pylist(), *ends["place_max"].to_pylist(), *samples.to_pylist()}
+    found = {*ends["place_min"].to_pylist(), *ends["place_max"].to_pylist()}
+    return found | _before_own_norms(found, shapes, of_line, places) | set(samples.to_pylist())
+
+
+def _before_own_norms(
+    ends: set[int], shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
+) -> set[int]:
+    """The lines of progress right before gradients that are a rank's own, where one of these is not finite."""
+    import pyarrow.compute as pc
+
+    is_own = pc.match_substring_regex(shapes, _OWN_NORM)
+    if not pc.any(pc.and_(is_own, pc.match_substring_regex(shapes, _NOT_FINITE))).as_py():
+        return set()
+    own = ends.intersection(pc.indices_nonzero(pc.take(is_own, of_line)).to_pylist())
+    listed = places.to_pylist()
+    return {place for end in own for at in [bisect_left(listed, end)] for place in listed[max(0, at - _BEFORE) : at]}
 
 
 def _labelled(told: pa.Table, shapes: pa.BinaryArray, of_line: pa.Int32Array) -> pa.Table:
@@ -155,7 +176,7 @@ def _label_spans(head: bytes) -> _Layout:
     """Where in lines of a shape labels stand, and where the words name a rank."""
     found = _LABELS.match(head)
     spans = [found.span(1), found.span(2)] if found else []
-    named = head.lower().find(b"rank", 6)
+    named = head.lower().find(b"rank", found.end() if found else 0)
     if named >= 0:
         spans.append((named, named + _RANK_BYTES))
     return tuple((start, end) for start, end in spans if start < end)

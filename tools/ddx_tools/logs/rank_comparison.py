@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.reported import by_ranks
 from ddx_tools.logs.step_events import step_finding
@@ -23,6 +24,7 @@ _NAMES = {
     "batch": "checksums of batches",
 }
 _SHOULD_DIFFER = ("samples", "batch")
+_OF = " of "
 
 _OfRank = dict[int, Event]
 _Steps = dict[tuple[int, int | None], _OfRank]
@@ -32,28 +34,56 @@ _Steps = dict[tuple[int, int | None], _OfRank]
 def compared_by_rank(events: list[Event]) -> list[Finding]:
     """One finding for each kind of value that at least two ranks printed at one step; the earliest odd step of it."""
     found: list[Finding] = []
-    for what, steps in values_by_step(events).items():
+    ranks = len(read_crowd(events).everybody)
+    for kind, steps in values_by_step(events).items():
+        what, _, of = kind.partition(_OF)
         if what == "drawn" and _changes(steps):
             what = "samples"
         if what not in _NAMES:
             continue
-        compared = [_compared(what, step, of_rank) for (_, step), of_rank in steps.items() if len(of_rank) > 1]
+        several = {step: of_rank for step, of_rank in steps.items() if len(of_rank) > 1}
+        compared = [
+            finding
+            for (_, step), of_rank in several.items()
+            if (finding := _compared(what, step, of_rank, ranks)).severity is Severity.INFO
+            or what not in _SHOULD_DIFFER
+            or _share_always(of_rank, several)
+        ]
         if not compared:
             continue
         finding = next((one for one in compared if one.severity is not Severity.INFO), compared[0])
         if what in ("parameters", "buffers") and finding.severity is not Severity.INFO:
             finding.attributes["drifting"] = _drifting(steps)
-        found.append(finding)
-    return found
+        found.append(_of_copies(finding, what, of) if of else finding)
+    return _one_of_pieces(found)
+
+
+def _of_copies(finding: Finding, what: str, of: str) -> Finding:
+    """The finding, of ranks that hold the same by their own words."""
+    summary = finding.summary.replace(_NAMES[what], f"{_NAMES[what]} ({of})", 1)
+    return finding.model_copy(
+        update={"summary": summary, "attributes": {**finding.attributes, "replicated": True, "of": of}}
+    )
+
+
+def _one_of_pieces(findings: list[Finding]) -> list[Finding]:
+    """Of the pieces that a model is cut into, the first one whose copies differ stands for all; else the first."""
+    kept: dict[tuple[object, bool], Finding] = {}
+    for finding in findings:
+        key = finding.attributes["what"], "replicated" in finding.attributes
+        if key not in kept or (kept[key].severity is Severity.INFO and finding.severity is not Severity.INFO):
+            kept[key] = finding
+    return list(kept.values())
 
 
 def values_by_step(events: list[Event]) -> dict[str, _Steps]:
-    """The printed values by kind, earliest attempt and step first."""
+    """The printed values by kind, earliest attempt and step first. "parameters of expert 1" are a kind of their own."""
     labelled = _labels_are_ranks(events)
     kinds: dict[str, _Steps] = defaultdict(lambda: defaultdict(dict))
     for event in events:
         if event.kind == "value" and (rank := _rank_of(event, labelled)) is not None:
-            at = kinds[event.details["what"]][event.attempt, event.details.get("step")]
+            what, of = event.details["what"], event.details.get("of")
+            at = kinds[f"{what}{_OF}{of}" if of else what][event.attempt, event.details.get("step")]
             at.setdefault(rank, event)
     return {
         what: dict(sorted(steps.items(), key=lambda item: (item[0][0], item[0][1] or 0)))
@@ -93,12 +123,21 @@ def _changes(steps: _Steps) -> bool:
     return any(len(known) > 1 for known in values.values())
 
 
-def _compared(what: str, step: int | None, of_rank: _OfRank) -> Finding:
+def _share_always(at_one: _OfRank, steps: _Steps) -> bool:
+    """Whether ranks that have the same at one step have it at all: a sampler fills up the last batch of an epoch."""
+    together = [[of_rank[r] for r in group if r in of_rank] for group in _groups(at_one) for of_rank in steps.values()]
+    return all(_alike(events[0], other) for events in together for other in events[1:])
+
+
+def _compared(what: str, step: int | None, of_rank: _OfRank, ranks: int) -> Finding:
+    """`ranks`: how many the job has, as far as the logs tell."""
     groups = _groups(of_rank)
     equal = len(groups) == 1
     should_differ = what in _SHOULD_DIFFER
-    # Ranks of one model-parallel group read the same, and all such groups are of one size.
-    shared = should_differ and len({len(group) for group in groups}) > 1
+    # Ranks of one model-parallel group read the same, and all such groups are of one size: with the ranks that printed
+    # nothing at this step, they may be.
+    lacking = sum(len(groups[0]) - len(group) for group in groups)
+    shared = should_differ and lacking > ranks - len(of_rank)
     if shared:
         odd = sorted(rank for group in groups if len(group) > 1 for rank in group)
     else:

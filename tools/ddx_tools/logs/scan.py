@@ -25,13 +25,14 @@ from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.formats.traceback_parts import Traceback
 from ddx_tools.formats.wrapped_lines import whole_lines
+from ddx_tools.logs.event import REPORTED_ENDS
 from ddx_tools.logs.restarts import End, attempt_bounds, last_start
 from ddx_tools.logs.row_writer import Row, RowWriter
 from ddx_tools.logs.selection import Selection, select
 from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
 
-_FAILURES = ("traceback", "exit", "failure_summary", "fatal_stack")
+_FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000
 _SILENCE_LINES = 20_000
 """What a process has begun to say it does not finish behind so many lines of others."""
@@ -99,8 +100,11 @@ class _Scan:
     def take_block(self, block: Selection) -> None:
         """Read what matters of a block, and what follows on it."""
         assert self._labels is not None
+        behind = 0
         start = 0 if self._awake else block.next_place(0)
         while start is not None:
+            if block.leaves_out(behind, start):
+                self._values.leave_out()
             behind = len(block)
             for place, number, piece in block.pieces(start):
                 for line in lines_of(number, piece, self._labels):
@@ -109,6 +113,8 @@ class _Scan:
                     behind = place + 1
                     break
             start = block.next_place(behind)
+        if block.leaves_out(behind, None):
+            self._values.leave_out()
 
     def finish(self, *, numbered: bool) -> list[Row]:
         """All rows; `numbered`: attempts are told by the ends that the log reports."""
@@ -180,7 +186,7 @@ class _Scan:
         if facts := step_facts(line.text):
             stream.steps.take(line, facts)
             if facts.step is not None and not facts.own_work:
-                self._values.step(line, facts.step)
+                self._values.step(line, facts.step, facts.rank)
         if values := rank_values(line.text):
             self._values.take(line, values)
 

@@ -43,8 +43,9 @@ class Selection:
         self._ends = pc.cumulative_sum(pc.binary_length(self._pieces))
         if len(data) < _SMALL_BYTES:
             self._places: Sequence[int] = range(len(self._pieces))
+            self._progress: Sequence[int] = ()
         else:
-            self._places = places_that_matter(self._pieces)
+            self._places, self._progress = places_that_matter(self._pieces)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -53,6 +54,11 @@ class Selection:
         """The first piece that matters, at this place or behind it."""
         at = bisect_left(self._places, place)
         return self._places[at] if at < len(self._places) else None
+
+    def leaves_out(self, start: int, end: int | None) -> bool:
+        """Whether lines between two places tell of progress."""
+        at = bisect_left(self._progress, start)
+        return at < len(self._progress) and (end is None or self._progress[at] < end)
 
     def pieces(self, place: int) -> Iterator[tuple[int, int, bytes]]:
         """(place, number of the line, bytes) of each piece from a place on, without empty ones beside a return."""

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from statistics import median
 
 from ddx_tools.logs.event import Event
-from ddx_tools.logs.step_events import step_finding
+from ddx_tools.logs.step_events import step_finding, step_number
 from ddx_tools.model import Finding, Severity, rank_list
 
-_CLEARLY_S = 0.05
+_CLEARLY = 0.1
+"""Of a step: the others wait for so much of it, if one rank's data take longer by that."""
 _CLEARLY_TIMES = 3.0
 """So much longer than the next: less may be the size of a sample, or a cache."""
 _LEAST_STEPS = 4
@@ -24,10 +25,13 @@ def slow_input(steps: list[Event]) -> list[Finding]:
     attempt = max((event.attempt for event in lasts), default=0)
     for event in lasts:
         if event.attempt == attempt:
-            for step, seconds in event.details["inputs"]:
+            for step, seconds, _ in event.details["inputs"]:
                 took[step][event.ranks[0]] = seconds
     compared = [of_rank for of_rank in took.values() if len(of_rank) > 1]
-    slowest = [rank for of_rank in compared if (rank := _clearly_slowest(of_rank)) is not None]
+    step_s = _step_s(lasts, steps)
+    if step_s is None:
+        return []
+    slowest = [rank for of_rank in compared if (rank := _clearly_slowest(of_rank, step_s)) is not None]
     if not slowest:
         return []
     rank, count = Counter(slowest).most_common(1)[0]
@@ -48,9 +52,26 @@ def slow_input(steps: list[Event]) -> list[Finding]:
     ]
 
 
-def _clearly_slowest(of_rank: dict[int, float]) -> int | None:
+def _step_s(lasts: list[Event], steps: list[Event]) -> float | None:
+    """Seconds of a step (median), as the lines say, or as their times do; None if neither tells."""
+    said: list[float] = [whole for event in lasts for _, _, whole in event.details["inputs"] if whole is not None]
+    if said:
+        return median(said)
+    places = {(event.row["source"], *event.ranks, event.details["shape"]): event for event in lasts}
+    paced: list[float] = []
+    for event in steps:
+        last = places.get((event.row["source"], *event.ranks, event.details.get("shape")))
+        if event.details["what"] != "first" or last is None or None in (event.row["time_s"], last.row["time_s"]):
+            continue
+        made = (step_number(last) or 0) - (step_number(event) or 0)
+        if made > 0:
+            paced.append((last.row["time_s"] - event.row["time_s"]) / made)
+    return median(paced) if paced else None
+
+
+def _clearly_slowest(of_rank: dict[int, float], step_s: float) -> int | None:
     """The rank whose data took longer than the next one's, clearly."""
     second, first = sorted(of_rank.values())[-2:]
-    if first < second + _CLEARLY_S or first < _CLEARLY_TIMES * second:
+    if first < second + _CLEARLY * step_s or first < _CLEARLY_TIMES * second:
         return None
     return max(of_rank, key=lambda rank: of_rank[rank])

@@ -38,8 +38,8 @@ class _Kind:
     shares: list[float] = field(default_factory=list)
     """Of the iterations' time, what went into waiting for data: the last of them."""
 
-    inputs: list[list[float]] = field(default_factory=list)
-    """(step, seconds that its data took): the last of them."""
+    inputs: list[list[float | None]] = field(default_factory=list)
+    """(step, seconds that its data took, seconds that all of it took, if the line says that): the last of them."""
 
     def take(self, line: LogLine, facts: StepFacts) -> None:
         self.last = (line, facts)
@@ -54,7 +54,7 @@ class _Kind:
         if facts.data_share is not None:
             self.shares = [*self.shares[-_POINTS:], facts.data_share]
         if facts.input_s is not None and facts.step is not None:
-            self.inputs = [*self.inputs[-_POINTS:], [facts.step, facts.input_s]]
+            self.inputs = [*self.inputs[-_POINTS:], [facts.step, facts.input_s, _whole_s(facts)]]
         if facts.allocated_bytes is not None and facts.step is not None and self.count % self.held_stride == 0:
             self.held.append([facts.step, facts.allocated_bytes])
             if len(self.held) >= _POINTS:
@@ -106,6 +106,13 @@ def _continued(kinds: list[_Kind], facts: StepFacts) -> _Kind | None:
     if behind:
         return max(behind, key=lambda kind: kind.last[1].step or 0)
     return kinds[-1] if len(kinds) >= _BARS_LIMIT else None
+
+
+def _whole_s(facts: StepFacts) -> float | None:
+    """Seconds that a step takes, of a line that says how long its data take."""
+    if facts.step_s is None and facts.input_s and facts.data_share:
+        return facts.input_s / facts.data_share
+    return facts.step_s
 
 
 def _odd(kind: _Kind) -> list[tuple[str, tuple[LogLine, StepFacts]]]:

@@ -5,10 +5,11 @@ Most programs print on rank 0 only. So ranks are compared only where all of them
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
+from collections.abc import Set
 
+from ddx_tools.formats.step_lines import evaluates
 from ddx_tools.logs.crowd import Crowd, read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.first_nan import first_with_nan
@@ -23,11 +24,11 @@ from ddx_tools.logs.step_numbers import non_finite_numbers, slowing_steps
 from ddx_tools.logs.step_resources import growing_memory, waiting_for_input
 from ddx_tools.model import Finding, Severity, rank_list
 
-_EVALUATION = re.compile(r"(?<![a-z])(?:val|valid|validation|eval|evaluation|test)(?![a-z])", re.I)
+_FEWEST_COUNTS = 3
 
 
-def step_findings(events: list[Event]) -> list[Finding]:
-    """Findings about printed progress."""
+def step_findings(events: list[Event], cut: Set[str]) -> list[Finding]:
+    """Findings about printed progress. `cut`: the sources whose end could not be read."""
     steps = [event for event in events if event.kind == "step"]
     compared = [*compared_by_rank(events), *mean_longer_than_parts(events), *first_with_nan(events)]
     if not steps:
@@ -36,7 +37,7 @@ def step_findings(events: list[Event]) -> list[Finding]:
     training = [event for event in steps if not event.details.get("own_work")]
     return [
         *non_finite_numbers(training),
-        *_behind(training, crowd),
+        *_behind([event for event in training if event.row["source"] not in cut], crowd),
         *work_at_the_limit(steps, events, crowd),
         *slowing_steps(training),
         *growing_memory(training),
@@ -44,7 +45,7 @@ def step_findings(events: list[Event]) -> list[Finding]:
         *slow_input(training),
         *ratio_between_runs(training),
         *compared,
-        *_progress(training, events),
+        *(_progress(training, events) if training else _before_the_first(steps)),
     ]
 
 
@@ -82,6 +83,25 @@ def _progress(steps: list[Event], events: list[Event]) -> list[Finding]:
             lasts,
             f"The last {step_unit(final)} printed is {step_number(final)}{total}{epoch}.",
             facts,
+        )
+    ]
+
+
+def _before_the_first(steps: list[Event]) -> list[Finding]:
+    """One finding, if no step is printed yet and what was counted last is neither done nor a single line."""
+    lasts = [event for event in steps if event.details["what"] == "last" and event.details.get("own_work")]
+    grown = [event for event in lasts if event.details["lines"] >= _FEWEST_COUNTS]
+    latest = max(lasts, key=lambda event: event.row["source_line"], default=None)
+    if latest not in grown or latest is None or latest.details["step"] >= latest.details["total"]:
+        return []
+    done, total = latest.details["step"], latest.details["total"]
+    return [
+        step_finding(
+            "job.preparing",
+            Severity.INFO,
+            [latest, *(event for event in grown if event is not latest)],
+            f"No step is printed yet; what is counted before it grows, to {done} of {total} at the last.",
+            {"done": done, "total": total, "counters": len(grown)},
         )
     ]
 
@@ -148,6 +168,5 @@ def _last_phases(steps: list[Event]) -> dict[int, str]:
             known = last.setdefault(event.ranks[0], event)
             last[event.ranks[0]] = max(known, event, key=lambda each: each.row["source_line"])
     return {
-        rank: "evaluation" if _EVALUATION.search(event.details["shape"]) else "training"
-        for rank, event in sorted(last.items())
+        rank: "evaluation" if evaluates(event.details["shape"]) else "training" for rank, event in sorted(last.items())
     }

@@ -9,6 +9,7 @@ from ddx_tools.machine.seen import Seen, by_host, finding, gibibytes, of_topic
 from ddx_tools.model import Finding, Severity
 
 _LITTLE_ROOM = 0.05
+_SMALL_PART = 0.9
 _THROTTLED = 0.1
 """Share of scheduling periods in which a cgroup had used up its quota before the period ended."""
 _LEAST_PERIODS = 5
@@ -28,6 +29,7 @@ def container_findings(facts: list[Seen]) -> Iterator[Finding]:
     free = sorted(host for host, of_host in hosts.items() if host and _is_free(of_host))
     for of_host in hosts.values():
         yield from _memory_room(of_topic(of_host, "cgroup"))
+        yield from _less_than_the_host(of_topic(of_host, "cgroup"), of_topic(of_host, "memory"))
         yield from _quota(of_topic(of_host, "cpu_quota"), of_topic(of_host, "rank_process"), free)
         yield from _affinity(of_host)
         yield from _process_count(of_topic(of_host, "pids"))
@@ -51,6 +53,24 @@ def _memory_room(cgroups: list[Seen]) -> Iterator[Finding]:
                 limit_bytes=limit,
                 used_bytes=used,
             )
+
+
+def _less_than_the_host(cgroups: list[Seen], memories: list[Seen]) -> Iterator[Finding]:
+    """A limit of the container below the host's memory: what `free` shows in it, the container may not use."""
+    total = max((memory.values.get("total_bytes") or 0 for memory in memories), default=0)
+    limited = [group for group in cgroups if 0 < group.values.get("limit_bytes", 0) < _SMALL_PART * total]
+    for group in limited[:1]:
+        limit = group.values["limit_bytes"]
+        words = f"The cgroup may hold {gibibytes(limit)} of the {gibibytes(total)} that the host has."
+        yield finding(
+            "limits.resource",
+            Severity.INFO,
+            [group, *memories[:1]],
+            words,
+            what="cgroup_memory_below_host",
+            place=group.subject,
+            limit_bytes=limit,
+        )
 
 
 def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator[Finding]:

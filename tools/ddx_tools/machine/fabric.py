@@ -9,24 +9,9 @@ from typing import Any
 from ddx_tools.machine.loss import LOSS, port_losses
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, of_topic
 from ddx_tools.machine.sockets import ends, host_of
+from ddx_tools.machine.virtual_interfaces import is_virtual
 from ddx_tools.model import Finding, Severity
 
-_VIRTUAL = (
-    "lo",
-    "docker",
-    "veth",
-    "virbr",
-    "br-",
-    "cni",
-    "flannel",
-    "cali",
-    "tun",
-    "tap",
-    "dummy",
-    "vxlan",
-    "kube-",
-    "podman",
-)
 _UNPLUGGED = {"disabled", "polling", "sleep"}
 
 
@@ -40,7 +25,7 @@ def fabric_findings(facts: list[Seen]) -> Iterator[Finding]:
     yield from _gids(ports, of_topic(facts, "gid"))
     for of_host in by_host(of_topic(facts, "port_errors")).values():
         yield from _errors(of_host)
-    interfaces = [fact for fact in of_topic(facts, "interface") if not _is_virtual(fact)]
+    interfaces = [fact for fact in of_topic(facts, "interface") if not is_virtual(fact)]
     yield from _interfaces_down(interfaces, of_topic(facts, "tcp_socket"))
     yield from _interface_mtu(interfaces)
     for of_host in by_host(of_topic(facts, "acs")).values():
@@ -207,10 +192,6 @@ def _errors(readings: list[Seen]) -> Iterator[Finding]:
 
 
 # --- interfaces of the host
-
-
-def _is_virtual(fact: Seen) -> bool:
-    return str(fact.subject).startswith(_VIRTUAL) or bool(fact.values.get("loopback"))
 
 
 def _interfaces_down(interfaces: list[Seen], sockets: list[Seen]) -> Iterator[Finding]:

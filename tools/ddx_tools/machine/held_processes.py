@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.machine.seen import Seen, of_topic
 from ddx_tools.model import Finding, Severity, rank_list
 
@@ -36,6 +37,13 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
             continue
         state, wchan = fact.values["state"], fact.values.get("wchan")
         sleeping = f" in {wchan}" if wchan else ""
+        attributes = {
+            "basis": "ps",
+            "state": state,
+            "wchan": wchan,
+            "kernel_part": frame_rules().kernel_part(wchan),
+            "moving": False if fact.values["readings"] > 1 else None,
+        }
         yield Finding(
             code=_CODES[state],
             severity=Severity.FAILURE,
@@ -43,7 +51,7 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
             hosts=[fact.host] if fact.host else [],
             summary=f"{rank_list([rank])} {_WORDS[state]} (process {fact.subject}, state {state}{sleeping})",
             evidence=[fact.evidence],
-            attributes={"basis": "ps", "state": state, **({"wchan": wchan} if wchan else {})},
+            attributes={name: value for name, value in attributes.items() if value is not None},
         )
 
 

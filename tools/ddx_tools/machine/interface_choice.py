@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
+from ddx_tools.machine.virtual_interfaces import is_virtual
 from ddx_tools.model import Finding, Severity
 
-_BY_NAME = ("docker", "lo", "virbr")
+_TAKEN_LAST = ("docker", "lo", "virbr")
+"""By NCCL, in this order."""
 _MOST_SHOWN = 4
 
 
@@ -63,11 +65,11 @@ def nccl_choice(interfaces: list[Seen], variables: Mapping[str, str]) -> Choice:
         return _choice("nccl", chosen, f"NCCL_SOCKET_IFNAME={asked}", asked)
     steps = [("its name begins with ib", [one for one in usable if str(one.subject).startswith("ib")])]
     steps += [("it is in the subnet of NCCL_COMM_ID", [])] if variables.get("NCCL_COMM_ID") else []
-    others = [one for one in usable if not str(one.subject).startswith(_BY_NAME)]
+    others = [one for one in usable if not str(one.subject).startswith(_TAKEN_LAST)]
     steps.append(("it is the first that is not docker, lo or virbr", others))
     steps += [
         (f"only {prefix} is left", [one for one in usable if str(one.subject).startswith(prefix)])
-        for prefix in _BY_NAME
+        for prefix in _TAKEN_LAST
     ]
     why, chosen = next(((why, found) for why, found in steps if found), ("no interface runs and has an address", []))
     return _choice("nccl", chosen, why, None)
@@ -115,8 +117,7 @@ def _is_loopback(address: str) -> bool:
 
 def _is_down(interface: Seen) -> bool:
     """It has an address that others could reach, and carries nothing now."""
-    is_chosen_last = str(interface.subject).startswith(_BY_NAME) or bool(interface.values.get("loopback"))
-    return not is_chosen_last and bool(_addresses(interface)) and interface.values.get("carrier") is False
+    return not is_virtual(interface) and bool(_addresses(interface)) and interface.values.get("carrier") is False
 
 
 def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | None) -> Iterator[Finding]:

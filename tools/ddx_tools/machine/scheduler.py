@@ -20,6 +20,9 @@ _BAD_REASONS = {
     "NodeLost",
     "ContainerStatusUnknown",
 }
+_NOT_STARTED = re.compile(
+    r"Pending|ContainerCreating|PodInitializing|Init:|ErrImage|ImagePull|InvalidImage|CreateContainer"
+)
 _FEW = 3
 
 
@@ -28,8 +31,10 @@ def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
     jobs = of_topic(facts, "job_state")
     yield from _jobs_ended(jobs)
     yield from _failing_nodes(jobs)
-    for pod in of_topic(facts, "pod_state"):
+    pods = of_topic(facts, "pod_state")
+    for pod in pods:
         yield from _pod(pod)
+    yield from _not_started(pods)
     for node in of_topic(facts, "node_state"):
         if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING", node.values["state"]):
             reason = f": {node.values['reason']}" if "reason" in node.values else ""
@@ -103,6 +108,31 @@ def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
             completed_elsewhere=elsewhere,
         )
         yield found.model_copy(update={"hosts": [node]})
+
+
+def _not_started(pods: list[Seen]) -> Iterator[Finding]:
+    """Pods that wait for a place or an image while others of the same workload run."""
+    last = {pod.subject: pod for pod in pods}
+    running = {_workload(pod) for pod in last.values() if pod.values["state"] == "Running"}
+    late = [pod for pod in last.values() if _NOT_STARTED.match(pod.values["state"]) and _workload(pod) in running]
+    if late:
+        names = [str(pod.subject) for pod in late]
+        states = sorted({pod.values["state"] for pod in late})
+        who = f"{', '.join(names[:6])} ({', '.join(states[:3])})"
+        yield finding(
+            "job.part_not_started",
+            Severity.FAILURE,
+            late,
+            f"Kubernetes has not started {who}, while others of the job run.",
+            scheduler="kubernetes",
+            jobs=names[:64],
+            states=states,
+        )
+
+
+def _workload(pod: Seen) -> str:
+    """What pods of one job share of their names: operators put the role and a number behind it."""
+    return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
 
 
 def _pod(pod: Seen) -> Iterator[Finding]:

@@ -15,13 +15,15 @@ _LEAST_BACKOFF = 2
 def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
     """Who gets no answer, and, where the address is one of a host that was looked at, whose port is silent.
 
-    A host that gets no answer itself from the one that misses its own is not named: then the way is broken.
+    A host is named if others get no answer from it, either, or if a connection stands between it and the one that asks.
+    Else the way may be broken, or the asker's own firewall; and it is if both ask each other in vain.
     """
     owners = owners_of_addresses(facts)
     others = owned_by_others(facts)
     sockets = [socket for socket in of_topic(facts, "tcp_socket") if not others(socket)]
     silent = {ends(socket): socket for socket in sockets if _is_unanswered(socket)}
     between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
+    connected = {(fact.host, owners.get(host_of(ends(fact)[1]))) for fact in of_topic(facts, "tcp_established")}
     masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
     told: set[tuple[str | None, str]] = set()
     for (_, peer), socket in silent.items():
@@ -30,7 +32,9 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
         told.add((socket.host, peer))
         yield _unreachable(socket, peer, at_store=any(_port_of(peer) == _port_of(at or "") for _, at in masters))
         owner = owners.get(host_of(peer))
-        if owner and owner != socket.host and (owner, socket.host) not in between:
+        ways = {(socket.host, owner), (owner, socket.host)}
+        others_ask = any(of == owner and host not in (owner, socket.host) for host, of in between)
+        if owner and owner != socket.host and not ways <= between and (others_ask or ways & connected):
             yield _closed(owner, socket, peer)
 
 

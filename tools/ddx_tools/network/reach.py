@@ -32,7 +32,7 @@ def reach_findings(checks: list[Check], hosts: Mapping[str, str]) -> Iterator[Fi
             yield from _by_the_kernel(check, alive) if check.facts["by_kernel"] else _asked(check, alive, listeners)
         for listener in listeners:
             yield from _held(listener)
-    yield from _silent_hosts([check for check in checks if check.what == "tcp"], hosts)
+    yield from _silent_hosts([check for check in checks if check.what in ("tcp", "ping")], hosts)
 
 
 def _by_peer(checks: list[Check]) -> list[list[Check]]:
@@ -133,15 +133,24 @@ def _unreachable(check: Check, alive: bool, stage: str, more: str) -> Finding:
 
 
 def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Finding]:
-    """Hosts that were looked at and leave others without an answer; not if these do the same: the way is broken."""
+    """Hosts that were looked at and leave a port without an answer.
+
+    The way has to be good: it answers otherwise, or gets answers from the one that asked, or leaves several so. Else it
+    may be the way, or the asker's own firewall.
+    """
     ways: dict[tuple[str, str], list[Check]] = defaultdict(list)
     for check in tried:
         if owner := hosts.get(check.address or "") or hosts.get(check.peer):
             ways[check.host, owner].append(check)
+    in_vain: dict[str, set[str]] = defaultdict(set)
     for (host, owner), checks in ways.items():
-        silent = [check for check in checks if check.outcome == "timed_out"]
-        back = ways.get((owner, host))
-        if host == owner or not silent or (back and not any(check.outcome in ANSWERS for check in back)):
+        if host != owner and any(check.what == "tcp" and check.outcome == "timed_out" for check in checks):
+            in_vain[owner].add(host)
+    for (host, owner), checks in ways.items():
+        silent = [check for check in checks if check.what == "tcp" and check.outcome == "timed_out"]
+        back = [check for check in ways.get((owner, host), ()) if check.what == "tcp"]
+        is_named = any(map(_answered, back)) if back else len(in_vain[owner]) > 1 or any(map(_answered, checks))
+        if host == owner or not silent or not is_named:
             continue
         ports = sorted({check.port for check in silent if check.port})
         listed = ", ".join(map(str, ports))
@@ -155,6 +164,10 @@ def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Find
             to=[host],
         )
         yield found.model_copy(update={"hosts": [owner]})
+
+
+def _answered(check: Check) -> bool:
+    return bool(check.facts["received"]) if check.what == "ping" else check.outcome in ANSWERS
 
 
 def _held(listener: Check) -> Iterator[Finding]:

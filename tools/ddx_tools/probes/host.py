@@ -103,6 +103,7 @@ PROBE = Probe(
         "rank.stopped",
         "rank.uninterruptible",
         "job.scheduler_state",
+        "job.part_not_started",
         "limits.shm_full",
         "limits.locked_memory",
         "limits.resource",

@@ -7,18 +7,27 @@ from collections.abc import Sequence
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts, described
-from ddx_tools.stacks.point_to_point import point_to_point
+from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
 from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store
 
 
 def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     """All ranks wait for each other: in what do they differ?"""
+    numbered = numbered_within_group(waiting, texts)
+    if any(finding.attributes["first_group_through"] for finding in numbered):
+        return numbered  # who is through is not the odd one, however few they are
+    return numbered + _differences(store, waiting, texts)
+
+
+def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     complete = _complete(store, waiting)
     p2p = [view for view in waiting if view.activity == "p2p"]
-    if p2p:
+    if any(view.operation != TOLD_BY_TEXT for view in p2p):
         # A rank that nobody looked at may be the partner.
-        return [] if complete is False else point_to_point(store, p2p, others=len(waiting) - len(p2p))
+        return [] if complete is False else point_to_point(store, p2p, texts, others=len(waiting) - len(p2p))
+    if 2 * len(p2p) == len(waiting):
+        return []  # both halves may be right, each in a group of its own
     if any(view.activity == "device_sync" for view in waiting):
         return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
     by_operation = grouped(waiting, lambda view: view.operation)

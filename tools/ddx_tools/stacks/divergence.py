@@ -121,5 +121,6 @@ def described(view: RankView, parting: Parting) -> dict[str, Any]:
         "in_loop": relation.in_loop,
         "user_functions": [name for _, _, name in view.user_stack],
         "left_at": parting.place.short() if parting.place else None,
+        "parted_in": (parting.place.function or "").rsplit(".", 1)[-1] if parting.place else None,
         "rank0": view.rank == 0,
     }

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.stacks.common import at, grouped, make_finding, places_of
+from ddx_tools.stacks.counted_work import CountedWork, counted_work, counted_work_findings
 from ddx_tools.stacks.disagreements import disagreements
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.every_look import outside_in_every_look
 from ddx_tools.stacks.global_lock import held_global_locks
+from ddx_tools.stacks.point_to_point import with_transfers
 from ddx_tools.stacks.view import RankView, rank_views
 from ddx_tools.stacks.within_rank import busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
@@ -18,20 +20,22 @@ from ddx_tools.store import Store
 
 def stack_findings(store: Store) -> list[Finding]:
     """Findings over the merged rows of all hosts."""
-    views = rank_views(store)
     texts = ProgramTexts(store)
+    views = with_transfers(rank_views(store), texts)
     stopped = [view for view in views if view.stopped]
     awake = [view for view in views if not view.stopped]
     waiting = [view for view in awake if view.waits_for_peers]
     outside = [view for view in awake if not view.waits_for_peers]
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
-    findings += _progress(awake, waiting, outside, steps_printed=_steps_printed(store))
+    works = [] if stopped else counted_work(store, outside, waiting)
+    findings += _progress(awake, waiting, outside, works, steps_printed=_steps_printed(store))
     if any(finding.code == "job.progressing" for finding in findings):
         return findings + outside_in_every_look(store, views)
     findings += held_global_locks(store, outside)
     findings += _peers_wait(waiting)
     if waiting:
         findings += _outside(store, outside, waiting, texts)
+        findings += counted_work_findings(works, outside)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     elif outside and all(view.brought for view in outside):
@@ -106,6 +110,9 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
             Severity.FAILURE,
             [view],
             f"{rank_list([view.rank])} sits in an uninterruptible kernel call (state D){at(view)}",
+            moving=view.moved,
+            wchan=view.wchan,
+            kernel_part=frame_rules().kernel_part(view.wchan),
         )
         for view in views
         if view.state == "D" and not view.moved
@@ -113,7 +120,12 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
 
 
 def _progress(
-    awake: Sequence[RankView], waiting: Sequence[RankView], outside: Sequence[RankView], *, steps_printed: bool
+    awake: Sequence[RankView],
+    waiting: Sequence[RankView],
+    outside: Sequence[RankView],
+    works: Sequence[CountedWork],
+    *,
+    steps_printed: bool,
 ) -> list[Finding]:
     starting = [view for view in outside if view.activity in frame_rules().starting]
     if awake and len(starting) * 2 >= len(awake):
@@ -129,6 +141,13 @@ def _progress(
         return [make_finding("job.progressing", Severity.INFO, waiting, summary, brought=waiting[0].brought)]
     if outside and not waiting and all(view.moved for view in outside) and steps_printed:
         summary = f"no rank waits for another, all {len(outside)} run, and the job prints further steps"
+        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
+    if outside and not waiting and works and all(view.moved for view in outside):
+        summary = f"no rank waits for another, all {len(outside)} run, and {works[0].words}"
+        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
+    usual = {rank for work in works if work.repeated and work.within_limit for rank in work.ranks}
+    if waiting and outside and usual >= {view.rank for view in outside}:
+        summary = f"{works[0].words}; training went on after the same work before"
         return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
     # An evaluation prints no steps, and may take long.
     if outside and not waiting and all(view.moved and "evaluation" in view.contexts for view in outside):
@@ -181,6 +200,7 @@ def _outside(
             f"{_activity_words(odd, moving)}{at(odd)}",
             minority=len(outside) < len(waiting),
             moving=moving,
+            still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy_threads(store, members),
             **described(odd, parting),
         )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
-from ddx_tools.formats.progress import parse_progress
 from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
 from ddx_tools.formats.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.stacks.brought import read_dump
-from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.items import AFTER, BEFORE, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.outputs import output_rows
 
 _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
@@ -97,35 +96,8 @@ def stack_rows(raw: Raw) -> Rows:
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
     rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
-    rows["outputs"] = _output_rows(raw)
+    rows["outputs"] = output_rows(raw)
     return rows
-
-
-def _output_rows(raw: Raw) -> list[dict[str, Any]]:
-    """For each output file whether it printed further steps between the looks.
-
-    That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
-    """
-    steps: dict[str, list[int | None]] = {}
-    rank: dict[str, int | None] = {}
-    for item in raw.of(OUTPUT):
-        path, ranks = item.facts["path"], item.facts["ranks"]
-        steps.setdefault(path, []).append(_last_step(item.data))
-        rank[path] = ranks[0] if len(ranks) == 1 else None
-    return [
-        {"host": raw.host, "path": path, "rank": rank[path], "stepped": _rises(seen)} for path, seen in steps.items()
-    ]
-
-
-def _last_step(end: bytes) -> int | None:
-    progress = (parse_progress(line) for line in reversed(re.split(r"[\r\n]+", end.decode("utf-8", "replace"))))
-    return next((one.step for one in progress if one), None)
-
-
-def _rises(steps: list[int | None]) -> bool | None:
-    """Whether the number of the last step rose; None if the output names no steps."""
-    first, last = steps[0], steps[-1]
-    return None if first is None or last is None else last > first
 
 
 Readings = dict[tuple[int, int, str, int], KernelReading]

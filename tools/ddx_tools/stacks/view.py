@@ -23,6 +23,7 @@ class RankView:
     rank: int
     pid: int
     state: str | None
+    wchan: str | None
     activity: str
     operation: str | None
     contexts: tuple[str, ...]
@@ -101,6 +102,7 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
         rank=last["rank"],
         pid=last["pid"],
         state=last["state"],
+        wchan=last["wchan"],
         activity=last["activity"],
         operation=last["operation"],
         contexts=tuple(json.loads(last["contexts"])),
