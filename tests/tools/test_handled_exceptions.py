@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from log_reading import findings_of, independent, of_code
 
 from ddx_tools.model import Finding
@@ -79,3 +80,26 @@ def test_an_exception_at_another_place_is_told(tmp_path: Path) -> None:
     (raised,) = independent(told(tmp_path, job(6) + labelled(0, other)))
     assert raised.locations[0].file.endswith("optim.py")
     assert raised.ranks == [0]
+
+
+def followed(steps: int, *, tries: int) -> str:
+    """Rank 0 alone prints steps; rank 1 raises behind some of them, as often as `tries`."""
+    text = ""
+    for step in range(steps):
+        text += labelled(0, f"step {step} loss 2.5")
+        text += labelled(1, _TRACEBACK.format(tile=step)) if step < tries else ""
+    return text
+
+
+def test_a_rank_that_prints_no_steps_survives_what_it_repeats_while_the_job_goes_on(tmp_path: Path) -> None:
+    assert independent(told(tmp_path, followed(9, tries=9))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [followed(9, tries=0) + labelled(1, _TRACEBACK.format(tile=4)) * 2, followed(2, tries=2)],
+    ids=["no step behind", "the steps that were under way"],
+)
+def test_a_rank_that_repeats_itself_before_the_job_stands_still_did_not_survive(tmp_path: Path, text: str) -> None:
+    (raised,) = independent(told(tmp_path, text))
+    assert raised.ranks == [1]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event, short_name
 
 _Steps = dict[tuple[object, ...], list[Event]]
 """Steps by who made them, as far as the source tells."""
+_SEVERAL_STEPS = 3
+"""What the others print of the step in which a rank dies, and of the one before, comes behind its traceback."""
 
 
 def handled_exceptions(events: list[Event]) -> set[int]:
     """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
+
+    Where only another rank prints the steps, a process went on, too, if it raises the same again while the job goes
+    on by several steps: ranks step together.
 
     What a rank caught at one place it catches there again, as long as no end of it is reported: the last tracebacks
     of a log that still grows have no step behind them yet, and those in a file of errors have none at all. It is the
@@ -30,6 +35,8 @@ def handled_exceptions(events: list[Event]) -> set[int]:
     ended = {rank for event in events if event.kind in (*REPORTED_ENDS, *OWN_ENDS) for rank in event.ranks or (None,)}
     if None in ended:
         return handled
+    alive = [event for event in tracebacks if len(event.ranks) == 1 and not ended.intersection(event.ranks)]
+    handled |= _raised_again(alive, events)
     runs = {id(event): (_what(event), event.row["source"], _made_before(event, steps)) for event in tracebacks}
     in_a_row = Counter(runs.values())
     survived: dict[tuple[object, ...], int] = defaultdict(int)
@@ -81,6 +88,25 @@ def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
         or event.row["rank"] is not None
     )
     return one_process or not reported
+
+
+def _raised_again(tracebacks: Sequence[Event], events: Iterable[Event]) -> set[int]:
+    """The tracebacks that their rank repeats, and behind which the job made more steps than could be under way."""
+    latest = {(_what(event), event.row["source"]): event for event in tracebacks}
+    numbers: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        if event.kind == "step" and event.details.get("step") is not None and not event.details.get("own_work"):
+            place = event.row["source"], event.attempt
+            numbers[place].append((event.row["source_line"], event.details["step"]))
+    found = set()
+    for event in tracebacks:
+        steps = numbers[event.row["source"], event.attempt]
+        behind = [number for line, number in steps if line >= event.details["last_line"]]
+        before = [number for line, number in steps if line < event.details["first_line"]] or behind[:1]
+        is_repeated = latest[_what(event), event.row["source"]] is not event
+        if is_repeated and behind and max(behind) - max(before) >= _SEVERAL_STEPS:
+            found.add(id(event))
+    return found
 
 
 def _goes_on(event: Event, steps: Iterable[Event]) -> bool:
