@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from ddx_tools.logs.crowd import Crowd
 from ddx_tools.logs.rank_contexts import RankContexts
@@ -53,43 +54,48 @@ def _one_half(
     ranks, held = sorted(elsewhere), sorted(waiting.keys() - elsewhere.keys())
     half = str(waiting[held[0]].op_type)
     other = next(name for name in _HALVES if name != half)
-    facts = {
-        "operation": half.lower(),
-        "complete": crowd.complete,
-        "basis": "log",
-        "attempts": [attempt] if attempt else None,
-    }
-    return Finding(
-        code="p2p.unmatched",
-        severity=Severity.FAILURE if crowd.complete else Severity.WARNING,
-        ranks=ranks,
-        hosts=sorted({report.event.row["host"] for report in elsewhere.values() if report.event.row["host"]}),
-        summary=f"{rank_list(held).capitalize()} wait in a {half.lower()}, and of the ranks that the log speaks of "
-        f"nobody is in a {other.lower()}: {rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} in a collective.",
-        evidence=[waiting[rank].event.evidence for rank in (*ranks, *held)[:_EVIDENCE_LIMIT]],
-        locations=places.of(ranks, attempt) or contexts.places(ranks, attempt),
-        attributes={name: value for name, value in facts.items() if value is not None},
+    summary = (
+        f"{rank_list(held).capitalize()} wait in a {half.lower()}, and of the ranks that the log speaks of "
+        f"nobody is in a {other.lower()}: {rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} in a collective."
     )
+    told = [waiting[rank] for rank in (*ranks, *held)]
+    facts = {"operation": half.lower()}
+    return _finding("p2p.unmatched", summary, attempt, ranks, told, facts, crowd, places, contexts)
 
 
 def _circle(attempt: int, waiting: dict[int, Report], crowd: Crowd, places: Places, contexts: RankContexts) -> Finding:
     ranks = sorted(waiting)
-    facts = {
-        "operations": {"send": ranks},
-        "operation": "send",
-        # A log of the first stages of a longer pipeline looks the same.
-        "complete": crowd.complete,
-        "basis": "log",
-        "attempts": [attempt] if attempt else None,
-    }
+    summary = (
+        f"All ranks that the log speaks of ({rank_list(ranks)}) are held in a send: each waits for one that "
+        "sends itself and receives nothing."
+    )
+    facts = {"operations": {"send": ranks}, "operation": "send"}
+    told = [waiting[rank] for rank in ranks]
+    return _finding("p2p.circular_wait", summary, attempt, ranks, told, facts, crowd, places, contexts)
+
+
+def _finding(
+    code: str,
+    summary: str,
+    attempt: int,
+    ranks: list[int],
+    told: list[Report],
+    facts: Mapping[str, object],
+    crowd: Crowd,
+    places: Places,
+    contexts: RankContexts,
+) -> Finding:
+    """`ranks` are blamed; `told` are the reports that say it, theirs among them."""
+    hosts = {report.event.row["host"] for report in told if report.rank in ranks and report.event.row["host"]}
+    # A log of the first stages of a longer pipeline looks the same as one of all.
+    known = {**facts, "complete": crowd.complete, "basis": "log", "attempts": [attempt] if attempt else None}
     return Finding(
-        code="p2p.circular_wait",
+        code=code,
         severity=Severity.FAILURE if crowd.complete else Severity.WARNING,
         ranks=ranks,
-        hosts=sorted({report.event.row["host"] for report in waiting.values() if report.event.row["host"]}),
-        summary=f"All ranks that the log speaks of ({rank_list(ranks)}) are held in a send: each waits for one that "
-        "sends itself and receives nothing.",
-        evidence=[waiting[rank].event.evidence for rank in ranks[:_EVIDENCE_LIMIT]],
+        hosts=sorted(hosts),
+        summary=summary,
+        evidence=[report.event.evidence for report in told[:_EVIDENCE_LIMIT]],
         locations=places.of(ranks, attempt) or contexts.places(ranks, attempt),
-        attributes={name: value for name, value in facts.items() if value is not None},
+        attributes={name: value for name, value in known.items() if value is not None},
     )
