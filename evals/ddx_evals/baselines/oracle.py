@@ -12,6 +12,8 @@ from ddx_evals.incidents.truth import Culprits
 from ddx_tools.model import Claim, Level, Location, Party, Verdict
 
 _LONGEST_QUOTE = 400
+_AROUND = 100
+"""Characters of its line that a key fact is quoted with, on each side: a word alone could stand anywhere."""
 
 
 def oracle(case: Case) -> Answer:
@@ -32,7 +34,13 @@ def _key_facts(case: Case) -> Iterator[Claim]:
             # A view may keep the same file under another name.
             found = re.search(fact.pattern, text) if fnmatch(name, fact.artefact) or "raw/" not in name else None
             if found:
-                yield _claim(name, found[0])
+                yield _claim(name, _with_its_line(found))
+
+
+def _with_its_line(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - _AROUND) : found.start()].rpartition("\n")[2]
+    after = found.string[found.end() : found.end() + _AROUND].partition("\n")[0]
+    return f"{before}{found[0]}{after}"
 
 
 def _first_line(case: Case) -> Claim:

@@ -52,8 +52,9 @@ def analyse_records(records: Records) -> list[Finding]:
     behind = ranks_behind(records)
     holds = find_holds(records, fronts, deviating)
     graph = graph_of(records, fronts, holds, set().union(*deviating.values()))
-    frozen = frozen_ranks(records, behind, graph)
-    moving = bool({each.rank for each in behind} - frozen) or is_unsettled(records, fronts, holds, graph)
+    unsettled = is_unsettled(records, fronts, holds, graph)
+    frozen = set[int]() if unsettled else frozen_ranks(records, behind, graph)
+    moving = unsettled or bool({each.rank for each in behind} - frozen)
     undated = all(record.taken_ns is None for record in records.ranks.values())
     if moving and undated:
         # What is pending in a job that moves is no wait, as long as nothing tells for how long it has been.

@@ -3,12 +3,14 @@
 All members see the end of an all_reduce at one moment, give or take the polling of the watchdog (some 100 ms, seconds
 at worst). The difference between two ranks' times of that moment, as the median over many collectives, is the
 difference of their clocks. Groups that share ranks carry it on from group to group. Where no completion is recorded
-(Gloo), the moment of the call has to do: ranks in step call within a moment of each other.
+(Gloo), the moment of the call has to do: ranks in step call within a moment of each other, but the stages of a pipeline
+do not. Ranks of one host read one clock, so that what they seem to differ by is the error: the middle one counts for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 
 from ddx_tools.store import Store
 
@@ -22,7 +24,7 @@ _COLLECTIVES = 200
 def clock_offsets(store: Store) -> Mapping[int, float]:
     """Seconds that each rank's clock is ahead of the lowest rank's it can be compared with; small ones are left out.
 
-    Needs the table `positions`.
+    Needs the tables `positions` and `chosen`.
     """
     by_group: dict[int, dict[int, float]] = {}
     for row in store.query(_MEDIANS):
@@ -50,8 +52,18 @@ def clock_offsets(store: Store) -> Mapping[int, float]:
                     if rank not in offsets:
                         offsets[rank] = offsets[known] + residual - residuals[known]
                         pending.append(rank)
+    of_host: dict[str, list[int]] = {}
+    for row in store.query(_HOSTS):
+        if row["rank"] in offsets:
+            of_host.setdefault(row["host"], []).append(row["rank"])
+    for ranks in of_host.values():
+        offsets.update(dict.fromkeys(ranks, median(offsets[rank] for rank in ranks)))
     return {rank: offset for rank, offset in offsets.items() if abs(offset) >= _NOTABLE_S}
 
+
+_HOSTS = """
+SELECT DISTINCT c.rank, d.host FROM chosen c JOIN fr_dumps d USING (dump) WHERE d.host IS NOT NULL ORDER BY c.rank
+"""
 
 _MEDIANS = f"""
 WITH moments AS (

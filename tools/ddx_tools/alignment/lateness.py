@@ -2,9 +2,10 @@
 
 All members of a group leave an all_reduce or an all_to_all together. So who spends the least time in it came last, and
 how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
-are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end. Where all
-members are on one host, and so read one clock, it is the moment of the last one's call; else the rank's next call has
-to do, because Gloo blocks.
+are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end, but it
+blocks, so the rank's next call has to do: that says nothing of collectives that a step's work follows. Where all members
+are on one host, and so read one clock, the moment of the last one's call tells of these, too. It tells less: who calls
+last in every step may have the most to do.
 
 Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
 """
@@ -44,19 +45,19 @@ class Late:
     late_s: float
     """By how much, as the median of these."""
     by_calls: bool
-    """Told by the moments of the calls alone: no end is recorded."""
+    """Told by who calls last alone, and not by how long the rank is inside."""
 
 
 def late_ranks(records: Records) -> list[Late]:
     """The ranks that are late by themselves: not those that wait for one of them elsewhere."""
     pipelined = _pipelines(records)
-    found: list[Late] = []
-    members: dict[int, list[dict[str, float | int]]] = {}
+    found: dict[int, Late] = {}
+    members: dict[tuple[bool, int], list[dict[str, float | int]]] = {}
     for row in records.query(_LAST):
-        members.setdefault(row["group_id"], []).append(row)
-    for group_id, rows in sorted(members.items()):
+        members.setdefault((row["by_calls"], row["group_id"]), []).append(row)
+    for (by_calls, group_id), rows in sorted(members.items()):
         group = records.groups[group_id]
-        if any(len(pipeline & set(group.ranks())) > 1 for pipeline in pipelined):
+        if group_id in found or any(len(pipeline & set(group.ranks())) > 1 for pipeline in pipelined):
             continue
         clear = [row for row in rows if row["late_s"] >= _CLEARLY_S]
         if len(clear) < _OFTEN:
@@ -64,9 +65,8 @@ def late_ranks(records: Records) -> list[Late]:
         rank, count = Counter(int(row["rank"]) for row in clear).most_common(1)[0]
         if count >= max(_OFTEN, _SHARE * len(clear)):
             late = median(float(row["late_s"]) for row in clear if row["rank"] == rank)
-            by_calls = all(row["by_calls"] for row in rows)
-            found.append(Late(rank, group, len(rows), count, len(clear) - count, late, by_calls))
-    return _not_victims(found)
+            found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, late, by_calls)
+    return _not_victims(list(found.values()))
 
 
 def _not_victims(found: list[Late]) -> list[Late]:
@@ -92,23 +92,25 @@ _LAST = f"""
 WITH one_clock AS (
     SELECT group_id, count(d.host) = count(*) AND count(DISTINCT d.host) = 1 AS same_host
     FROM chosen JOIN fr_dumps d USING (dump) GROUP BY group_id
-), ends AS (
+), calls AS (
     SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
         n.done AND (r.together OR k.op IN {EXCHANGES}) AS counts,
-        k.backend = 'gloo' AND same_host AS by_calls,
-        CASE WHEN k.backend <> 'gloo' THEN n.completed_ns
-            WHEN same_host THEN max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq)
-            ELSE lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) END AS ended_ns
+        k.backend = 'gloo' AS blocks, same_host,
+        max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq) AS last_call_ns,
+        lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) AS next_call_ns
     FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call) JOIN one_clock USING (group_id)
     WHERE NOT r.is_p2p AND NOT r.closing AND n.seq IS NOT NULL
+), ends AS (
+    SELECT *, false AS by_calls, CASE WHEN blocks THEN next_call_ns ELSE completed_ns END AS ended_ns FROM calls
+    UNION ALL
+    SELECT *, true AS by_calls, last_call_ns AS ended_ns FROM calls WHERE blocks AND same_host
 ), inside AS (
-    SELECT group_id, seq, rank, by_calls, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
-    JOIN (SELECT group_id, max(seq) AS last FROM ends WHERE counts GROUP BY group_id) USING (group_id)
+    SELECT by_calls, group_id, seq, rank, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
+    JOIN (SELECT group_id, max(seq) AS last FROM calls WHERE counts GROUP BY group_id) USING (group_id)
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
-SELECT group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
-    bool_and(by_calls) AS by_calls
-FROM inside GROUP BY group_id, seq HAVING count(*) > 1
+SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s
+FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
 """
 
 

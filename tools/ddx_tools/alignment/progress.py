@@ -21,6 +21,9 @@ _MOMENT_OF_UNDATED_S = 3.0
 _STANDING_S = 30.0
 """Nothing that a moving job waits for takes as long, where no finished operation tells how long they take."""
 
+_AT_WORK = ("inside", "not_started", "idle")
+"""Where ranks are, of those that nothing holds up."""
+
 
 @dataclass(frozen=True)
 class Behind:
@@ -83,7 +86,7 @@ def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph:
         *graph.roots,
         *(rank for hold in holds if not hold.is_complete for rank in hold.waiting),
     }
-    return any(rank not in accounted and status == "inside" for rank, status in fronts.status.items())
+    return any(rank not in accounted and status in _AT_WORK for rank, status in fronts.status.items())
 
 
 def _is_later(records: Records, group: Group, entry: Entry) -> bool:

@@ -70,7 +70,7 @@ def _roots(
     """The roots with their states, whether others would do as well, the circle they are part of, and what tells it."""
     told_by: By = "nothing"
     roots: dict[int, State] = {}
-    tie = False
+    tie = unseen = False
     circle: tuple[int, ...] = ()
     awaited = {rank for hold in holds for rank in hold.blockers}
     waits_for_unknown = {rank for hold in holds if not hold.blockers and hold.unknown for rank in hold.waiting}
@@ -86,10 +86,14 @@ def _roots(
         state = _state(fronts, rank, deviating)
         if state is not None:
             roots[rank] = state
+        elif rank not in waits_for_unknown and fronts.status[rank] == "unseen":
+            unseen = True  # Its ring has lost what it is in.
         elif rank not in waits_for_unknown:
-            tie = True  # It is in something of which nothing more is known: a kernel that all are in, or a lost entry.
+            tie = True  # It is in something of which nothing more is known, like a kernel that all are in.
     if roots:
-        return roots, tie, circle, told_by
+        # Who has nothing pending waits for nobody. That explains the waits, whatever the ring of another has lost.
+        return roots, tie or (unseen and "outside" not in roots.values()), circle, told_by
+    tie = tie or unseen
     unknown, several = _silent(records, [hold for hold in holds if not hold.blockers and hold.unknown])
     # A rank that is gone keeps nobody in an operation that all members are in.
     unexplained = any(hold.is_complete and hold.transfer is None for hold in holds)

@@ -85,7 +85,7 @@ def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int
                 hold = holds.setdefault((front.group.id, front.entry.seq, front.entry.op), hold)
             hold.waiting[rank] = wait_s
             hold.fronts[rank] = front
-    for hold in _of_unseen(records, fronts):
+    for hold in _of_unseen(records, fronts, patience_s):
         key = (hold.group.id, hold.seq or 0, hold.op)
         if key in holds:
             holds[key].waiting.update(hold.waiting)
@@ -96,10 +96,16 @@ def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int
     return [*holds.values(), *others]
 
 
-def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
-    """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings."""
+def _of_unseen(records: Records, fronts: Fronts, patience_s: float) -> Iterator[Hold]:
+    """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings.
+
+    For how long is not told, but a rank that called something a moment ago goes on.
+    """
     callers: dict[tuple[int, int], list[int]] = {}
     for rank, called in fronts.called.items():
+        silent_s = _wait_s(records, rank, records.ranks[rank].latest_sign_ns)
+        if silent_s is not None and silent_s < patience_s:
+            continue
         for group, seq in called:
             callers.setdefault((group.id, seq), []).append(rank)
     for (group_id, seq), ranks in sorted(callers.items()):
@@ -109,9 +115,11 @@ def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
             for member in group.ranks()
             if member in records.ranks and group.entered(member, seq) is False and not group.is_overtaken(member)
         ]
+        unknown = [] if lacking else [member for member in group.ranks() if member not in records.ranks]
         entry = next(iter(group.at.get(seq, {}).values()), None)
-        if lacking:
-            hold = Hold(group, entry.op if entry else "a collective", seq, dict.fromkeys(ranks), lacking=tuple(lacking))
+        if lacking or unknown:
+            op = entry.op if entry else "a collective"
+            hold = Hold(group, op, seq, dict.fromkeys(ranks), lacking=tuple(lacking), unknown=tuple(unknown))
             hold.undated = any(records.ranks[rank].taken_ns is None for rank in lacking)
             yield hold
 
