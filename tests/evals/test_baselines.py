@@ -66,6 +66,15 @@ def test_the_oracle_scores_everything_twice(run: Run) -> None:
             assert (result.score.score, result.score.passed) == (1.0, True), result
 
 
+@pytest.mark.long
+def test_the_oracle_is_right_on_every_case_that_ships() -> None:
+    every = named_incidents([])
+    results = run_suite(every, {"oracle": SYSTEMS["oracle"]})
+    assert len(results) == sum(len(incident.views) for incident in every)
+    assert [result for result in results if not (result.score and result.score.passed)] == []
+    assert {result.score.score for result in results if result.score} == {1.0}
+
+
 def test_who_looks_at_nothing_never_passes(run: Run) -> None:
     for result in run.results:
         if result.system in ("null", "rank0", "majority"):

@@ -35,3 +35,15 @@ def test_on_one_host_the_times_of_the_calls_show_who_is_late_in_every_step_with_
 )
 def test_nobody_is_late_by_turns_or_by_another_clock(hosts: tuple[str, ...], late: list[int]) -> None:
     assert not _once_a_step(hosts, late)
+
+
+@pytest.mark.parametrize("hosts", [(), ("vm", "vm", "vm"), ("a", "b", "b")], ids=["hosts unknown", "one", "two"])
+def test_with_gloo_the_next_call_shows_who_was_in_a_collective_for_the_shortest_time(hosts: tuple[str, ...]) -> None:
+    job = Job(3, hosts=hosts)
+    world = job.group("0", (0, 1, 2), "default_pg")
+    for step in range(9):
+        for rank in range(3):
+            job.call(rank, world, 2 * step, late_s=0.4 if rank == 1 else 0.0)
+            job.call(rank, world, 2 * step + 1, late_s=-0.55)
+    (late,) = [finding for finding in job.findings() if finding.code == "rank.arrives_late"]
+    assert (late.ranks, late.attributes["by"], late.attributes["last"]) == ([1], "completions", 9)

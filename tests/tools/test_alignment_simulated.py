@@ -150,6 +150,32 @@ def test_a_healthy_job_is_never_blamed(seed: int) -> None:
     assert said.verdict is not Verdict.DIAGNOSED and not said.culprits.ranks
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(600_013, id="stages of a pipeline call later than the clock of their host says"),
+        pytest.param(600_014, id="what rings have lost was called a moment ago"),
+    ],
+)
+def test_a_healthy_job_in_the_midst_of_its_work_is_healthy(seed: int) -> None:
+    assert judged(simulate(seed, kind="healthy")).verdict is Verdict.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        pytest.param("straggler", 600_015, id="undated, and one device a moment behind while the others are at work"),
+        pytest.param("straggler", 600_074, id="undated, and one device not started while others are not either"),
+        pytest.param("straggler", 600_029, id="late once in a step of many collectives"),
+        pytest.param("rank_dead", 600_034, id="peers' rings have lost what they wait in for it"),
+        pytest.param("rank_stalled", 600_021, id="a peer's ring has lost what it is in"),
+    ],
+)
+def test_the_culprit_is_named_though(kind: str, seed: int) -> None:
+    job = simulate(seed, kind=kind)
+    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+
+
 def test_hidden_transfers_leave_a_rank_without_pending_work_undecided() -> None:
     job = job_of("missing_recv", 304)
     assert job.description["backend"] == "gloo"

@@ -4,7 +4,7 @@ All members see the end of an all_reduce at one moment, give or take the polling
 at worst). The difference between two ranks' times of that moment, as the median over many collectives, is the
 difference of their clocks. Groups that share ranks carry it on from group to group. Where no completion is recorded
 (Gloo), the moment of the call has to do: ranks in step call within a moment of each other, but the stages of a pipeline
-do not. Ranks of one host read one clock, so that what they seem to differ by is the error: the middle one counts for all.
+do not. Ranks of one host read one clock: what they seem to differ by is error, and the middle of them counts for all.
 """
 
 from __future__ import annotations
