@@ -8,7 +8,7 @@ import pytest
 import yaml
 from made_findings import established, first, judged, raised, seen, timeout, told
 
-from ddx_tools.model import Level, Verdict
+from ddx_tools.model import Finding, Level, Verdict
 
 # --- an exception that tells of its surroundings
 
@@ -55,6 +55,22 @@ def test_no_space_in_shared_memory_is_not_the_programs_fault() -> None:
     disk = raised(3, exception="OSError", message="[Errno 28] No space left on device", tells=["limits.resource"])
     assert first(judged(disk, full)) != "rank-crashed"
     assert first(judged(disk, seen("limits.resource", what="disk"))) == "rank-crashed"
+
+
+def test_who_ended_with_an_error_code_and_said_nothing_is_the_one_that_its_peers_lost() -> None:
+    lost = seen("collective.connection_lost", 0, 1, 2, severity="notice", operations=["gather"])
+    said = judged(lost, seen("rank.exited", 3, exit_code=1))
+    assert (said.verdict, first(said), said.culprits.ranks) == (Verdict.DIAGNOSED, "rank-crashed", [3])
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [[seen("rank.exited", 3, exit_code=0)], [seen("rank.exited", 2, 3, exit_code=1)], []],
+    ids=["without an error", "of several the log is missing", "nobody"],
+)
+def test_a_lost_connection_alone_is_nobody_s_crash(ended: list[Finding]) -> None:
+    lost = seen("collective.connection_lost", 0, 1, severity="notice", operations=["gather"])
+    assert "rank-crashed" not in established(judged(lost, *ended))
 
 
 def test_a_consequence_decides_nothing() -> None:

@@ -192,6 +192,30 @@ def test_a_later_group_that_only_some_came_to_make_was_not_made_by_all(
     assert named == (verdict is Verdict.DIAGNOSED)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "cause"),
+    [
+        ({}, "new-group-not-collective"),
+        ({"activity": "rendezvous"}, "collective-order-mismatch"),
+        ({"relation": "same_line", "guard_on_rank": False}, "collective-order-mismatch"),
+    ],
+    ids=["its role makes no group", "it makes a group itself", "both run the same lines"],
+)
+def test_a_group_that_one_branch_makes_is_not_made_by_who_runs_the_other(
+    attributes: dict[str, Any], cause: str
+) -> None:
+    groups = seen(
+        "collective.peers_wait", 1, 2, severity="warning", operation="new_group", kind="rendezvous", wait_s=9.0
+    )
+    known: dict[str, Any] = {"minority": True, "complete": True, "operation": "all_gather", "activity": "collective"}
+    known |= {"peer_operation": "new_group", "peer_activity": "rendezvous", "relation": "other_branch"}
+    other = seen(
+        "collective.operation_mismatch", 0, **(known | {"guard_on_rank": True, "guard": "role == 0"} | attributes)
+    )
+    said = judged(groups, other)
+    assert (first(said), said.culprits.ranks) == (cause, [0])
+
+
 def test_who_differs_from_its_peers_in_the_log_is_asked_about_and_not_who_is_silent() -> None:
     late = seen("collective.timeout_reported", 0, 1, 2, operation="all_gather", timeout_ms=600_000, severity="warning")
     unseen = seen("job.ranks_unseen", severity="info", steps=True, ended=True)
