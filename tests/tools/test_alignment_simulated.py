@@ -169,6 +169,9 @@ def test_a_healthy_job_in_the_midst_of_its_work_is_healthy(seed: int) -> None:
         pytest.param("straggler", 600_029, id="late once in a step of many collectives"),
         pytest.param("rank_dead", 600_034, id="peers' rings have lost what they wait in for it"),
         pytest.param("rank_stalled", 600_021, id="a peer's ring has lost what it is in"),
+        pytest.param(
+            "order_swapped", 700_004, id="its call came later in all rounds, and it is in step again after it"
+        ),
     ],
 )
 def test_the_culprit_is_named_though(kind: str, seed: int) -> None:

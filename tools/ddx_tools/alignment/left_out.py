@@ -2,7 +2,8 @@
 
 A program makes its collectives in rounds. If in all earlier rounds the rank's call came a fixed number of calls behind
 the one that its peers are in now, and never in its place, the order is the same on all ranks: the odd one goes on with
-what comes next, without the calls between.
+what comes next, without the calls between. What it has called ahead since has to go on like that, too: where it is in
+step with its peers again, it made two calls in another order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ddx_tools.alignment.records import Entry, Group, Records
 
 _PAST = 400
 """Collectives before the disagreement that are looked at."""
+_AHEAD = 40
+"""Collectives called after it that are looked at."""
 _ENOUGH = 2
 """Rounds that must agree: one alone is no habit."""
 
@@ -42,7 +45,18 @@ def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual
     if len(rounds) < _ENOUGH or len(lengths) != 1 or None in lengths:
         return []
     length = lengths.pop() or 0
+    if not _goes_on_without(records, group, next(iter(odd)).rank, usual, length):
+        return []
     return past[rounds[-1] : rounds[-1] + length]
+
+
+def _goes_on_without(records: Records, group: Group, odd: int, usual: Entry, length: int) -> bool:
+    """Whether all that a rank called ahead stands `length` numbers before the same call of a peer."""
+    ahead = "rank IN (?, ?) AND NOT is_p2p AND op <> 'coalesced' AND seq BETWEEN ? AND ?"
+    found = records.entries(group, ahead, [odd, usual.rank, usual.seq, usual.seq + _AHEAD])
+    calls = {(entry.rank, entry.seq): _call(entry) for entry in found}
+    own = {seq: call for (rank, seq), call in calls.items() if rank == odd}
+    return all(calls.get((usual.rank, seq + length), call) == call for seq, call in own.items())
 
 
 def _call(entry: Entry) -> _Call:

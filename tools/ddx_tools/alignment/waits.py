@@ -110,12 +110,9 @@ def _of_unseen(records: Records, fronts: Fronts, patience_s: float) -> Iterator[
             callers.setdefault((group.id, seq), []).append(rank)
     for (group_id, seq), ranks in sorted(callers.items()):
         group = records.groups[group_id]
-        lacking = [
-            member
-            for member in group.ranks()
-            if member in records.ranks and group.entered(member, seq) is False and not group.is_overtaken(member)
-        ]
-        unknown = [] if lacking else [member for member in group.ranks() if member not in records.ranks]
+        entered = {member: group.entered(member, seq) for member in group.ranks() if member in records.ranks}
+        lacking = [member for member, came in entered.items() if came is False and not group.is_overtaken(member)]
+        unknown = [member for member in group.ranks() if member not in entered] if all(entered.values()) else []
         entry = next(iter(group.at.get(seq, {}).values()), None)
         if lacking or unknown:
             op = entry.op if entry else "a collective"
