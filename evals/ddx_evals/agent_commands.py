@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ddx_evals.telling import checked_file, chosen_views, end_if_unscored, tell
 from ddx_server.output import JSON_OPTION, progress_line
 from ddx_tools.errors import UsageError
 
@@ -22,29 +23,38 @@ SEE = Annotated[
 ]
 ENV = Annotated[list[str] | None, typer.Option("--env", help="Variables that it gets, by name; several times.")]
 LIMIT_S = Annotated[float, typer.Option("--limit-s", min=1, help="Seconds that it has for each try.")]
+ANSWERS = Annotated[Path, typer.Option(help="Directory that keeps what each try left, of one system.")]
 UNSEALED = Annotated[
     bool, typer.Option("--unsealed", help="Let it see this machine, the truth included: it is not ranked then.")
 ]
-OUT = Annotated[Path | None, typer.Option("--out", "-o", help="Also keep the results, for report and compare.")]
-MARKDOWN = Annotated[Path | None, typer.Option("--markdown", help="Also write the table as Markdown, to this file.")]
+OUT = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Also keep the results, for report and compare.", callback=checked_file),
+]
+MARKDOWN = Annotated[
+    Path | None,
+    typer.Option("--markdown", help="Also write the table as Markdown, to this file.", callback=checked_file),
+]
 
 
 def agent(
     command: COMMAND,
     on: Annotated[
-        list[str] | None, typer.Option(help="A split (dev), an incident (dev/0f3a) or a directory; several times.")
-    ] = None,
+        list[str], typer.Option(help="A split (dev), an incident (dev/9bb4e3) or a directory; several times.")
+    ],
     system: SYSTEM = "agent",
     arm: Annotated[
         str, typer.Option(help="What it is given: none, shell, probes, all or server; with +skill, the skill as well.")
     ] = "all",
-    views: Annotated[list[str] | None, typer.Option("--view", help="full, log-only or partial; several times.")] = None,
+    views: Annotated[
+        list[str] | None, typer.Option("--view", help="full, log-only or partial; several times. Default: all.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Tries of each.")] = 1,
     see: SEE = None,
     env: ENV = None,
     limit_s: LIMIT_S = 1800.0,
     unsealed: UNSEALED = False,
-    answers: Annotated[Path, typer.Option(help="Directory that keeps what each try left.")] = Path("answers"),
+    answers: ANSWERS = Path("answers"),
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
@@ -58,13 +68,13 @@ def agent(
     from ddx_evals.agents.running import run_agent
     from ddx_evals.incidents import named_incidents
     from ddx_evals.results import Run, this_checkout
-    from ddx_evals.telling import chosen_views, tell
 
-    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), sealed=not unsealed)
-    incidents = named_incidents(on or ["dev"])
+    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), not unsealed, system)
     with progress_line(quiet=as_json) as progress:
-        results = run_agent(runner, incidents, chosen_views(views), answers, system, epochs=epochs, progress=progress)
-    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+        tried = run_agent(runner, named_incidents(on), chosen_views(views), answers, epochs=epochs, progress=progress)
+    results = Run(manifest=this_checkout(), results=tried)
+    tell(results, out, markdown, as_json=as_json, cases=True)
+    end_if_unscored(results, as_json=as_json)
 
 
 def _variables(names: list[str] | None) -> dict[str, str]:
@@ -85,7 +95,7 @@ def live(
     env: ENV = None,
     limit_s: LIMIT_S = 900.0,
     unsealed: UNSEALED = False,
-    answers: Annotated[Path, typer.Option(help="Directory that keeps what each try left.")] = Path("answers"),
+    answers: ANSWERS = Path("answers"),
     out: OUT = None,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -96,24 +106,26 @@ def live(
     from ddx_evals.agents.arm import arm_named
     from ddx_evals.agents.command import CommandAgent
     from ddx_evals.agents.live import LIVE, attempt_live, check_live
-    from ddx_evals.answer_files import next_try
+    from ddx_evals.answer_files import check_free_of_others, next_try
     from ddx_evals.lab import LabError, load_scenarios
     from ddx_evals.results import Run, this_checkout
-    from ddx_evals.telling import tell
 
     known = load_scenarios()
     if unknown := set(scenarios) - set(known):
         raise UsageError(f"there is no scenario {min(unknown)!r}", "List them: ddx lab list")
-    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), sealed=not unsealed)
+    runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), not unsealed, system)
     chosen = [known[name] for name in scenarios]
     check_live(runner, chosen)
-    results = []
+    check_free_of_others(answers, system)
+    tried = []
     with progress_line(quiet=as_json) as progress:
         for scenario in chosen:
             progress(scenario.id)
             reports = next_try(answers / LIVE / scenario.id / "full")
             try:
-                results.append(attempt_live(runner, scenario, nproc, reports, system))
+                tried.append(attempt_live(runner, scenario, nproc, reports))
             except LabError as error:
                 raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
-    tell(Run(manifest=this_checkout(), results=results), out, None, as_json=as_json)
+    results = Run(manifest=this_checkout(), results=tried)
+    tell(results, out, None, as_json=as_json, cases=True)
+    end_if_unscored(results, as_json=as_json)

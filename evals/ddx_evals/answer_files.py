@@ -3,6 +3,7 @@
     <answers>/<split>/<incident>/<view>/<try>/diagnosis-<n>.json    what was reported; the last one counts
     <answers>/<split>/<incident>/<view>/<try>/transcript.json       the calls, if the harness keeps them
     <answers>/<split>/<incident>/<view>/<try>/try.json              under what the try was made, if we ran the agent
+    <answers>/<split>/<incident>/<view>/<try>/output.txt            what it printed, likewise
 
 A try without a diagnosis is a failed run, not a wrong answer.
 """
@@ -19,11 +20,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddx_evals.baselines.case import Answer
 from ddx_evals.incidents import Incident, View
+from ddx_evals.mistakes import first_mistake
 from ddx_evals.scoring import TRANSCRIPT, Transcript
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.model import Diagnosis
 
-TRY = "try.json"
+TRY, OUTPUT = "try.json", "output.txt"
 M = TypeVar("M", bound=BaseModel)
 _NUMBER = re.compile(r"diagnosis-(\d{1,6})\.json")
 
@@ -33,6 +35,8 @@ class TryRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    system: str = ""
+    """Who it was; nothing in older records."""
     arm: str
     sealed: bool
     """Whether the agent saw its workplace alone."""
@@ -83,7 +87,9 @@ def answer_of(directory: Path) -> Answer:
     """The last diagnosis of a try. Raises UnreadableInput if there is none, or it is none."""
     reported = reports_in(directory)
     if not reported:
-        raise UnreadableInput("no diagnosis was reported")
+        misnamed = [file.name for file in directory.glob("diagnosis*") if file.is_file()]
+        seen = f"; {min(misnamed)[:80]} is not read, its name has to be diagnosis-1.json" if misnamed else ""
+        raise UnreadableInput(f"no diagnosis was reported{seen}")
     return Answer(read_diagnosis(reported[-1]), transcript_of(directory))
 
 
@@ -91,6 +97,33 @@ def reports_in(directory: Path) -> list[Path]:
     """The diagnoses of a try in the order in which they came; some may lie with the incident that they are about."""
     numbered = [(file, int(match[1])) for file in directory.rglob("*.json") if (match := _NUMBER.fullmatch(file.name))]
     return [file for file, _ in sorted(numbered, key=lambda each: (each[0].stat().st_mtime_ns, each[1]))]
+
+
+def last_report_ns(directory: Path) -> int:
+    """When the last diagnosis of a try came, in nanoseconds since 1970; 0 if none did."""
+    reported = reports_in(directory)
+    return reported[-1].stat().st_mtime_ns if reported else 0
+
+
+def next_report(directory: Path) -> str:
+    """The name of the next diagnosis of a try."""
+    numbers = [int(match[1]) for file in reports_in(directory) if (match := _NUMBER.fullmatch(file.name))]
+    return f"diagnosis-{1 + max(numbers, default=0)}.json"
+
+
+def systems_in(answers: Path) -> set[str]:
+    """Whose tries lie below a directory, as far as we made them."""
+    records = [record_of(file.parent) for file in answers.glob(f"*/*/*/*/{TRY}")]
+    return {record.system for record in records if record and record.system}
+
+
+def check_free_of_others(answers: Path, system: str) -> None:
+    """Raises UsageError if a directory holds tries of another system: they could not be told apart later."""
+    if others := systems_in(answers) - {system}:
+        raise UsageError(
+            f"{answers} holds tries of {', '.join(sorted(others))}",
+            f"Keep those of {system} apart: --answers {answers}-{system}",
+        )
 
 
 def record_of(directory: Path) -> TryRecord | None:
@@ -121,10 +154,8 @@ def read_diagnosis(file: Path) -> Diagnosis:
     except OSError as error:
         raise UnreadableInput(f"{file}: {error.strerror or error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise UnreadableInput(
-            f"{file} is no diagnosis ({where}: {first['msg'].lower()})", "`ddx schema` prints what it has to be."
+            f"{file} is no diagnosis ({first_mistake(error)})", "`ddx schema` prints what it has to be."
         ) from error
 
 

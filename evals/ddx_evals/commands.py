@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ddx_evals.agent_commands import COMMAND_SETTINGS, MARKDOWN, OUT, agent, live
-from ddx_evals.telling import chosen_views, tell
+from ddx_evals.telling import chosen_views, end_if_unscored, tell
 from ddx_server.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.errors import UsageError
 
@@ -28,6 +28,7 @@ ARMS = Annotated[
     list[str] | None,
     typer.Option("--arm", help="What a model is given (default: server): none, shell, probes, all, server, ladder."),
 ]
+CASES = Annotated[bool, typer.Option("--cases", help="Also say of each answer that does not pass what it lacks.")]
 LOGS = Annotated[Path, typer.Option(help="Where Inspect keeps what a model did: inspect view --log-dir logs")]
 VIEWS = Annotated[
     list[str] | None, typer.Option("--view", help="full, log-only or partial; several times. Default: all.")
@@ -95,6 +96,7 @@ def run(
     logs: LOGS = Path("logs"),
     views: VIEWS = None,
     epochs: Annotated[int, typer.Option(min=1, help="Tries of each; baselines answer the same every time.")] = 1,
+    cases: CASES = False,
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
@@ -128,7 +130,9 @@ def run(
     if model:
         given = arms_named(arms)
         results += run_model(ModelRun(model, incidents, chosen_views(views), given, epochs, logs), quiet=as_json)
-    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+    told = Run(manifest=this_checkout(), results=results)
+    tell(told, out, markdown, as_json=as_json, cases=cases)
+    end_if_unscored(told, as_json=as_json)
 
 
 @app.command()
@@ -174,14 +178,16 @@ def score(
     answers: Annotated[Path, typer.Argument(help="A diagnosis as JSON, or a directory that `serve` filled.")],
     incident: Annotated[str | None, typer.Option(help="Of a single diagnosis: dev/0f3a.")] = None,
     view: Annotated[str, typer.Option(help="Of a single diagnosis: the view that was seen.")] = "full",
-    system: Annotated[str, typer.Option(help="What to call who answered.")] = "agent",
+    system: Annotated[
+        str | None, typer.Option(help="What to call who answered. Default: as its tries say, else agent.")
+    ] = None,
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Score what an agent reported: every try below a directory, or one diagnosis."""
     from ddx_evals.answer_files import tries
-    from ddx_evals.external import score_one, score_tries
+    from ddx_evals.external import UNNAMED, score_one, score_tries
     from ddx_evals.incidents import named_incidents
     from ddx_evals.results import Run, this_checkout
 
@@ -193,8 +199,10 @@ def score(
         raise UsageError("whose diagnosis is it?", "Name the incident: --incident dev/0f3a")
     else:
         (chosen_view,) = chosen_views([view])
-        results = [score_one(answers, each, chosen_view, system) for each in named_incidents([incident])]
-    tell(Run(manifest=this_checkout(), results=results), out, markdown, as_json=as_json)
+        results = [score_one(answers, each, chosen_view, system or UNNAMED) for each in named_incidents([incident])]
+    told = Run(manifest=this_checkout(), results=results)
+    tell(told, out, markdown, as_json=as_json, cases=True)
+    end_if_unscored(told, as_json=as_json)
 
 
 @app.command()
@@ -202,6 +210,7 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Results that run, agent, live and score kept; logs of Inspect (.eval).")
     ],
+    cases: CASES = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -211,7 +220,7 @@ def report(
 
     read = [read_log(file) if file.suffix == SUFFIX else read_run(file) for file in runs]
     together = Run(manifest=read[0].manifest, results=[result for each in read for result in each.results])
-    tell(together, None, markdown, as_json=as_json)
+    tell(together, None, markdown, as_json=as_json, cases=cases)
 
 
 @app.command()
@@ -228,6 +237,9 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
     if as_json:
         print_json(json.dumps(asdict(found), indent=1))
     else:
+        if found.renamed:
+            was, is_now = found.renamed
+            console().print(f"{was} before, {is_now} now: one system each, so they are compared", markup=False)
         for change in found.changes:
             sign = "gained" if change.gained else "LOST"
             case = " ".join(change.case)

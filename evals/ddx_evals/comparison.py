@@ -36,10 +36,18 @@ class Comparison:
     unchanged: int
     only_before: list[Case]
     only_now: list[Case]
+    renamed: tuple[str, str] | None = None
+    """The systems before and now, if each run has one alone, and they are called differently."""
 
 
 def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparison:
-    """Hold two runs against each other; a failed try counts as not passed, with score 0."""
+    """Hold two runs against each other; a failed try counts as not passed, with score 0.
+
+    Where each is of one system alone, these are compared whatever they are called.
+    """
+    renamed = _renamed(before, now)
+    if renamed:
+        before = [result.model_copy(update={"system": renamed[1]}) for result in before]
     old, new = _by_case(before), _by_case(now)
     common = [case for case in old if case in new]
     changes = [Change(case, old[case][0], new[case][0], old[case][1], new[case][1]) for case in common]
@@ -49,7 +57,15 @@ def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparis
         unchanged=len(common) - len(changed),
         only_before=[case for case in old if case not in new],
         only_now=[case for case in new if case not in old],
+        renamed=renamed,
     )
+
+
+def _renamed(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> tuple[str, str] | None:
+    names = tuple({result.system for result in results} for results in (before, now))
+    if any(len(each) != 1 for each in names) or names[0] == names[1]:
+        return None
+    return names[0].pop(), names[1].pop()
 
 
 def _by_case(results: Iterable[CaseResult]) -> dict[Case, tuple[float, float]]:

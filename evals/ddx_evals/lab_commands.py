@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddx_server.output import console, progress_line
+from ddx_server.output import console, error_console, progress_line
 from ddx_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from ddx_evals.incidents import Incident
     from ddx_evals.lab import Scenario
 
 app = typer.Typer(no_args_is_help=True, help="Real training jobs on the CPU that go wrong in known ways.")
@@ -22,10 +23,13 @@ NPROC = Annotated[int, typer.Option(help="Number of ranks; which ones a scenario
 @app.command("list")
 def list_scenarios() -> None:
     """Show every scenario."""
-    from ddx_evals.lab import load_scenarios
+    from ddx_evals.lab.scenario import read_scenarios
 
-    for scenario in load_scenarios().values():
+    scenarios, errors = read_scenarios()
+    for scenario in scenarios.values():
         console().print(f"{scenario.id:28} {scenario.job:9} {scenario.title}", markup=False)
+    for error in errors.values():
+        error_console().print(f"left out: {error.message}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -54,7 +58,9 @@ def run(
 @app.command()
 def record(
     scenario: SCENARIO,
-    out: Annotated[Path, typer.Option(help="The split that it belongs to.")] = Path("evals/incidents/dev"),
+    out: Annotated[
+        Path | None, typer.Option(help="The split that it goes to, instead of `dev`.", show_default=False)
+    ] = None,
     nproc: NPROC = 4,
     incident_id: Annotated[
         str | None, typer.Option("--id", help="Hex digits; without it, new ones.", show_default=False)
@@ -65,15 +71,16 @@ def record(
 
     from ddx_evals.lab import LabError
     from ddx_evals.recorder import record as record_incident
+    from ddx_tools.resources import incidents_dir
 
     chosen = _scenario(scenario, nproc)
+    split = out or incidents_dir() / "dev"
     try:
         with progress_line(quiet=False) as progress:
-            incident = record_incident(chosen, nproc, out, incident_id or secrets.token_hex(3), progress)
+            incident = record_incident(chosen, nproc, split, incident_id or secrets.token_hex(3), progress)
     except LabError as error:
         raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
-    size_kib = incident.material.stat().st_size >> 10
-    console().print(f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}", markup=False)
+    _tell_kept(incident)
 
 
 @app.command()
@@ -92,14 +99,21 @@ def simulate(
         raise UsageError(f"no large incident is called {name!r}", f"Known: {', '.join(known)}.")
     with progress_line(quiet=False) as progress:
         incident = simulate_incident(known[name], out or incidents_dir() / known[name].split, progress)
+    _tell_kept(incident)
+
+
+def _tell_kept(incident: Incident) -> None:
     size_kib = incident.material.stat().st_size >> 10
-    console().print(f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}", markup=False)
+    told = f"{incident.directory}: {size_kib} KiB, views {', '.join(incident.views)}"
+    console().print(told, markup=False, soft_wrap=True)
 
 
 def _scenario(name: str, nproc: int) -> Scenario:
-    from ddx_evals.lab import load_scenarios
+    from ddx_evals.lab.scenario import read_scenarios
 
-    scenarios = load_scenarios()
+    scenarios, errors = read_scenarios()
+    if name in errors:
+        raise errors[name]
     if name not in scenarios:
         raise UsageError(f"there is no scenario {name!r}", "List them: ddx lab list")
     if scenarios[name].ranks and nproc not in scenarios[name].ranks:

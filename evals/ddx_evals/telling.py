@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddx_server.output import console, print_json
+import typer
+
+from ddx_server.output import console, error_console, print_json
 from ddx_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,11 +25,15 @@ def chosen_views(names: list[str] | None) -> list[View]:
     return [View(name) for name in names] if names else list(View)
 
 
-def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool) -> None:
-    """Show results as a table, with what each arm adds and which runs failed, and write the files that were named."""
+def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool, cases: bool = False) -> None:
+    """Show results as a table, with what each arm adds and which runs failed, and write the files that were named.
+
+    With `cases`, also what each answer lacks that does not pass.
+    """
     from ddx_evals.ablation import deltas, in_words
     from ddx_evals.leaderboard import markdown as as_markdown
     from ddx_evals.leaderboard import show
+    from ddx_evals.shortfalls import failures, shortfalls
     from ddx_evals.summary import easy_cases, summaries
 
     rows = summaries(results.results)
@@ -43,7 +50,23 @@ def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool
         console().print(line, markup=False)
     if easy := len(easy_cases(results.results)):
         console().print(f"easy, since grep solves them: {easy} cases", style="dim")
-    for each in results.results:
-        if each.error:
-            told = f"failed: {each.system} on {each.split}/{each.incident} {each.view}: {each.error}"
-            console().print(told, markup=False)
+    for line in [*(shortfalls(results.results) if cases else []), *failures(results.results)]:
+        console().print(line, markup=False, soft_wrap=True)
+
+
+def end_if_unscored(results: Run, *, as_json: bool) -> None:
+    """End with the exit code of unusable input if nothing could be scored: nobody may take that for a result."""
+    if not any(each.score for each in results.results):
+        if not as_json:
+            error_console().print("no try could be scored")
+        raise typer.Exit(UsageError.exit_code)
+
+
+def checked_file(parameter: typer.CallbackParam, file: Path | None) -> Path | None:
+    """A file that is written in the end, checked at the start. Raises UsageError if it cannot be."""
+    option = f"--{parameter.name}"
+    if file and not file.parent.is_dir():
+        raise UsageError(f"{option} {file}: there is no directory {file.parent}", f"Make it: mkdir -p {file.parent}")
+    if file and (file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK)):
+        raise UsageError(f"{option} {file} cannot be written", "Name a file in a directory of yours.")
+    return file

@@ -22,6 +22,7 @@ from ddx_evals.incidents import View, load_incident, named_incidents, staged
 from ddx_evals.results import Run, read_run, this_checkout
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import easy_cases, summaries
+from ddx_tools.errors import UsageError
 from ddx_tools.model import Verdict
 
 IN_SLICE = [
@@ -181,6 +182,31 @@ def test_compare_names_what_was_lost(run: Run, tmp_path: Path) -> None:
     assert code == 1
     assert change["case"] == ["oracle", lost.split, lost.incident, lost.view]
     assert (change["passed_before"], change["passed_now"]) == (1.0, 0.0)
+
+
+def test_two_systems_are_compared_whatever_they_are_called(run: Run, tmp_path: Path) -> None:
+    before, now, all_of_them = tmp_path / "before.json", tmp_path / "now.json", tmp_path / "all.json"
+    for system, file in (("grep", before), ("oracle", now)):
+        mine = [result for result in run.results if result.system == system]
+        file.write_text(run.model_copy(update={"results": mine}).to_json())
+    code, shown = ddx_evals("compare", before, now)
+    assert "grep before, oracle now" in shown
+    assert "0 lost" in shown
+    assert "0 gained" not in shown
+    assert "0 only before, 0 only now" in shown
+    assert code == 0
+    all_of_them.write_text(run.to_json())
+    assert "one system each" not in ddx_evals("compare", before, before)[1]
+    assert "one system each" not in ddx_evals("compare", before, all_of_them)[1]
+
+
+def test_what_answers_lack_is_said_of_baselines_on_request(run: Run, tmp_path: Path) -> None:
+    kept = tmp_path / "run.json"
+    kept.write_text(run.to_json())
+    assert "not passed" not in ddx_evals("report", kept)[1]
+    assert "not passed: null on dev/" in ddx_evals("report", kept, "--cases")[1]
+    with pytest.raises(UsageError, match="there is no directory"):
+        ddx_evals("run", "dev", "--system", "null", "--out", tmp_path / "no/where.json")
 
 
 def test_run_writes_results_that_can_be_read_again(tmp_path: Path) -> None:

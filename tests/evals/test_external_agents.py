@@ -18,10 +18,21 @@ from playing_agents import ENVIRONMENT, MCP_AGENT, PYTHON, program
 from ddx_evals.agents.arm import LADDER, Arm, Tools, arm_named, arms_named
 from ddx_evals.agents.command import CommandAgent, work
 from ddx_evals.agents.prompt import told
+from ddx_evals.agents.running import run_agent
 from ddx_evals.agents.server import build
 from ddx_evals.agents.workplace import Connection
-from ddx_evals.answer_files import answer_of, record_of, transcript_of, tries
+from ddx_evals.answer_files import (
+    OUTPUT,
+    answer_of,
+    check_free_of_others,
+    new_try,
+    record_of,
+    reports_in,
+    transcript_of,
+    tries,
+)
 from ddx_evals.baselines import Case
+from ddx_evals.external import score_tries
 from ddx_evals.incidents import View, staged
 from ddx_evals.results import CaseResult, Run
 from ddx_evals.sealed import sealing_fails
@@ -114,6 +125,88 @@ def test_an_unsealed_agent_is_shown_but_not_ranked(tmp_path: Path) -> None:
     assert not record.sealed
     code, shown = ddx_evals("score", tmp_path / "answers", "--json")
     assert json.loads(shown)["results"][0]["unsealed"] is True
+
+
+@pytest.mark.parametrize("tools", [Tools.ALL, Tools.SHELL])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_shell_has_the_material_with_and_without_a_seal(tools: Tools, sealed: bool, tmp_path: Path) -> None:
+    with staged(HUNG, View.FULL) as material:
+        agent = CommandAgent(["ls", "material/raw/vm"], Arm(tools), 60, sealed=sealed)
+        work(agent, "Why?", material, NOWHERE, tmp_path)
+    assert "stacks" in (tmp_path / OUTPUT).read_text().split()
+
+
+def test_of_a_report_and_a_file_the_later_counts(tmp_path: Path) -> None:
+    def answered(reports: Path, command: str) -> str:
+        work(CommandAgent(["sh", "-c", command], Arm(Tools.NONE), 60, sealed=False), "Why?", None, NOWHERE, reports)
+        return reports_in(reports)[-1].read_text().strip()
+
+    reported_first, reported_last = tmp_path / "first", tmp_path / "last"
+    for reports in (reported_first, reported_last):
+        (reports / "inc-1").mkdir(parents=True)
+    (reported_first / "inc-1/diagnosis-1.json").write_text("reported")
+    assert answered(reported_first, "touch -d 2001-01-01 x; echo written > x; mv x diagnosis.json") == "written"
+    report = f"echo reported > {reported_last}/inc-1/diagnosis-1.json"
+    assert answered(reported_last, f"echo written > diagnosis.json; {report}") == "reported"
+
+
+def test_a_failed_try_says_what_the_agent_said_and_where_to_look(tmp_path: Path) -> None:
+    on: list[str | Path] = ["--on", NAME, "--view", "full", "--arm", "none", "--answers", tmp_path / "answers"]
+    code, shown = ddx_evals("agent", *on, "--", "sh", "agent.sh")
+    (one,) = tries(tmp_path / "answers")
+    assert "No such file" in shown
+    assert str(one.directory / OUTPUT) in shown
+    assert "only what --see names" in shown
+    assert "no try could be scored" in shown
+    assert code == 2
+
+
+def test_what_a_failed_agent_printed_is_shown_short_and_without_escapes(tmp_path: Path) -> None:
+    reports = new_try(tmp_path, HUNG, View.FULL)
+    shout = "printf 'first\\n\\033[31m'; head -c 9000 /dev/zero | tr '\\0' x; printf '\\n\\n'"
+    work(CommandAgent(["sh", "-c", shout], Arm(Tools.NONE), 60), "Why?", None, NOWHERE, reports)
+    (result,) = score_tries(tries(tmp_path))
+    assert "xxx" in result.error
+    assert "\x1b" not in result.error
+    assert "first" not in result.error
+    assert len(result.error) < 400 + len(str(reports))
+
+
+def test_tries_of_two_systems_are_not_mixed(tmp_path: Path) -> None:
+    work(
+        CommandAgent(["true"], Arm(Tools.NONE), 60, system="mine"),
+        "",
+        None,
+        NOWHERE,
+        new_try(tmp_path, HUNG, View.FULL),
+    )
+    check_free_of_others(tmp_path, "mine")
+    other = CommandAgent(["true"], Arm(Tools.NONE), 60, system="other")
+    with pytest.raises(UsageError, match="holds tries of mine") as refused:
+        run_agent(other, [HUNG], [View.FULL], tmp_path)
+    assert f"--answers {tmp_path}-other" in refused.value.help
+    assert [each.system for each in score_tries(tries(tmp_path))] == ["mine"]
+    assert [each.system for each in score_tries(tries(tmp_path), "renamed")] == ["renamed"]
+    work(other, "", None, NOWHERE, new_try(tmp_path, HUNG, View.FULL))  # as an older release did
+    assert [each.system for each in score_tries(tries(tmp_path))] == ["mine", "other"]
+    with pytest.raises(UsageError, match="tries of mine, other"):
+        score_tries(tries(tmp_path), "mine")
+
+
+def test_what_cannot_be_kept_is_refused_before_the_first_try(tmp_path: Path) -> None:
+    answers: list[str | Path] = ["--answers", tmp_path / "answers"]
+    for option in ("--out", "--markdown"):
+        with pytest.raises(UsageError, match=f"{option} .*: there is no directory"):
+            ddx_evals("agent", "--on", NAME, *answers, option, tmp_path / "no/where", "--", "true")
+    with pytest.raises(UsageError, match="cannot be written"):
+        ddx_evals("agent", "--on", NAME, *answers, "--out", tmp_path, "--", "true")
+    assert not (tmp_path / "answers").exists()
+
+
+def test_on_what_an_agent_is_run_has_to_be_said(tmp_path: Path) -> None:
+    code, shown = ddx_evals("agent", "--answers", tmp_path, "--", "true")
+    assert code == 2
+    assert "--on" in shown
 
 
 def test_a_variable_that_is_not_set_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "another id": ({"id": "ffff"}, "the same hex digits"),
     "no key fact": ({"evidence": []}, "rest on a key fact"),
     "a fact in no file": ({"evidence": [{"artefact": "raw/*.core", "pattern": "x"}]}, "no file of the bundle"),
+    "a fact that nothing shows": (
+        {"evidence": [{"artefact": "raw/*", "pattern": "no such words"}]},
+        "the pattern no such words matches nothing in any file",
+    ),
+    "facts beside the files that they name": (
+        {"evidence": [{"artefact": "raw/*/stacks/*", "pattern": "LAST_BATCH = "}]},
+        "views.full: a diagnosis cannot quote a key fact",
+    ),
+    "a fact that the log does not show": (
+        {"views": {"full": {"verdict": "diagnosed"}, "log-only": {"verdict": "diagnosed"}}},
+        "views.log-only: a diagnosis cannot quote a key fact",
+    ),
     "nothing that settles it": ({"views": {"log-only": {"verdict": "undecided"}}}, "which check settles it"),
     "a check that is another": (
         {"views": {"log-only": {"verdict": "undecided", "check": "firewall"}}},
@@ -73,7 +85,7 @@ def test_a_truth_that_is_not_fit_says_why(changes: dict[str, Any], told: str, tm
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"culprit": {"ranks": [1]}}, "Extra inputs"),
+        ({"culprit": {"ranks": [1]}}, "culprit: extra inputs"),
         ({"culprits": {"ranks": ["first"]}}, "valid integer"),
         ({"deciding_words": "("}, "deciding_words"),
         ({"views": {"half": {"verdict": "healthy"}}}, "views"),

@@ -97,7 +97,8 @@ def test_an_edit_that_does_not_fit_is_refused(find: str, tmp_path: Path) -> None
     ("text", "message"),
     [
         ("row: [", "while parsing"),
-        ("row: '1'\nid: odd\n", "Field required"),
+        ("row: '1'\nid: odd\n", "title: field required"),
+        ("row: '1x7'\nid: odd\n", "row: string should match pattern"),
         ("- a list", "valid dictionary"),
     ],
 )
@@ -107,6 +108,26 @@ def test_an_unusable_scenario_file_is_named(text: str, message: str, tmp_path: P
     with pytest.raises(ScenarioError, match=message) as raised:
         load_scenarios(tmp_path)
     assert "odd.yaml" in str(raised.value)
+    assert "pydantic" not in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("file", ["data.py", "dataset.py"], ids=["no such line", "no such file"])
+def test_a_place_that_is_not_in_the_job_is_refused(file: str, tmp_path: Path) -> None:
+    data = SCENARIOS["fewer-batches"].model_dump()
+    data["truth"]["places"] = [{"file": file, "contains": "no such line"}]
+    scenario = Scenario.model_validate(data)
+    prepare(scenario, 4, 20, tmp_path)
+    with pytest.raises(ScenarioError, match=rf"no line of {file} holds 'no such line'") as raised:
+        resolve_truth(scenario, 4, 20, tmp_path)
+    assert "scenarios/fewer-batches.yaml" in raised.value.help
+
+
+def test_a_next_check_can_only_name_ranks_that_the_scenario_gives() -> None:
+    data = SCENARIOS["fewer-batches"].model_dump()
+    data["truth"]["asks_about"] = ["straggler"]
+    with pytest.raises(ValueError, match="names the rank 'straggler'"):
+        Scenario.model_validate(data)
 
 
 def test_a_scenario_without_a_culprit_cannot_be_diagnosed() -> None:

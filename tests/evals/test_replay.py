@@ -147,6 +147,22 @@ def test_a_file_that_is_no_diagnosis_is_a_failed_try(text: str, tmp_path: Path) 
     assert result["score"] is None
 
 
+@pytest.mark.parametrize("name", ["diagnosis.json", "diagnosis_1.json"])
+def test_a_diagnosis_under_another_name_is_said_to_be_so(name: str, tmp_path: Path) -> None:
+    reports = new_try(tmp_path, HUNG, View.FULL)
+    (reports / name).write_text(diagnosis().to_json())
+    with pytest.raises(UnreadableInput, match=f"{name} is not read, its name has to be diagnosis-1.json"):
+        answer_of(reports)
+    (reports / name).rename(reports / "diagnosis-1.json")
+    assert answer_of(reports).diagnosis == diagnosis()
+
+
+@pytest.mark.parametrize("name", ["dev/nosuch", HUNG.id])
+def test_an_incident_that_is_not_named_with_its_split_is_told_how(name: str) -> None:
+    with pytest.raises(UsageError, match=r"ddx evals list.* with its split, as in dev/"):
+        named_incidents([name])
+
+
 def test_a_directory_without_answers_and_a_view_that_is_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no answers"):
         tries(tmp_path)

@@ -16,13 +16,11 @@ from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.serving import serving
 from ddx_evals.agents.workplace import MCP_CONFIG, TASK, Connection, furnish, written_answer
-from ddx_evals.answer_files import TRY, TryRecord
+from ddx_evals.answer_files import OUTPUT, TRY, TryRecord, last_report_ns, next_report
 from ddx_evals.baselines import Case
 from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
 from ddx_tools.errors import UsageError
 from ddx_tools.resources import incidents_dir, lab_dir
-
-OUTPUT = "output.txt"
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class CommandAgent:
     """Directories and programs of its own."""
     environment: Mapping[str, str] | None = None
     sealed: bool = True
+    system: str = "agent"
+    """What to call it."""
 
     def check(self, incidents: Sequence[Path]) -> None:
         """Raises UsageError where it would see what it must not, or cannot be sealed."""
@@ -84,9 +84,9 @@ def work(agent: CommandAgent, task: str, material: Path | None, connection: Conn
         began_s = time.monotonic()
         ended = _run_to_its_end(agent, place, task, output)
         took_s = round(time.monotonic() - began_s, 1)
-        if (answer := written_answer(place.directory)) and not any(reports.rglob("diagnosis-*.json")):
-            (reports / "diagnosis-1.json").write_bytes(answer)
-    record = TryRecord(arm=str(agent.arm), sealed=agent.sealed, ended=ended, seconds=took_s)
+        if answer := written_answer(place.directory, last_report_ns(reports)):
+            (reports / next_report(reports)).write_bytes(answer)
+    record = TryRecord(system=agent.system, arm=str(agent.arm), sealed=agent.sealed, ended=ended, seconds=took_s)
     (reports / TRY).write_text(record.model_dump_json(indent=1), encoding="utf-8")
 
 

@@ -41,7 +41,7 @@ def check_live(agent: CommandAgent, scenarios: Sequence[Scenario]) -> None:
             raise UsageError(f"the job of {scenario.id} is gone when it went wrong", "Take one that hangs or is slow.")
 
 
-def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: Path, system: str) -> CaseResult:
+def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: Path) -> CaseResult:
     """One run of a scenario and one try at it. Raises LabError if the job does not get there."""
     asked = question(scenario.id)
     with LabRun(scenario, nproc, launcher_prefix=[str(Path(sys.executable).with_name("ddx")), "run", "--"]) as run:
@@ -53,7 +53,7 @@ def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: P
             work(agent, task, None, connection, collected)
         truth = truth_of(run.truth(), asked)
         replayed = _replayed(run, asked.prompt, reports)
-    return _result(truth, scenario, reports, system, began_s, replayed)
+    return _result(truth, scenario, reports, agent.system, began_s, replayed)
 
 
 def _replayed(run: LabRun, prompt: str, reports: Path) -> Replayed:

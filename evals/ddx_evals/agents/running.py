@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ddx_evals.agents.command import CommandAgent, attempt
-from ddx_evals.answer_files import new_try
+from ddx_evals.answer_files import check_free_of_others, new_try
 from ddx_evals.baselines import Case
 from ddx_evals.external import score_try
 from ddx_evals.incidents import Incident, View, staged
@@ -22,16 +22,17 @@ def run_agent(
     incidents: Sequence[Incident],
     views: Collection[View],
     answers: Path,
-    system: str,
     *,
     epochs: int = 1,
     progress: Progress = lambda _: None,
 ) -> list[CaseResult]:
     """Every view of every incident, `epochs` times; what was handed in stays in `answers`.
 
-    A try that fails costs that try alone. Raises UsageError where the agent cannot be run as it should.
+    A try that fails costs that try alone. Raises UsageError where the agent cannot be run as it should, or `answers`
+    holds tries of another.
     """
     agent.check([incident.directory for incident in incidents])
+    check_free_of_others(answers, agent.system)
     asked = [
         (incident, view, epoch)
         for incident in incidents
@@ -45,16 +46,14 @@ def run_agent(
     for number, (incident, view, epoch) in enumerate(asked, 1):
         progress(f"{number}/{len(asked)} {incident.split}/{incident.id} {view}")
         with staged(incident, view) as material:
-            results.append(
-                _tried(agent, Case(incident, view, material), new_try(answers, incident, view), system, epoch)
-            )
+            results.append(_tried(agent, Case(incident, view, material), new_try(answers, incident, view), epoch))
     return results
 
 
-def _tried(agent: CommandAgent, case: Case, reports: Path, system: str, epoch: int) -> CaseResult:
+def _tried(agent: CommandAgent, case: Case, reports: Path, epoch: int) -> CaseResult:
     try:
         attempt(agent, case, reports)
-        return score_try(case, system, reports, epoch)
+        return score_try(case, agent.system, reports, epoch)
     except (DdxError, OSError) as error:
         how = {"arm": str(agent.arm), "unsealed": not agent.sealed}
-        return failed(case, system, f"{type(error).__name__}: {error}"[:500], epoch).model_copy(update=how)
+        return failed(case, agent.system, f"{type(error).__name__}: {error}"[:500], epoch).model_copy(update=how)

@@ -56,7 +56,6 @@ def furnish(
         (directory / MCP_CONFIG).write_text(connection.as_config(), encoding="utf-8")
     shown = dict(seen or {})
     if material and arm.tools.has_material:
-        (directory / MATERIAL).mkdir()
         shown[f"{Place.INSIDE}/{MATERIAL}"] = _unpacked(material, scratch / MATERIAL)
     if arm.tools is Tools.ALL:
         (scratch / "program").mkdir()
@@ -67,13 +66,17 @@ def furnish(
     return Place(directory, shown, (PATH,) if arm.tools is Tools.ALL else ())
 
 
-def written_answer(directory: Path) -> bytes | None:
-    """What an agent left as its answer in a file; None without one. A link is none: it may lead anywhere."""
+def written_answer(directory: Path, after_ns: int = 0) -> bytes | None:
+    """What an agent left as its answer in a file; None without one, or if it has stood there since before `after_ns`.
+
+    A link is none: it may lead anywhere.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(directory / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
+            # Not the time of modification: `cp -p` keeps that, and an agent may set it.
+            if stat.S_ISREG(status.st_mode) and status.st_ctime_ns > after_ns:
                 return file.read(_MOST_ANSWER_BYTES)
     return None
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Truth, View
+from ddx_evals.mistakes import first_mistake
 from ddx_tools.errors import UsageError
 from ddx_tools.resources import incidents_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
@@ -74,7 +75,11 @@ def truth_of(directory: Path) -> Truth:
         if (directory / ARTIFACTS).is_dir() or "provenance" not in told:
             told = {name: told[name] for name in _OF_BROUGHT if name in told}
         return Truth.model_validate(told)
-    except (OSError, UnicodeDecodeError, YAMLError, ValidationError) as error:
+    except ValidationError as error:
+        raise IncidentError(
+            f"{directory / TRUTH}: {first_mistake(error)}", "`ddx_evals/incidents/truth.py` says what it has to hold."
+        ) from error
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise IncidentError(f"{directory}: {error}") from error
 
 
@@ -108,4 +113,8 @@ def _place(name: str) -> Path:
         if place.is_dir():
             return place
     splits = sorted(path.name for path in incidents_dir().glob("*") if path.is_dir())
-    raise IncidentError(f"there is no incident or split {name!r}", f"Splits: {', '.join(splits)}; or name a directory.")
+    raise IncidentError(
+        f"there is no incident or split {name!r}",
+        "List them: ddx evals list. An incident is named with its split, as in dev/9bb4e3; "
+        f"splits: {', '.join(splits)}; or name a directory.",
+    )

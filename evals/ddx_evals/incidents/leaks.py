@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from ddx_evals.lab.scenario import load_scenarios
+from ddx_evals.lab.scenario import scenario_ids
 from ddx_tools.playbook import load_playbooks
 
 INJECTION_WORDS = (
@@ -56,4 +56,4 @@ def leaks(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _ids() -> set[str]:
-    return {*load_playbooks().causes, *load_scenarios()} - {"healthy"}
+    return {*load_playbooks().causes, *scenario_ids()} - {"healthy"}

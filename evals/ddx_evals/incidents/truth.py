@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from enum import StrEnum
+from fnmatch import fnmatch
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -81,6 +82,10 @@ class Fact(Record):
     artefact: str = Field(description="Glob of the file in the bundle that shows it.")
     pattern: Pattern = Field(description="Matches the quote.")
     needs_looking: bool = Field(default=False, description="No log gives it: somebody had to look.")
+
+    def stands_in(self, name: str, text: str) -> bool:
+        """Whether a file that a view holds shows it. A view may keep the file under another name."""
+        return (fnmatch(name, self.artefact) or not name.startswith("raw/")) and bool(re.search(self.pattern, text))
 
 
 class RightAnswer(Record):

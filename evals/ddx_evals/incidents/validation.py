@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
-from ddx_evals.incidents.truth import CANARY, Truth, View
-from ddx_evals.incidents.views import staged
-from ddx_tools.bundle import Bundle
+from ddx_evals.incidents.truth import CANARY, Fact, Truth, View
+from ddx_evals.incidents.views import staged_of, unpacked
+from ddx_tools.bundle import MANIFEST
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
@@ -24,12 +24,14 @@ _NEUTRAL_ID = re.compile(r"[0-9a-f]{4,12}")
 
 def problems(incident: Incident) -> list[str]:
     """What is wrong with an incident; nothing if it may be used."""
-    found = [*_of_truth(incident)]
     if incident.material.name == BUNDLE:
-        found += [*_of_recorded_truth(incident), *_of_bundle(incident)]
-    elif not any(incident.material.iterdir()):
-        found.append("artifacts/ is empty")
-    return found
+        return [*problems_of_truth(incident), *_of_bundle(incident)]
+    return [*_of_truth(incident), *([] if any(incident.material.iterdir()) else ["artifacts/ is empty"])]
+
+
+def problems_of_truth(incident: Incident) -> list[str]:
+    """What is wrong with the truth of a recording; its material need not be there yet."""
+    return [*_of_truth(incident), *_of_recorded_truth(incident)]
 
 
 def _of_truth(incident: Incident) -> Iterator[str]:
@@ -47,7 +49,7 @@ def _of_truth(incident: Incident) -> Iterator[str]:
 def _of_recorded_truth(incident: Incident) -> Iterator[str]:
     truth = incident.truth
     if truth.id != incident.id or not _NEUTRAL_ID.fullmatch(incident.id):
-        yield f"the id {truth.id!r} of the truth and the directory {incident.id!r} have to be the same hex digits"
+        yield f"the id {truth.id!r} and the directory {incident.id!r} have to be the same hex digits, 4 to 12"
     if truth.canary != CANARY:
         yield "it lacks the canary"
     if truth.provenance is None or not truth.provenance.command:
@@ -71,18 +73,35 @@ def _of_bundle(incident: Incident) -> Iterator[str]:
     most_bytes = _most_bytes(incident.truth)
     if size_bytes > most_bytes:
         yield f"{BUNDLE} has {size_bytes >> 10} KiB, more than {most_bytes >> 10}"
-    with Bundle(incident.material) as bundle:
-        texts = dict(texts_below(bundle.directory))
-    yield from leaks(texts.items())
-    for fact in incident.truth.evidence:
-        if not any(fnmatch(name, fact.artefact) for name in texts):
+    with unpacked(incident) as material:
+        texts = dict(texts_below(material))
+        yield from leaks(texts.items())
+        yield from _of_facts(incident.truth.evidence, texts)
+        for view in incident.views:
+            yield from _of_view(material, incident, view)
+
+
+def _of_facts(facts: Sequence[Fact], texts: Mapping[str, str]) -> Iterator[str]:
+    """Of facts that nothing in a bundle shows. Another file than the one named may show it, of which tools quote it."""
+    raw = {name: text for name, text in texts.items() if name.startswith("raw/")}
+    for fact in facts:
+        if not any(fnmatch(name, fact.artefact) for name in raw):
             yield f"evidence: no file of the bundle is called {fact.artefact}"
-    for view in incident.views:
-        try:
-            with staged(incident, view):
-                pass
-        except IncidentError as error:
-            yield f"views.{view}: {error.message}"
+        if not any(re.search(fact.pattern, text) for text in raw.values()):
+            yield f"evidence: the pattern {fact.pattern} matches nothing in any file of the bundle"
+
+
+def _of_view(unpacked_material: Path, incident: Incident, view: View) -> Iterator[str]:
+    facts = incident.truth.evidence
+    try:
+        with staged_of(unpacked_material, incident, view) as material:
+            texts = [(name, text) for name, text in texts_below(material) if name != MANIFEST]
+    except IncidentError as error:
+        yield f"views.{view}: {error.message}"
+        return
+    diagnosed = incident.truth.views[view].verdict is Verdict.DIAGNOSED
+    if diagnosed and facts and not any(fact.stands_in(name, text) for fact in facts for name, text in texts):
+        yield f"views.{view}: a diagnosis cannot quote a key fact, none stands in a file that `artefact` names"
 
 
 def _most_bytes(truth: Truth) -> int:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddx_evals.lab.place import Place
+from ddx_evals.mistakes import first_mistake
+from ddx_tools.errors import UsageError
 from ddx_tools.resources import lab_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 
@@ -15,9 +17,13 @@ Evidence = Literal["S", "F", "L"]
 Verdict = Literal["diagnosed", "undecided", "healthy"]
 
 _PLACEHOLDER = re.compile(r"\$([a-z]+)")
+_ROW = re.compile(r"([hu]?)([0-9]+)([a-z]?)")
 
 
-class ScenarioError(Exception):
+_HOW = "evals/lab/README.md, A scenario file, says what it holds; `ddx lab list` shows whether it can be read."
+
+
+class ScenarioError(UsageError):
     """A scenario file, or its edit of a job, is not usable. The text says which and why."""
 
 
@@ -86,7 +92,11 @@ class Scenario(_Record):
     `ranks` is given by number of ranks of the job.
     """
 
-    row: str = Field(default="", description="its row in the table of live scenarios, if it has one")
+    row: str = Field(
+        default="",
+        pattern=r"^([hu]?[0-9]+[a-z]?)?$",
+        description="its row in the table of live scenarios, if it has one: 7, 10a, h2, u1",
+    )
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     title: str
     job: str
@@ -116,9 +126,9 @@ class Scenario(_Record):
         nobody = diagnosed and (bool(self.hosts) or self.settles.how == "waiting")
         if diagnosed != bool(self.truth.causes) or diagnosed != (bool(self.truth.culprits) or nobody):
             raise ValueError("causes and culprits belong to exactly the scenarios that can be diagnosed")
-        rank = self.signal.rank if self.signal else ""
-        if rank and any(rank not in names for names in self.ranks.values()):
-            raise ValueError(f"signal names the rank {rank!r}, which `ranks` does not give")
+        named = {*self.truth.asks_about, *([self.signal.rank] if self.signal and self.signal.rank else [])}
+        if unnamed := {rank for rank in named for names in self.ranks.values() or [{}] if rank not in names}:
+            raise ValueError(f"signal or asks_about names the rank {min(unnamed)!r}, which `ranks` does not give")
         names = {host.name for host in self.hosts}
         if unknown := {*self.truth.hosts, *([self.unplugged] if self.unplugged else [])} - names:
             raise ValueError(f"`hosts` has no {', '.join(sorted(unknown))}")
@@ -132,27 +142,54 @@ class Scenario(_Record):
         return _PLACEHOLDER.sub(lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
 
 
+def scenario_file(scenario_id: str, directory: Path | None = None) -> Path:
+    """Where a scenario of a lab directory (default: ours) stands."""
+    return _scenarios_dir(directory) / f"{scenario_id}.yaml"
+
+
+def scenario_ids() -> list[str]:
+    """The ids of our scenarios, whether or not they can be read."""
+    return sorted(path.stem for path in _scenarios_dir(None).glob("*.yaml"))
+
+
+def read_scenarios(directory: Path | None = None) -> tuple[dict[str, Scenario], dict[str, ScenarioError]]:
+    """The scenarios of a lab directory (default: ours), ordered by row, and what is wrong with others; both by id."""
+    scenarios: dict[str, Scenario] = {}
+    errors: dict[str, ScenarioError] = {}
+    for path in sorted(_scenarios_dir(directory).glob("*.yaml")):
+        try:
+            scenarios[path.stem] = _load(path)
+        except ScenarioError as error:
+            errors[path.stem] = error
+    return dict(sorted(scenarios.items(), key=lambda item: (_row_key(item[1].row), item[0]))), errors
+
+
 def load_scenarios(directory: Path | None = None) -> dict[str, Scenario]:
     """The scenarios of a lab directory (default: ours), by id, ordered by row. Raises ScenarioError."""
-    directory = (directory or lab_dir()) / "scenarios"
-    scenarios: dict[str, Scenario] = {}
-    for path in sorted(directory.glob("*.yaml")):
-        try:
-            scenario = Scenario.model_validate(load_yaml(path.read_text(encoding="utf-8")))
-        except (ValidationError, YAMLError) as error:
-            raise ScenarioError(f"{path}: {error}") from error
-        if path.stem != scenario.id:
-            raise ScenarioError(f"{path}: holds the scenario {scenario.id!r}; name the file after it")
-        scenarios[scenario.id] = scenario
+    scenarios, errors = read_scenarios(directory)
+    if errors:
+        raise next(iter(errors.values()))
     if not scenarios:
-        raise ScenarioError(f"no scenarios in {directory}")
-    return dict(sorted(scenarios.items(), key=lambda item: (_row_key(item[1].row), item[0])))
+        raise ScenarioError(f"no scenarios in {_scenarios_dir(directory)}")
+    return scenarios
+
+
+def _scenarios_dir(directory: Path | None) -> Path:
+    return (directory or lab_dir()) / "scenarios"
+
+
+def _load(path: Path) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(load_yaml(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise ScenarioError(f"{path}: {first_mistake(error)}", _HOW) from error
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}", _HOW) from error
+    if path.stem != scenario.id:
+        raise ScenarioError(f"{path}: holds the scenario {scenario.id!r}; name the file after it")
+    return scenario
 
 
 def _row_key(row: str) -> tuple[str, int, str]:
-    if not row:
-        return "~", 0, ""
-    match = re.fullmatch(r"([hu]?)(\d+)([a-z]?)", row)
-    if not match:
-        raise ScenarioError(f"row {row!r}: expected such as 7, 10a, h2 or u1")
-    return match[1], int(match[2]), match[3]
+    match = _ROW.fullmatch(row)
+    return (match[1], int(match[2]), match[3]) if match else ("~", 0, "")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_evals.lab.scenario import Scenario, ScenarioError, Verdict
+from ddx_evals.lab.scenario import Scenario, ScenarioError, Verdict, scenario_file
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,21 @@ class Truth:
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> Truth:
     """The truth for `nproc` ranks, given the prepared copy in `workdir`. Raises ScenarioError."""
     expected = scenario.truth
+    to_mend = f"Mend `truth` in {scenario_file(scenario.id)}."
     if expected.culprits and nproc not in expected.culprits:
-        raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks")
+        raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks", to_mend)
     places: list[Place] = []
     for place in expected.places:
         wanted = scenario.fill(place.contains, nproc, step)
-        lines = (workdir / place.file).read_text(encoding="utf-8").splitlines()
+        file = workdir / place.file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         found = [
             Place(place.file, number, line.strip())
             for number, line in enumerate(lines, 1)
             if wanted in line and line.strip()
         ]
         if not found:
-            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}")
+            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}", to_mend)
         places.extend(found)
     return Truth(
         verdicts=expected.verdicts,

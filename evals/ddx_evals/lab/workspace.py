@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from ddx_evals.lab.scenario import Scenario, ScenarioError
+from ddx_evals.lab.scenario import Scenario, ScenarioError, scenario_file
 from ddx_tools.resources import lab_dir
 
 
@@ -18,7 +18,10 @@ def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:
     jobs_dir = lab_dir() / "jobs"
     job_dir = jobs_dir / scenario.job
     if not (job_dir / "train.py").is_file():
-        raise ScenarioError(f"scenario {scenario.id}: there is no job {scenario.job!r} in {jobs_dir}")
+        known = ", ".join(sorted(path.parent.name for path in jobs_dir.glob("*/train.py")))
+        raise ScenarioError(
+            f"scenario {scenario.id}: there is no job {scenario.job!r} in {jobs_dir}", f"Jobs: {known}."
+        )
     shutil.copytree(job_dir, workdir, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for edit in scenario.patch:
         path = workdir / edit.file
@@ -26,7 +29,8 @@ def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:
         found = source.count(edit.find)
         if found != 1:
             raise ScenarioError(
-                f"scenario {scenario.id}: {edit.file} holds {found} times, not once, the text {edit.find!r}"
+                f"scenario {scenario.id}: {edit.file} holds {found} times, not once, the text {edit.find!r}",
+                f"Mend `find` in {scenario_file(scenario.id)}; a copy of {job_dir} is edited from first to last.",
             )
         replacement = scenario.fill(edit.replace, nproc, step)
         path.write_text(source.replace(edit.find, replacement), encoding="utf-8")
