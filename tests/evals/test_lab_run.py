@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,25 @@ def test_a_job_that_ends_too_early_shows_its_log() -> None:
         run.start()
         with pytest.raises(LabError, match=r"ended with 2 before 3 steps\n.*can't open file"):
             run.wait_healthy()
+
+
+WAITS = """
+import signal, sys
+from pathlib import Path
+from ddx_evals.lab import LabRun, load_scenarios
+with LabRun(load_scenarios()["healthy"], 2, Path(sys.argv[1])) as run:
+    run.start()
+    print(flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.needs("torch", "linux")
+def test_a_run_that_is_terminated_ends_its_job(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS, str(tmp_path)], stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        waiting.stdout.readline()
+        assert processes_in(tmp_path)
+        waiting.terminate()
+        assert waiting.wait() == 128 + signal.SIGTERM
+    assert not processes_in(tmp_path)

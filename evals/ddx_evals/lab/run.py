@@ -22,6 +22,7 @@ from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth, resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import new_workdir, prepare
+from ddx_tools.ended_by_signals import ended_by_signals
 
 # What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
 # the running test into the environment.
@@ -68,14 +69,19 @@ class LabRun:
         self._ranks: dict[int, psutil.Process] = {}
         self._stdin_writer: int | None = None
         self._hosts = ExitStack()
+        self._signals = ExitStack()
 
     def __enter__(self) -> Self:
+        self._signals.enter_context(ended_by_signals())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            self._signals.close()
 
     @property
     def launches(self) -> list[Launch]:

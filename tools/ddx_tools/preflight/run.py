@@ -15,18 +15,16 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
+from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.preflight import job
 from ddx_tools.preflight.args import PreflightArgs
@@ -66,7 +64,7 @@ def run_preflight(args: PreflightArgs) -> Path:
     outcome = Outcome(redact(shlex.join(argv))[:2000])
     began = time.monotonic()
     launcher: subprocess.Popen[bytes] | None = None
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             launcher = job.start(argv, directory)
             outcome.quiet_s = _watch(launcher, args, directory)
@@ -149,25 +147,7 @@ def _run_nccl_tests(args: PreflightArgs, directory: Path) -> bool:
     if program is None or args.launcher or args.backend == "gloo" or not 2 <= nproc <= gpus:
         return False
     argv = [program, "-b", "1K", "-e", f"{args.max_mib or 1024}M", "-f", "4", "-g", str(nproc)]
-    with _ended_by_signals(), (directory / "nccl-tests.txt").open("wb") as out, suppress(subprocess.TimeoutExpired):
+    with ended_by_signals(), (directory / "nccl-tests.txt").open("wb") as out, suppress(subprocess.TimeoutExpired):
         done = subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, timeout=_NCCL_TESTS_S, check=False)
         return done.returncode == 0
     return False
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, instead of leaving a job behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def unwind(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
