@@ -25,6 +25,8 @@ _CLEARLY_S = 0.15
 """A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
 _COLLECTIVES = 400
 """Collectives of a group that are looked at, the last ones."""
+_COMPARED = 3
+"""Of a larger group, so many members must have left a record: of two alone one is easily always last."""
 _OFTEN = 4
 _SHARE = 0.75
 """Of the collectives in which somebody is clearly last, it is the same rank in so many."""
@@ -57,7 +59,10 @@ def late_ranks(records: Records) -> list[Late]:
         members.setdefault((row["by_calls"], row["group_id"]), []).append(row)
     for (by_calls, group_id), rows in sorted(members.items()):
         group = records.groups[group_id]
-        if group_id in found or any(len(pipeline & set(group.ranks())) > 1 for pipeline in pipelined):
+        ranks = group.ranks()
+        if group_id in found or sum(rank in records.ranks for rank in ranks) < min(_COMPARED, len(ranks)):
+            continue
+        if any(len(pipeline & set(ranks)) > 1 for pipeline in pipelined):
             continue
         clear = [row for row in rows if row["late_s"] >= _CLEARLY_S]
         if len(clear) < _OFTEN:
