@@ -47,16 +47,17 @@ def asked_again(told: Truth) -> dict[str, object]:
 
 
 _AGAIN = ["dev/9bb4e3", "dev/e35c1c", "test/ad8019"]
+_LONG = ["dev/3f902f", "dev/473659", "dev/b2951e", "test/7237fa", "test/b62d06", "test/df36f2"]
 _AGAIN_AT_LENGTH = [
-    *("dev/3f902f", "dev/473659", "dev/3bcbdd", "dev/b2951e"),
-    *("test/7237fa", "test/b62d06", "test/df36f2"),
+    *(pytest.param(name, marks=pytest.mark.long) for name in _LONG),
+    pytest.param("dev/3bcbdd", marks=[pytest.mark.long, pytest.mark.needs("lightning")]),
 ]
 
 
 @pytest.mark.e2e
 @pytest.mark.alone
 @pytest.mark.needs("linux", "ptrace", "torch")
-@pytest.mark.parametrize("name", [*_AGAIN, *(pytest.param(name, marks=pytest.mark.long) for name in _AGAIN_AT_LENGTH)])
+@pytest.mark.parametrize("name", [*_AGAIN, *_AGAIN_AT_LENGTH])
 def test_an_incident_is_recorded_again_by_its_command(name: str, tmp_path: Path) -> None:
     (before,) = named_incidents([name])
     assert before.truth.provenance

@@ -1,13 +1,14 @@
 """Flight records of a live job: from the rank agents of `ddx run`, and from files of NCCL's watchdog.
 
 Reading the records of Gloo or NCCL needs code in the process; nothing here injects any. The agents are
-asked for metadata first, all at once. Frames cost a rank 1.4-3.6 s the first time (torch symbolises them),
-so they are asked for only where they decide something.
+asked for metadata first, all at once. Frames cost a rank 1.4-3.6 s of a processor the first time (torch symbolises
+them), so they are asked for only where they decide something, and of as many ranks at once as there are processors.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -58,7 +59,7 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: boo
         except HostError as error:
             return error
 
-    with ThreadPoolExecutor(_PARALLEL) as pool:
+    with ThreadPoolExecutor(min(_PARALLEL, os.cpu_count() or 1) if stacks else _PARALLEL) as pool:
         replies = list(pool.map(ask, ranks))
     for member, reply in zip(ranks, replies, strict=True):
         if isinstance(reply, HostError):
