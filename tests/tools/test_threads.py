@@ -39,11 +39,12 @@ def threads(*tids: int, pid: int | None = None) -> list[dict[str, Any]]:
 
 
 def in_read(tid: int) -> dict[str, Any]:
-    """The thread once it is in its call: between its start and the call are some instructions."""
-    while True:
+    """The thread once it sleeps in its call: between its start and the call, and from there, are some instructions."""
+    for _ in range(100_000):
         (thread,) = threads(tid)
-        if thread["state"] == "S" and (thread["syscall"] or {}).get("name") == "read":
-            return thread
+        if thread["state"] == "S" and (thread["syscall"] or {}).get("name") == "read" and thread["wchan"]:
+            break
+    return thread
 
 
 def test_a_thread_that_waits_for_a_pipe_says_so() -> None:
