@@ -147,9 +147,9 @@ def test_what_cannot_be_run_is_refused_with_what_can() -> None:
 
 @pytest.mark.long
 def test_the_scripted_model_runs_through_our_command(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "ddx_evals", "run", str(BROUGHT.directory), "--view", "log-only", "--json"]
+    argv = [sys.executable, "-m", "ddx_evals", "run", str(BROUGHT.directory), "--json"]
     argv += ["--model", "ddx/scripted", "--logs", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
-    assert (result["system"], result["arm"], result["score"]["verdict"]) == ("ddx/scripted", "server", "undecided")
+    assert (result["system"], result["arm"], result["score"]["verdict"]) == ("ddx/scripted", "server", "diagnosed")
