@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddx_evals.baselines.case import Answer
 from ddx_evals.incidents import Incident, View
-from ddx_evals.mistakes import first_mistake
 from ddx_evals.scoring import TRANSCRIPT, Transcript
 from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Diagnosis
 
 TRY, OUTPUT = "try.json", "output.txt"

@@ -25,14 +25,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 
 from ddx_evals.baselines.answers import healthy
 from ddx_evals.baselines.case import Case
 from ddx_evals.baselines.grep import first_match, grep, matching_causes
 from ddx_evals.incidents import Incident, IncidentError, View, staged
 from ddx_evals.incidents.incident import TRUTH, truth_text
-from ddx_evals.incidents.truth import Fact, Hardness
+from ddx_evals.incidents.truth import Hardness
 from ddx_evals.scoring import Replayed, score
 from ddx_tools.model import Diagnosis, Verdict
 
@@ -98,7 +97,7 @@ def measured(incident: Incident) -> Measures:
         tokens=sum(len(text.encode()) for text in texts.values()) // BYTES_A_TOKEN,
         files=len(texts),
         files_with_key_fact=sum(
-            any(_shows(fact, name, text) for fact in truth.evidence) for name, text in texts.items()
+            any(fact.found_in(name, text) for fact in truth.evidence) for name, text in texts.items()
         ),
         grep_passes=score(truth, View.FULL, by_grep, replayed).passed,
         pages_pass=score(truth, View.FULL, by_pages, replayed).passed,
@@ -120,10 +119,6 @@ def _distinct(texts: Mapping[str, str]) -> dict[str, str]:
     for name in sorted(texts, key=lambda name: len(texts[name])):
         longest[_OCCURRENCE.sub("", name)] = name
     return {name: texts[name] for name in sorted(longest.values())}
-
-
-def _shows(fact: Fact, name: str, text: str) -> bool:
-    return (fnmatch(name, fact.artefact) or not name.startswith("raw/")) and bool(re.search(fact.pattern, text))
 
 
 def _accuses_wrongly(said: Diagnosis, right: frozenset[str]) -> bool:

@@ -14,6 +14,7 @@ from ddx_evals.incidents import View
 from ddx_evals.scoring import CaseScore, Efficiency
 from ddx_tools import __version__
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.mistakes import first_mistake
 
 _HOW_TO_GET_ONE = "Name a file that `ddx evals run --out` or `ddx evals score --out` wrote."
 Case = tuple[str, str, View]
@@ -85,11 +86,8 @@ def read_run(file: Path) -> Run:
     except OSError as error:
         raise UnreadableInput(f"{file}: {error.strerror or error}", _HOW_TO_GET_ONE) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise UnreadableInput(
-            f"{file} holds no results of an evaluation ({where}: {first['msg'].lower()})",
-            _HOW_TO_GET_ONE,
+            f"{file} holds no results of an evaluation ({first_mistake(error)})", _HOW_TO_GET_ONE
         ) from error
 
 

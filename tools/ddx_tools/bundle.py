@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddx_tools import __version__
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.base import Call, Reply
+from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Missing
 from ddx_tools.redact_bytes import copy_redacted
 
@@ -324,7 +325,7 @@ def _read_manifest(directory: Path, bundle: Path) -> Manifest:
         if first["loc"] == ("schema",):
             reason = f"{first['msg'].lower()}: another version of ddx wrote it"
         else:
-            reason = f"{'.'.join(str(part) for part in first['loc']) or 'the whole'}: {first['msg'].lower()}"
+            reason = first_mistake(error)
         raise UnreadableInput(f"the {MANIFEST} of {bundle} is damaged ({reason[:300]})") from error
 
 

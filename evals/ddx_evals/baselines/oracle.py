@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatch
 
 from ddx_evals.baselines.answers import diagnosed, healthy, undecided
 from ddx_evals.baselines.case import Answer, Case
@@ -31,9 +30,7 @@ def oracle(case: Case) -> Answer:
 def _key_facts(case: Case) -> Iterator[Claim]:
     for fact in case.truth.evidence:
         for name, text in case.texts.items():
-            # A view may keep the same file under another name.
-            found = re.search(fact.pattern, text) if fnmatch(name, fact.artefact) or "raw/" not in name else None
-            if found:
+            if found := fact.found_in(name, text):
                 yield _claim(name, _with_its_line(found))
 
 

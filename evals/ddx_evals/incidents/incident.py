@@ -15,8 +15,8 @@ import yaml
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Truth, View
-from ddx_evals.mistakes import first_mistake
 from ddx_tools.errors import UsageError
+from ddx_tools.mistakes import first_mistake
 from ddx_tools.resources import incidents_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 

@@ -83,9 +83,10 @@ class Fact(Record):
     pattern: Pattern = Field(description="Matches the quote.")
     needs_looking: bool = Field(default=False, description="No log gives it: somebody had to look.")
 
-    def stands_in(self, name: str, text: str) -> bool:
-        """Whether a file that a view holds shows it. A view may keep the file under another name."""
-        return (fnmatch(name, self.artefact) or not name.startswith("raw/")) and bool(re.search(self.pattern, text))
+    def found_in(self, name: str, text: str) -> re.Match[str] | None:
+        """Where a file that a view holds shows it, if it does. A view may keep the file under another name."""
+        named = fnmatch(name, self.artefact) or not name.startswith("raw/")
+        return re.search(self.pattern, text) if named else None
 
 
 class RightAnswer(Record):

@@ -100,7 +100,7 @@ def _of_view(unpacked_material: Path, incident: Incident, view: View) -> Iterato
         yield f"views.{view}: {error.message}"
         return
     diagnosed = incident.truth.views[view].verdict is Verdict.DIAGNOSED
-    if diagnosed and facts and not any(fact.stands_in(name, text) for fact in facts for name, text in texts):
+    if diagnosed and facts and not any(fact.found_in(name, text) for fact in facts for name, text in texts):
         yield f"views.{view}: a diagnosis cannot quote a key fact, none stands in a file that `artefact` names"
 
 

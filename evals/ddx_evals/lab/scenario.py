@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddx_evals.lab.place import Place
-from ddx_evals.mistakes import first_mistake
 from ddx_tools.errors import UsageError
+from ddx_tools.mistakes import first_mistake
 from ddx_tools.resources import lab_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Fact, Pattern, Record, RightAnswer
-from ddx_evals.mistakes import first_mistake
 from ddx_tools.errors import UsageError
+from ddx_tools.mistakes import first_mistake
 from ddx_tools.resources import lab_dir
 from ddx_tools.yaml_data import YAMLError, load_yaml
 
