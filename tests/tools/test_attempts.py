@@ -27,6 +27,7 @@ def dump(rank: int, attempt: str | None, at_s: float | None, **other: Any) -> di
         "attempt": attempt,
         "taken_ns": None,
         "latest_ns": None if at_s is None else NOON + int(at_s * S) + rank,
+        "last_call_ns": None if at_s is None else NOON + int(at_s * S) + rank,
         "entries": 100,
         "last_record": 99,
         "backend": "nccl",
@@ -80,6 +81,14 @@ def test_attempts_are_told_by_their_numbers_even_where_ranks_differ() -> None:
 
 def test_directories_of_several_hosts_are_one_attempt() -> None:
     ranks, left_out = chosen(*job([0, 1], "node0/rank_*", 0), *job([2, 3], "node1/rank_*", 30))
+    assert ranks == {"node0/rank_*": [0, 1], "node1/rank_*": [2, 3]} and left_out == []
+
+
+def test_a_host_that_stood_still_while_the_others_waited_is_of_their_attempt() -> None:
+    """What waits notes its own time when the record is taken, after an hour; nobody has called anything since."""
+    waiting = job([0, 1], "node0/rank_*", 3600, last_call_ns=NOON + 3 * S)
+    stalled = job([2, 3], "node1/rank_*", 0)
+    ranks, left_out = chosen(*waiting, *stalled)
     assert ranks == {"node0/rank_*": [0, 1], "node1/rank_*": [2, 3]} and left_out == []
 
 

@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 def without_source(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """Rows of dumps and entries, apart from what names the file they came from."""
-    of_file = ("dump", "source", "attempt", "membership")
+    of_file = ("dump", "source", "attempt", "membership", "written_ns")
     return {
         table: sorted(
             ({key: value for key, value in row.items() if key not in of_file} for row in rows[table]), key=repr

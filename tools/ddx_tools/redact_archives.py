@@ -104,8 +104,8 @@ def _members(source: BinaryIO) -> _Members:
 
 
 def _of_tar(stream: ByteStream, budget: Budget) -> _Members:
-    for name, size in tar_members(stream, budget, _no_problem):
-        yield name, size, stream
+    for member in tar_members(stream, budget, _no_problem):
+        yield member.name, member.size, stream
 
 
 def _no_problem(words: str) -> None:

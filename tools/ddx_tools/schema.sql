@@ -113,7 +113,9 @@ CREATE TABLE fr_dumps (
     version         VARCHAR,  -- format version of the dump
     library         VARCHAR,  -- version of NCCL or its like, NULL if not recorded
     taken_ns        BIGINT,   -- wall clock when it was taken, ns since the epoch; NULL if unknown
+    written_ns      BIGINT,   -- when its file was last written to: it was taken then or, if the file is a copy, before
     latest_ns       BIGINT,   -- the latest time that the dump itself mentions: it was taken then or later
+    last_call_ns    BIGINT,   -- when the latest operation in it was called
     entries         INTEGER,  -- number of entries in the dump
     first_record    BIGINT,   -- smallest record id: above 0 means older entries are gone
     last_record     BIGINT,   -- largest record id

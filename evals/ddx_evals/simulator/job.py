@@ -16,6 +16,7 @@ from .truth import HEALTHY, Truth
 
 KINDS = (HEALTHY, *FAULTS)
 
+_COPIED_AFTER_NS = 3600 * 10**9
 _WORLD_SIZES = (8, 8, 12, 16, 16, 24, 32, 32, 48, 64, 96, 128, 256, 512)
 
 
@@ -103,11 +104,15 @@ def _simulated(request: Request, ring: int | None, lost: float | None, *, active
 def write(job: SimulatedJob, directory: Path) -> None:
     """Write the dumps into `directory`, and truth and description beside it as `<directory>.truth.json`.
 
-    A file's modification time is when the dump was taken: records themselves do not say so.
+    A file's modification time is when the dump was taken: records themselves do not say so. Of about half of the jobs
+    the files are copies, made an hour later.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    choice = random.Random(f"{job.request.seed}/{job.request.kind}/copied")
+    later_ns = choice.choice((0, _COPIED_AFTER_NS))
     for name, content in job.files.items():
         (directory / name).write_bytes(content)
-        os.utime(directory / name, ns=(job.taken_ns[name], job.taken_ns[name]))
+        written_ns = job.taken_ns[name] + later_ns
+        os.utime(directory / name, ns=(written_ns, written_ns))
     story = {"seed": job.request.seed, "truth": job.truth.to_json(), "description": job.description}
     directory.with_name(directory.name + ".truth.json").write_text(json.dumps(story, indent=1) + "\n")

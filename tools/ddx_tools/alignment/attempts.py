@@ -20,7 +20,7 @@ _Row = Mapping[str, Any]
 _Recorder = tuple[int, str]
 
 _SAME_TIME_NS = 600_000_000_000
-"""NCCL's default timeout: in a job that stands still no rank goes on for longer than that."""
+"""In a job that stands still no rank goes on calling operations for longer: NCCL's default timeout."""
 _SETTLED_NS = 2_000_000_000
 """As much later another rank of the same attempt may have written its last dump, whatever the others did."""
 _LIVE = frozenset({"agent", "endpoint"})
@@ -48,6 +48,8 @@ class _Set:
     fingerprints: set[tuple[Any, ...]] = field(default_factory=set)
     world_sizes: set[int] = field(default_factory=set)
     newest_ns: int | None = None
+    last_call_ns: int | None = None
+    """Of a job that stands still, all ranks' last calls are of about one time, however long the records wait."""
     number: str | None = None
     """Of the attempt, if the name has one."""
 
@@ -68,6 +70,8 @@ class _Set:
             self.world_sizes.add(dump["world_size"])
         if (time := _time(dump)) is not None:
             self.newest_ns = max(time, self.newest_ns or 0)
+        if (called := dump["last_call_ns"]) is not None:
+            self.last_call_ns = max(called, self.last_call_ns or 0)
 
 
 def chosen_attempt(dumps: Sequence[_Row]) -> Choice:
@@ -190,13 +194,13 @@ def _distance(time: int, others: set[int]) -> int:
 
 def _is_near(used: _Set, other: _Set) -> bool:
     """Whether two sets can be of one incident; one that mentions no time can."""
-    if used.newest_ns is None or other.newest_ns is None:
+    if used.last_call_ns is None or other.last_call_ns is None:
         return True
-    return abs(used.newest_ns - other.newest_ns) <= _SAME_TIME_NS
+    return abs(used.last_call_ns - other.last_call_ns) <= _SAME_TIME_NS
 
 
 def _when(used: _Set, other: _Set) -> str:
-    if used.newest_ns is None or other.newest_ns is None:
+    if used.last_call_ns is None or other.last_call_ns is None:
         return "of unknown time, unlike"
-    seconds = (used.newest_ns - other.newest_ns) / 1e9
+    seconds = (used.last_call_ns - other.last_call_ns) / 1e9
     return f"{abs(seconds):.0f} s {'older' if seconds >= 0 else 'newer'} than"

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddx_tools.alignment.patience import SETTLED_S
 from ddx_tools.alignment.rank_spans import rank_spans, step_of
-from ddx_tools.alignment.records import SETTLED_S, Group, Records
+from ddx_tools.alignment.records import Group, Records
 from ddx_tools.alignment.transfers import pending_transfers
 from ddx_tools.formats.names import shown
 from ddx_tools.mesh.meshes import axis_names

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ddx_tools.alignment.group_names import kind_of
-from ddx_tools.alignment.records import SETTLED_S, Group, Records
+from ddx_tools.alignment.patience import SETTLED_S
+from ddx_tools.alignment.records import Group, Records
 
 _ENOUGH = 3
 """Peers of which at least one has nothing to do with the rank, nor with the peer that would have left one out."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddx_tools.alignment.fronts import Fronts
-from ddx_tools.alignment.records import SETTLED_S, Entry, Group, Records
+from ddx_tools.alignment.patience import SETTLED_S, patience_for
+from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.wait_graph import Graph, may_be_a_host
 from ddx_tools.alignment.waits import Hold
 
@@ -58,14 +59,14 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: Graph | None) ->
 
     They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
     moving, more ranks would differ, and not all would wait for these. And their records are later; where no times tell
-    that, it can be a single one only.
+    that, it can be a single one only, and not of Gloo, in which no device and no watchdog is late to note an end.
     """
     ranks = {each.rank for each in behind}
     if graph is None or graph.tie or not ranks or graph.roots.keys() != ranks or 2 * len(ranks) >= len(records.ranks):
         return set()
     undated = all(records.ranks[rank].taken_ns is None for rank in ranks)
     if undated:
-        return ranks if len(ranks) == 1 else set()
+        return ranks if len(ranks) == 1 and not any(records.ranks[rank].notes_ends_at_once for rank in ranks) else set()
     return ranks if any(each.frozen for each in behind) else set()
 
 
@@ -117,7 +118,7 @@ def _just_called(records: Records, group: Group, rank: int) -> bool:
     calls = records.collective(group, group.finished_by_peers(rank)).values()
     times = [(entry.rank, entry.completed_ns or entry.created_ns) for entry in calls]
     signs = [records.true_ns(peer, time) for peer, time in times if time is not None]
-    return bool(signs) and (records.true_ns(rank, taken) - max(signs)) / 1e9 < max(SETTLED_S, 2 * records.longest_s)
+    return bool(signs) and (records.true_ns(rank, taken) - max(signs)) / 1e9 < patience_for(records.longest_s)
 
 
 def _is_moment(records: Records, rank: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ddx_tools.alignment.patience import patience_for
 from ddx_tools.store import Store
 
 _SMALLEST_RING = 16
@@ -28,6 +29,8 @@ class RankRecord:
     with_frames: bool
     oldest_done: int | None
     """Record id of the oldest finished operation that it holds."""
+    notes_ends_at_once: bool
+    """Its backend needs no watchdog for that (Gloo)."""
     hides_transfers: bool
     """Its backend counts sends and receives without recording them (Gloo)."""
 
@@ -47,10 +50,11 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> Ran
     """The records behind the dumps that count, by rank."""
     seen = {row["rank"]: row for row in store.query(_SEEN)}
     active = _is_only_active(dumps, seen)
+    longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
     return RankRecords(
-        {rank: _rank_record(rank, mine, seen.get(rank, {}), active) for rank, mine in dumps.items()},
+        {rank: _rank_record(rank, mine, seen.get(rank, {}), active, longest_s) for rank, mine in dumps.items()},
         any(row["starts_seen"] for row in seen.values()),
-        max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9,
+        longest_s,
     )
 
 
@@ -76,17 +80,38 @@ def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int
     return gaps or len(counts) > 1 or max(counts, default=_SMALLEST_RING) < _SMALLEST_RING
 
 
-def _rank_record(rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool) -> RankRecord:
-    signs = [dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None]
+def _rank_record(
+    rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool, longest_s: float
+) -> RankRecord:
+    sign = max((dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None), default=None)
+    gloo = any(dump["backend"] == "gloo" for dump in dumps)
     return RankRecord(
         rank=rank,
         host=dumps[0]["host"],
         source=dumps[0]["source"],
-        taken_ns=dumps[0]["taken_ns"],
-        latest_sign_ns=max(signs, default=None),
+        taken_ns=_moment_ns(dumps[0], sign, patience_for(longest_s)),
+        latest_sign_ns=sign,
         wrapped=any((dump["first_record"] or 0) > 0 for dump in dumps),
         only_active=only_active or any(dump["only_active"] for dump in dumps),
         with_frames=any(dump["with_frames"] for dump in dumps),
         oldest_done=seen.get("oldest_done"),
-        hides_transfers=bool(seen.get("hides_transfers")) and any(dump["backend"] == "gloo" for dump in dumps),
+        notes_ends_at_once=gloo,
+        hides_transfers=bool(seen.get("hides_transfers")) and gloo,
     )
+
+
+def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, within_s: float) -> int | None:
+    """When it was taken. A file that was written to soon after the last thing that it mentions was written then.
+
+    One that was written to later may be a copy; one that was written to before is a copy that a clock or a tool dated.
+    """
+    taken_ns: int | None = dump["taken_ns"]
+    written_ns: int | None = dump["written_ns"]
+    if (
+        taken_ns is None
+        and written_ns is not None
+        and sign_ns is not None
+        and 0 <= written_ns - sign_ns < within_s * 1e9
+    ):
+        return written_ns
+    return taken_ns

@@ -28,9 +28,6 @@ from ddx_tools.alignment.transfers import make_batches
 from ddx_tools.model import Evidence, Location
 from ddx_tools.store import Store
 
-SETTLED_S = 2.0
-"""Shorter waits, or dumps closer in time, say nothing: ranks of a healthy job differ by as much."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

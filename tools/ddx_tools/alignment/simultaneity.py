@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from ddx_tools.alignment.patience import SETTLED_S
 from ddx_tools.alignment.progress import Behind
-from ddx_tools.alignment.records import SETTLED_S, Group, Records
+from ddx_tools.alignment.records import Group, Records
 from ddx_tools.alignment.sides import locations
 from ddx_tools.alignment.waits import Hold
 from ddx_tools.model import Evidence, Finding, Severity, rank_list

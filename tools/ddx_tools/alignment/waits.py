@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from ddx_tools.alignment.fronts import Front, Fronts
-from ddx_tools.alignment.records import SETTLED_S, Entry, Group, Records
+from ddx_tools.alignment.patience import SETTLED_S, patience_for
+from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.transfers import Transfer
 
 _NS = 1e9
@@ -66,7 +67,7 @@ class Hold:
 
 def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]]) -> list[Hold]:
     """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates."""
-    patience_s = max(SETTLED_S, 2 * records.longest_s)
+    patience_s = patience_for(records.longest_s)
     holds: dict[tuple[int, int, str], Hold] = {}
     others: list[Hold] = []
     for rank, mine in fronts.of.items():

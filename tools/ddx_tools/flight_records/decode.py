@@ -82,5 +82,5 @@ def _is_of_an_earlier_job(dump: FrDump, not_before_ns: int | None) -> bool:
     """A file in a default place may have been left by another job: its newest entry tells."""
     if not_before_ns is None:
         return False
-    newest = max(dump.entries.numbers["created_ns"], default=0)  # 0 is unknown
-    return 0 < newest < not_before_ns
+    newest = dump.entries.last_call_ns()
+    return newest is not None and newest < not_before_ns

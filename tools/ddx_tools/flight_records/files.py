@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ddx_tools.errors import HostError, NotPermitted, NotRecorded
 from ddx_tools.flight_records.material import DUMP, HEADER, PACKED
@@ -36,7 +38,9 @@ def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None 
     _note_unreadable(raw, [(path, why) for path, kind, why in survey.matter if kind is None])
     readable = {path: kind for path, kind, _ in survey.matter if kind is not None and kind != Kind.TABLE}
     for path in list(readable)[:_MOST_RECORDS]:
-        _take(host, raw, path, readable[path], rank_pattern)
+        _take(
+            host, raw, path, readable[path], {"rank_pattern": rank_pattern, "written_ns": survey.written_ns.get(path)}
+        )
     if len(readable) > _MOST_RECORDS:
         raw.problems.append(f"{len(readable)} flight records: only the first {_MOST_RECORDS} were read.")
         raw.status = ProbeStatus.PARTIAL
@@ -58,6 +62,7 @@ def _survey_all(host: Host, raw: Raw, paths: list[str]) -> FileSurvey:
             whole.matter.extend(part.matter)
             whole.passed_over.extend(part.passed_over)
             whole.left_out.extend(part.left_out)
+            whole.written_ns.update(part.written_ns)
             whole = replace(whole, files=whole.files + part.files)
     return whole
 
@@ -69,10 +74,10 @@ def _note_unreadable(raw: Raw, files: list[tuple[str, str]]) -> None:
         raw.problems.append(f"{len(files) - _MOST_NAMED} more files that may be records of ranks cannot be read.")
 
 
-def _take(host: Host, raw: Raw, path: str, kind: str, rank_pattern: str | None) -> None:
+def _take(host: Host, raw: Raw, path: str, kind: str, known: Mapping[str, Any]) -> None:
     """Leave a file where it is, to be read when rows are made of it."""
     label = shown(path, _MOST_PATH)
-    facts = {"path": label, "origin": "file", "rank_pattern": rank_pattern}
+    facts = {"path": label, "origin": "file", **known}
     if kind == Kind.HEADER:
         item, most = HEADER, _MAX_HEADER_BYTES
     elif kind in COMPRESSED | ARCHIVES:

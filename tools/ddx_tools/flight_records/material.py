@@ -20,7 +20,7 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Batches, Raw, RawItem
 
 DUMP = "dump"
-"""A record. Facts: `origin`; `path` of a file; `header` of an agent; `rank`, `taken_ns` if known."""
+"""A record. Facts: `origin`; `path` of a file; `header` of an agent; `rank`, `taken_ns`, `written_ns` if known."""
 HEADER = "header"
 """A side-car JSON of a file's rank. Facts: `path`."""
 PACKED = "packed"
@@ -90,7 +90,7 @@ def _origin(item: RawItem, headers: SideCars) -> DumpOrigin:
         origin = replace(said, source=item.source, origin="exception" if is_last_word else kind)
     else:
         origin = DumpOrigin(item.source, kind, named.rank if named else None, named.host if named else None)
-    for known in ("rank", "host", "taken_ns"):
+    for known in ("rank", "host", "taken_ns", "written_ns"):
         if item.facts.get(known) is not None:
             origin = replace(origin, **{known: item.facts[known]})
     return replace(origin, only_active=item.facts.get("only_active"), attempt=named.attempt if named else None)

@@ -54,7 +54,7 @@ class Member:
     kind: Kind
     data: bytes
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a page of the debug server says of a record besides: `host`, `only_active`."""
+    """What a page of the debug server says of a record besides: `host`, `only_active`; a tar archive: `written_ns`."""
 
 
 class Archive:
@@ -161,14 +161,15 @@ class _Walk:
                 stream.finish()
 
     def _tar(self, stream: ByteStream, path: str, archives: int) -> Iterator[Member]:
-        for name, size in tar_members(stream, self._budget, partial(self._problem, path)):
-            yield from self._member(stream, self._inside(path, name), size, archives + 1)
+        for member in tar_members(stream, self._budget, partial(self._problem, path)):
+            facts = {"written_ns": member.written_ns}
+            yield from self._member(stream, self._inside(path, member.name), member.size, archives + 1, facts)
 
     def _zip(self, file: BinaryIO, path: str, archives: int) -> Iterator[Member]:
         for name, size, content in zip_members(file, self._budget, partial(self._problem, path)):
             inside = self._inside(path, name)
             try:
-                yield from self._member(content, inside, size, archives + 1)
+                yield from self._member(content, inside, size, archives + 1, {})
             except TooMuch:
                 raise
             except UnreadableInput as error:
@@ -185,7 +186,9 @@ class _Walk:
             elif self._is_wanted(kind):
                 yield Member(inside, kind, record.data, {"host": record.host, "only_active": record.only_active})
 
-    def _member(self, stream: ByteStream, path: str, size: int, archives: int) -> Iterator[Member]:
+    def _member(
+        self, stream: ByteStream, path: str, size: int, archives: int, facts: Mapping[str, Any]
+    ) -> Iterator[Member]:
         head = stream.read(min(size, HEAD_BYTES))
         kind = kind_of(head)
         packed = kind in ARCHIVES | COMPRESSED
@@ -201,7 +204,7 @@ class _Walk:
         if packed:
             yield from self.opened(io.BytesIO(data), self._unique(path), archives)
         else:
-            yield Member(self._unique(path), kind, data)
+            yield Member(self._unique(path), kind, data, facts)
 
     def _is_wanted(self, kind: Kind) -> bool:
         self._seen[kind] += 1

@@ -128,6 +128,10 @@ class EntryColumns:
         """The latest time that any entry mentions."""
         return max((max(self.numbers[name], default=0) for name in TIMES), default=0) or None
 
+    def last_call_ns(self) -> int | None:
+        """When the latest operation was called. Ends of older ones may have been noticed later."""
+        return max(self.numbers["created_ns"], default=0) or None
+
 
 T = TypeVar("T", bound=Hashable)
 

@@ -55,6 +55,8 @@ class DumpOrigin:
     host: str | None = None
     world_size: int | None = None
     taken_ns: int | None = None
+    written_ns: int | None = None
+    """When the file was last written to: it was taken then or, if the file is a copy, before."""
     only_active: bool | None = None
     attempt: str | None = None
     """What the files of one attempt share: their directory and the name around the rank."""

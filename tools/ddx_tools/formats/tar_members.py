@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.unpacking import Budget, ByteStream
@@ -26,8 +27,19 @@ _IS_EXTENDED, _GOES_ON = 482, 504
 """Where a GNU sparse file's header, and each further block of its map, say that another block follows."""
 
 
-def tar_members(stream: ByteStream, budget: Budget, problem: Callable[[str], None]) -> Iterator[tuple[str, int]]:
-    """(name, size) of each regular file; its content is what `stream` gives next, as far as somebody reads it.
+@dataclass(frozen=True)
+class TarMember:
+    """A regular file in an archive."""
+
+    name: str
+    size: int
+    """Bytes."""
+    written_ns: int
+    """The last nanosecond of the second in which it was last written to, since the epoch."""
+
+
+def tar_members(stream: ByteStream, budget: Budget, problem: Callable[[str], None]) -> Iterator[TarMember]:
+    """Each regular file; its content is what `stream` gives next, as far as somebody reads it.
 
     Links, devices and sparse files are left out; `problem` is told of them, and of damaged headers, behind which
     reading goes on. Raises UnreadableInput at the end of an archive that is cut off, and where `stream` does.
@@ -47,7 +59,7 @@ def tar_members(stream: ByteStream, budget: Budget, problem: Callable[[str], Non
                 problem("sparse files in it were left out: a recorder writes none")
                 start += _skip_map(stream, block) if header.type == _SPARSE else 0
             elif header.type in _FILES:
-                yield name or header.name, size
+                yield TarMember(name or header.name, size, (int(header.mtime) + 1) * 10**9 - 1)
             elif header.type in _WITHOUT_CONTENT:
                 problem("links, devices and pipes in it were left out")
                 size = 0

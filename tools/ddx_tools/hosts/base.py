@@ -90,6 +90,8 @@ class FileSurvey:
     """Lines for a person: what is no loss."""
     left_out: list[str]
     """Lines for a person: what may be one."""
+    written_ns: dict[str, int] = field(default_factory=dict)
+    """When files that may hold one were last written to, as far as it is known: nanoseconds since the epoch."""
 
 
 class Host(ABC):
@@ -161,8 +163,10 @@ class Host(ABC):
             found = json.loads(self.answer(Call("survey", path, suffix="json")).checked().data)
             matter = [(str(file), kind and str(kind), str(trouble)) for file, kind, trouble in found["matter"]]
             passed_over, left_out = ([str(line) for line in found[key]] for key in ("passed_over", "left_out"))
-            return FileSurvey(int(found["files"]), matter, passed_over, left_out)
-        except (ValueError, TypeError, KeyError) as error:
+            # Bundles of ddx 0.1 do not hold it.
+            written = {str(file): int(time) for file, time in found.get("written_ns", {}).items()}
+            return FileSurvey(int(found["files"]), matter, passed_over, left_out, written)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _garbled("survey of files") from error
 
     def processes(self) -> Reply:

@@ -40,6 +40,8 @@ class Surveyed:
     """None for a file that cannot be read."""
     trouble: str = ""
     """Why not, in words."""
+    written_ns: int | None = None
+    """When it was last written to."""
 
 
 @dataclass
@@ -65,8 +67,15 @@ class Survey:
                 "(name one to have it read whole)"
             )
         matter = [[one.path, one.kind, one.trouble] for one in self.matter]
+        written = {one.path: one.written_ns for one in self.matter if one.written_ns is not None}
         return json.dumps(
-            {"files": len(self.files), "matter": matter, "passed_over": passed_over, "left_out": self.left_out}
+            {
+                "files": len(self.files),
+                "matter": matter,
+                "written_ns": written,
+                "passed_over": passed_over,
+                "left_out": self.left_out,
+            }
         ).encode()
 
 
@@ -99,8 +108,9 @@ def look_at_files(top: str, *, most: int, timeout_s: float) -> Survey:
     """The same, and which of them matter. Raises OSError if `top` is a file that cannot be read."""
     found = list_files(top, most=most, timeout_s=timeout_s)
     if found.files == [top]:
-        kind = kind_of(_head(top))
-        found.matter += [Surveyed(top, kind)] if kind else []
+        head, written_ns = _head(top)
+        kind = kind_of(head)
+        found.matter += [Surveyed(top, kind, written_ns=written_ns)] if kind else []
         return found
     until = time.monotonic() + timeout_s
     # Where time is short, names say what to look at first.
@@ -162,7 +172,7 @@ def _leads_to_file(entry: os.DirEntry[str]) -> bool:
 def _look_at(path: str, found: Survey) -> None:
     """Note a file in the survey if it matters. One that is due and cannot be read does."""
     try:
-        head = _head(path)
+        head, written_ns = _head(path)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -173,7 +183,7 @@ def _look_at(path: str, found: Survey) -> None:
     if kind in COMPRESSED | ARCHIVES:
         _look_into(path, kind, found)
     elif kind is not None and _matters(kind, path):
-        found.matter.append(Surveyed(path, kind))
+        found.matter.append(Surveyed(path, kind, written_ns=written_ns))
 
 
 def _look_into(path: str, kind: Kind, found: Survey) -> None:
@@ -191,12 +201,16 @@ def _matters(kind: Kind, path: str) -> bool:
     return kind in (Kind.DUMP, Kind.HEADER, Kind.TABLE) or is_due(path)
 
 
-def _head(path: str) -> bytes:
-    """The first bytes of a regular file. Raises OSError; what became a pipe meanwhile does not block."""
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device can do things
+def _head(path: str) -> tuple[bytes, int]:
+    """The first bytes of a regular file, and when it was last written to.
+
+    Raises OSError; what became a pipe meanwhile does not block.
+    """
+    status = os.stat(path)  # noqa: PTH116 - opening a device can do things
+    if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, HEAD_BYTES)
+        return os.read(descriptor, HEAD_BYTES), status.st_mtime_ns
     finally:
         os.close(descriptor)
