@@ -25,8 +25,8 @@ _CLEARLY_S = 0.15
 """A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
 _COLLECTIVES = 400
 """Collectives of a group that are looked at, the last ones."""
-_COMPARED = 3
-"""Of a larger group, so many members must have left a record: of two alone one is easily always last."""
+_UNSEEN = 0.25
+"""Of the members of a group fewer may be without a record: one of these may be as late, as its host's others are."""
 _OFTEN = 4
 _SHARE = 0.75
 """Of the collectives in which somebody is clearly last, it is the same rank in so many."""
@@ -60,7 +60,8 @@ def late_ranks(records: Records) -> list[Late]:
     for (by_calls, group_id), rows in sorted(members.items()):
         group = records.groups[group_id]
         ranks = group.ranks()
-        if group_id in found or sum(rank in records.ranks for rank in ranks) < min(_COMPARED, len(ranks)):
+        unseen = sum(rank not in records.ranks for rank in ranks)
+        if group_id in found or (unseen and unseen >= _UNSEEN * len(ranks)):
             continue
         if any(len(pipeline & set(ranks)) > 1 for pipeline in pipelined):
             continue

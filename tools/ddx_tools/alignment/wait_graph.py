@@ -151,7 +151,9 @@ def _silent(records: Records, holds: Sequence[Hold]) -> tuple[list[int], bool]:
     # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
     in_one = {(hold.group.id, hold.seq) for hold in holds}
     unsaid = len(in_one) == 1 and hides_disagreement(holds[0].op)
-    return sorted(found), tie or found != silent or len(found) > 1 or unsaid
+    # Of a single record nobody knows whether others were looked for.
+    lone = len(records.ranks) == 1
+    return sorted(found), tie or lone or found != silent or len(found) > 1 or unsaid
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:
