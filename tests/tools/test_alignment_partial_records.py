@@ -55,6 +55,11 @@ def test_what_peers_finished_and_a_rank_has_long_had_active_is_frozen() -> None:
     assert tuple(finding.ranks) == job.truth.culprits
 
 
+def test_a_rank_of_whose_active_work_the_ring_lost_the_beginning_is_not_behind() -> None:
+    """Ten ranks seem to have come to nothing. What nine of them are in is overwritten, as their counters tell."""
+    assert judged(simulate(900_010, kind="gpu_stuck")).culprits.ranks == []
+
+
 def test_a_barrier_of_another_size_is_a_mismatch() -> None:
     job = active("wrong_shape", 210_039)
     assert tuple(of(findings_of(job), "collective.shape_mismatch").ranks) == job.truth.culprits

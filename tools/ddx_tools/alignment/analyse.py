@@ -79,8 +79,10 @@ def analyse_records(records: Records) -> list[Finding]:
     ]
     pending = any(status != "idle" for status in fronts.status.values())
     known = (records.starts_seen or not undated or not pending) and not records.only_active
+    dated = all(record.taken_ns is not None for record in records.ranks.values())
+    unclear = [finding for finding in about if not (dated and finding.code == "records.not_simultaneous")]
     if (
-        not (faults or about)
+        not (faults or unclear)
         and known
         and (moving or not stands_in_something(records, fronts))
         and simultaneity.overlap(records)

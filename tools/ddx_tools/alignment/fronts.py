@@ -130,7 +130,7 @@ def _front(record: RankRecord, pending: list[Front], *, starts_seen: bool) -> tu
         return "finished_by_peers", ()
     if starts_seen and (started := tuple(front for front in pending if front.started)):
         return "inside", started
-    if record.wrapped and not record.only_active and not _is_seen(record, pending[0]):
+    if record.wrapped and (_has_gap(record, pending) if record.only_active else not _is_seen(record, pending[0])):
         return "unseen", ()
     return ("not_started", ()) if starts_seen else ("inside", tuple(pending[:1]))
 
@@ -138,3 +138,9 @@ def _front(record: RankRecord, pending: list[Front], *, starts_seen: bool) -> tu
 def _is_seen(record: RankRecord, first: Front) -> bool:
     """Whether something finished stands before it: else older pending ones may have left the ring."""
     return record.oldest_done is not None and record.oldest_done < first.record_id
+
+
+def _has_gap(record: RankRecord, pending: list[Front]) -> bool:
+    """Whether the counters of a group know of unfinished collectives before the first that is recorded."""
+    positions = (front.group.positions[record.rank] for front in pending if front.entry is not None)
+    return any(at.completed is not None and (at.first_recorded or 0) > at.completed + 1 for at in positions)
