@@ -63,6 +63,13 @@ def test_where_transfers_alone_make_a_circle_all_of_it_is_named() -> None:
     assert tuple(finding.ranks) in job.truth.alternatives
 
 
+def test_an_extra_call_that_comes_to_light_behind_another_operation_left_nothing_out() -> None:
+    job = simulate(910_020, kind="extra_collective")
+    (finding,) = [each for each in findings_of(job) if each.code == "collective.operation_mismatch"]
+    assert "left_out" not in finding.attributes and finding.attributes["first_site_divergence"]["kind"] == "extra_call"
+    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+
+
 def test_two_roots_of_a_gather_are_told_by_earlier_gathers() -> None:
     job, finding = told("wrong_root", 302, "collective.root_mismatch")
     assert tuple(finding.ranks) == job.truth.culprits

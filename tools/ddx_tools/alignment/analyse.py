@@ -9,7 +9,7 @@ from ddx_tools.alignment.group_choice import group_mismatches
 from ddx_tools.alignment.lateness import arrives_late
 from ddx_tools.alignment.matching import Disagreements, disagreements, mismatches
 from ddx_tools.alignment.p2p_findings import point_to_point
-from ddx_tools.alignment.progress import frozen_ranks, is_unsettled, ranks_behind
+from ddx_tools.alignment.progress import frozen_ranks, is_unsettled, ranks_behind, stands_still
 from ddx_tools.alignment.records import Records
 from ddx_tools.alignment.roots import root_mismatches
 from ddx_tools.alignment.shift_findings import shifted_calls
@@ -67,7 +67,7 @@ def analyse_records(records: Records) -> list[Finding]:
         faults.append(finding)
     if still := simultaneity.completion_frozen(behind, frozen):
         faults.append(still)
-    if graph is None or not graph.roots:
+    if (graph is None or not graph.roots) and not stands_still(holds):
         faults += arrives_late(records)
     about = [
         finding
@@ -101,4 +101,8 @@ def _with_origin(finding: Finding, shifted: list[Finding]) -> Finding:
     first = min(earlier, key=lambda each: int(each.attributes["seq"]))
     origin = {key: first.attributes[key] for key in ("seq", "kind", "call", "shift")}
     origin["ranks"] = first.ranks
-    return finding.model_copy(update={"attributes": {**finding.attributes, "first_site_divergence": origin}})
+    told = dict(finding.attributes)
+    if origin["kind"] == "extra_call":
+        # Its calls are late by one, and nothing was left out where that comes to light.
+        told = {key: value for key, value in told.items() if key not in ("left_out", "left_out_calls")}
+    return finding.model_copy(update={"attributes": {**told, "first_site_divergence": origin}})

@@ -90,6 +90,11 @@ def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph:
     return any(rank not in accounted and status in _AT_WORK for rank, status in fronts.status.items())
 
 
+def stands_still(holds: Sequence[Hold]) -> bool:
+    """Whether somebody waits for longer than ranks of a moving job do."""
+    return any((hold.wait_s or 0.0) >= _STANDING_S for hold in holds)
+
+
 def _is_later(records: Records, group: Group, entry: Entry) -> bool:
     """Whether the rank's record shows a time clearly after a peer's completion of the same operation."""
     record = records.ranks[entry.rank]
