@@ -61,6 +61,11 @@ def test_a_rank_of_whose_active_work_the_ring_lost_the_beginning_is_not_behind()
     assert answer_of(simulate(900_010, kind="gpu_stuck")).culprits == ()
 
 
+def test_waits_of_seconds_are_none_where_nothing_finished_tells_how_long_operations_take() -> None:
+    """Stages of a pipeline that goes on wait 2.5 s for each other."""
+    assert answer_of(simulate(910_030, kind="healthy")).culprits == ()
+
+
 def test_a_barrier_of_another_size_is_a_mismatch() -> None:
     job = active("wrong_shape", 210_039)
     assert tuple(of(findings_of(job), "collective.shape_mismatch").ranks) == job.truth.culprits

@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddx_tools.alignment.fronts import Fronts
-from ddx_tools.alignment.patience import SETTLED_S, patience_for
+from ddx_tools.alignment.patience import SETTLED_S, STANDING_S
 from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.wait_graph import Graph, may_be_a_host
 from ddx_tools.alignment.waits import Hold
 
 _MOMENT_OF_UNDATED_S = 3.0
 """Ranks of a moving job do something about as often."""
-
-_STANDING_S = 30.0
-"""Nothing that a moving job waits for takes as long, where no finished operation tells how long they take."""
 
 _AT_WORK = ("inside", "not_started", "idle")
 """Where ranks are, of those that nothing holds up."""
@@ -92,7 +89,7 @@ def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph:
 
 def stands_still(holds: Sequence[Hold]) -> bool:
     """Whether somebody waits for longer than ranks of a moving job do."""
-    return any((hold.wait_s or 0.0) >= _STANDING_S for hold in holds)
+    return any((hold.wait_s or 0.0) >= STANDING_S for hold in holds)
 
 
 def _is_later(records: Records, group: Group, entry: Entry) -> bool:
@@ -111,7 +108,7 @@ def _is_later(records: Records, group: Group, entry: Entry) -> bool:
         taken = [each.taken_ns for each in records.ranks.values() if each.taken_ns is not None]
         apart_s = (max(taken) - sign) / 1e9 if taken else 0.0
         called = entry.created_ns
-        return called is not None and (sign - called) / 1e9 >= max(_STANDING_S, 10 * apart_s)
+        return called is not None and (sign - called) / 1e9 >= max(STANDING_S, 10 * apart_s)
     return (records.true_ns(entry.rank, sign) - min(finished)) / 1e9 >= SETTLED_S
 
 
@@ -123,7 +120,7 @@ def _just_called(records: Records, group: Group, rank: int) -> bool:
     calls = records.collective(group, group.finished_by_peers(rank)).values()
     times = [(entry.rank, entry.completed_ns or entry.created_ns) for entry in calls]
     signs = [records.true_ns(peer, time) for peer, time in times if time is not None]
-    return bool(signs) and (records.true_ns(rank, taken) - max(signs)) / 1e9 < patience_for(records.longest_s)
+    return bool(signs) and (records.true_ns(rank, taken) - max(signs)) / 1e9 < records.patience_s
 
 
 def _is_moment(records: Records, rank: int) -> bool:

@@ -42,8 +42,8 @@ class RankRecords:
     ranks: dict[int, RankRecord]
     starts_seen: bool
     """They tell what has started on the devices: timing is on for all ranks of a job or for none."""
-    longest_s: float
-    """How long the longest operation took that did finish, from its call to its noticed end; 0 if none tells."""
+    patience_s: float
+    """So long a rank may wait without anything being wrong, by the longest operation that did finish."""
 
 
 def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> RankRecords:
@@ -51,10 +51,11 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> Ran
     seen = {row["rank"]: row for row in store.query(_SEEN)}
     active = _is_only_active(dumps, seen)
     longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
+    patience_s = patience_for(longest_s, only_active=active)
     return RankRecords(
-        {rank: _rank_record(rank, mine, seen.get(rank, {}), active, longest_s) for rank, mine in dumps.items()},
+        {rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s) for rank, mine in dumps.items()},
         any(row["starts_seen"] for row in seen.values()),
-        longest_s,
+        patience_s,
     )
 
 
@@ -81,7 +82,7 @@ def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int
 
 
 def _rank_record(
-    rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool, longest_s: float
+    rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool, patience_s: float
 ) -> RankRecord:
     sign = max((dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None), default=None)
     gloo = any(dump["backend"] == "gloo" for dump in dumps)
@@ -89,7 +90,7 @@ def _rank_record(
         rank=rank,
         host=dumps[0]["host"],
         source=dumps[0]["source"],
-        taken_ns=_moment_ns(dumps[0], sign, patience_for(longest_s)),
+        taken_ns=_moment_ns(dumps[0], sign, patience_s),
         latest_sign_ns=sign,
         wrapped=any((dump["first_record"] or 0) > 0 for dump in dumps),
         only_active=only_active or any(dump["only_active"] for dump in dumps),

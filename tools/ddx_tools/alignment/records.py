@@ -171,7 +171,7 @@ class Records:
         found = rank_records(store, chosen.dumps)
         self.ranks = found.ranks
         self.starts_seen = found.starts_seen
-        self.longest_s = found.longest_s
+        self.patience_s = found.patience_s
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()
         self._load_pending()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ddx_tools.alignment.fronts import Fronts
 from ddx_tools.alignment.hidden_transfers import long_silent
-from ddx_tools.alignment.patience import patience_for
 from ddx_tools.alignment.records import Entry, Records
 from ddx_tools.alignment.sides import locations
 from ddx_tools.model import Finding, Severity, rank_list
@@ -24,7 +23,7 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         for entry in called
         if (taken := records.ranks[entry.rank].taken_ns) is not None and entry.created_ns is not None
     ]
-    if not called or (waits and max(waits) < patience_for(records.longest_s)):
+    if not called or (waits and max(waits) < records.patience_s):
         return None
     limits = {entry.timeout_ms for entry in called if entry.timeout_ms}
     return Finding(
@@ -49,13 +48,12 @@ def stands_in_something(records: Records, fronts: Fronts) -> bool:
     """Whether some rank has long been in what its ring has lost or never held, or its device has come to nothing."""
     if long_silent(records, [rank for rank, status in fronts.status.items() if status == "hidden"]):
         return True
-    patience_s = patience_for(records.longest_s)
     for rank, status in fronts.status.items():
         if status in ("unseen", "not_started"):
             taken, entry = records.ranks[rank].taken_ns, _oldest(records, rank)
             if taken is None or entry is None or entry.created_ns is None:
                 return True
-            if (taken - entry.created_ns) / 1e9 >= patience_s:
+            if (taken - entry.created_ns) / 1e9 >= records.patience_s:
                 return True
     return False
 

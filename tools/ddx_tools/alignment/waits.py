@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from ddx_tools.alignment.fronts import Front, Fronts
-from ddx_tools.alignment.patience import SETTLED_S, patience_for
+from ddx_tools.alignment.patience import SETTLED_S
 from ddx_tools.alignment.records import Entry, Group, Records
 from ddx_tools.alignment.transfers import Transfer
 
@@ -67,13 +67,12 @@ class Hold:
 
 def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]]) -> list[Hold]:
     """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates."""
-    patience_s = patience_for(records.longest_s)
     holds: dict[tuple[int, int, str], Hold] = {}
     others: list[Hold] = []
     for rank, mine in fronts.of.items():
         for front in mine:
             wait_s = _wait_s(records, rank, front.created_ns)
-            if wait_s is not None and wait_s < patience_s:
+            if wait_s is not None and wait_s < records.patience_s:
                 continue
             if front.entry is None:
                 others += _of_transfers(records, fronts, rank, front, wait_s)
@@ -86,7 +85,7 @@ def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int
                 hold = holds.setdefault((front.group.id, front.entry.seq, front.entry.op), hold)
             hold.waiting[rank] = wait_s
             hold.fronts[rank] = front
-    for hold in _of_unseen(records, fronts, patience_s):
+    for hold in _of_unseen(records, fronts):
         key = (hold.group.id, hold.seq or 0, hold.op)
         if key in holds:
             holds[key].waiting.update(hold.waiting)
@@ -97,7 +96,7 @@ def find_holds(records: Records, fronts: Fronts, deviating: Mapping[int, Set[int
     return [*holds.values(), *others]
 
 
-def _of_unseen(records: Records, fronts: Fronts, patience_s: float) -> Iterator[Hold]:
+def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
     """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings.
 
     For how long is not told, but a rank that called something a moment ago goes on.
@@ -105,7 +104,7 @@ def _of_unseen(records: Records, fronts: Fronts, patience_s: float) -> Iterator[
     callers: dict[tuple[int, int], list[int]] = {}
     for rank, called in fronts.called.items():
         silent_s = _wait_s(records, rank, records.ranks[rank].latest_sign_ns)
-        if silent_s is not None and silent_s < patience_s:
+        if silent_s is not None and silent_s < records.patience_s:
             continue
         for group, seq in called:
             callers.setdefault((group.id, seq), []).append(rank)
