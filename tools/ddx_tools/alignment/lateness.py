@@ -30,6 +30,8 @@ _UNSEEN = 0.25
 _OFTEN = 4
 _SHARE = 0.75
 """Of the collectives in which somebody is clearly last, it is the same rank in so many."""
+_COSTS = 0.05
+"""Of the time that these collectives took, so much must have been waiting for it. A checkpoint now and then costs less."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,11 @@ def late_ranks(records: Records) -> list[Late]:
         if len(clear) < _OFTEN:
             continue
         rank, count = Counter(int(row["rank"]) for row in clear).most_common(1)[0]
-        if count >= max(_OFTEN, _SHARE * len(clear)):
-            late = median(float(row["late_s"]) for row in clear if row["rank"] == rank)
-            found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, late, by_calls)
+        lost = [float(row["late_s"]) for row in clear if row["rank"] == rank]
+        calls = [int(row["called_ns"]) for row in rows]
+        took_s = (max(calls) - min(calls)) / 1e9
+        if count >= max(_OFTEN, _SHARE * len(clear)) and sum(lost) >= _COSTS * took_s:
+            found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, median(lost), by_calls)
     return _not_victims(list(found.values()))
 
 
@@ -111,11 +115,12 @@ WITH one_clock AS (
     UNION ALL
     SELECT *, true AS by_calls, last_call_ns AS ended_ns FROM calls WHERE blocks AND same_host
 ), inside AS (
-    SELECT by_calls, group_id, seq, rank, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
+    SELECT by_calls, group_id, seq, rank, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
     JOIN (SELECT group_id, max(seq) AS last FROM calls WHERE counts GROUP BY group_id) USING (group_id)
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
-SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s
+SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
+    max(created_ns) AS called_ns
 FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
 """
 
