@@ -31,7 +31,7 @@ _OFTEN = 4
 _SHARE = 0.75
 """Of the collectives in which somebody is clearly last, it is the same rank in so many."""
 _COSTS = 0.05
-"""Of the time that these collectives took, so much must have been waiting for it. A checkpoint now and then costs less."""
+"""Of the time that these collectives took, so much must be waiting for it. A checkpoint now and then costs less."""
 
 
 @dataclass(frozen=True)
