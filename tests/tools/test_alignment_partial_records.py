@@ -106,6 +106,11 @@ def test_a_gloo_rank_whose_peer_made_fewer_transfers_is_not_blamed(kind: str) ->
     assert not judged(job).culprits.ranks
 
 
+def test_a_gloo_rank_may_be_in_the_first_transfer_of_its_life() -> None:
+    """Later stages of a pipeline wait for the first batch. That none has counted a transfer yet is no absence."""
+    assert answer_of(simulate(920_004, kind="rank_stalled")).culprits == ()
+
+
 def test_a_gloo_job_whose_ranks_are_all_in_transfers_is_not_healthy() -> None:
     assert judged(simulate(200_030, kind="wrong_peer", lost=0)).verdict is Verdict.UNDECIDED
 

@@ -32,7 +32,7 @@ class RankRecord:
     notes_ends_at_once: bool
     """Its backend needs no watchdog for that (Gloo)."""
     hides_transfers: bool
-    """Its backend counts sends and receives without recording them (Gloo)."""
+    """Its backend counts sends and receives without recording them (Gloo), and it made some or may be in its first."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,14 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> Ran
     """The records behind the dumps that count, by rank."""
     seen = {row["rank"]: row for row in store.query(_SEEN)}
     active = _is_only_active(dumps, seen)
+    beginning = {row["rank"] for row in store.query(_BEGINNING)}
     longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
     patience_s = patience_for(longest_s, only_active=active)
     return RankRecords(
-        {rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s) for rank, mine in dumps.items()},
+        {
+            rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s, begins=rank in beginning)
+            for rank, mine in dumps.items()
+        },
         any(row["starts_seen"] for row in seen.values()),
         patience_s,
     )
@@ -64,6 +68,15 @@ SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS 
     max(completed_ns - created_ns) AS longest_ns,
     coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers
 FROM recorded_numbers GROUP BY rank
+"""
+# A rank's count shows in its next collective. Of one in its first transfer peers tell, whose transfers came later.
+_BEGINNING = """
+SELECT DISTINCT rank FROM chosen JOIN (
+    SELECT group_id, min(seq) AS first FROM recorded_numbers WHERE op_id > seq
+    GROUP BY group_id HAVING coalesce(max(p2p_seq), 0) = 0
+) USING (group_id) LEFT JOIN (
+    SELECT group_id, rank, max(seq) AS last FROM recorded_numbers GROUP BY group_id, rank
+) USING (group_id, rank) WHERE last IS NULL OR last < first
 """
 
 
@@ -82,7 +95,13 @@ def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int
 
 
 def _rank_record(
-    rank: int, dumps: list[dict[str, Any]], seen: Mapping[str, Any], only_active: bool, patience_s: float
+    rank: int,
+    dumps: list[dict[str, Any]],
+    seen: Mapping[str, Any],
+    only_active: bool,
+    patience_s: float,
+    *,
+    begins: bool,
 ) -> RankRecord:
     sign = max((dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None), default=None)
     gloo = any(dump["backend"] == "gloo" for dump in dumps)
@@ -97,7 +116,7 @@ def _rank_record(
         with_frames=any(dump["with_frames"] for dump in dumps),
         oldest_done=seen.get("oldest_done"),
         notes_ends_at_once=gloo,
-        hides_transfers=bool(seen.get("hides_transfers")) and gloo,
+        hides_transfers=(begins or bool(seen.get("hides_transfers"))) and gloo,
     )
 
 
