@@ -194,7 +194,18 @@ def test_a_bundle_that_holds_the_first_bytes_of_every_file_is_replayed(dumps: Pa
     assert raw.searched == [f"9 files in {dumps}: 4 flight records"]
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b'{"files": 1}', b'{"files": 1, "matter": [1], "left_out": []}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"[]",
+        b'{"files": 1}',
+        b'{"files": 1, "matter": [1], "left_out": []}',
+        b'{"files": Infinity, "matter": [], "passed_over": [], "left_out": []}',
+        b'{"files": 1, "matter": [], "passed_over": [], "left_out": [], "written_ns": [1]}',
+        b'{"files": 1, "matter": [], "passed_over": [], "left_out": [], "written_ns": {"a": Infinity}}',
+    ],
+)
 def test_a_survey_that_somebody_changed_is_an_error_in_words(dumps: Path, answer: bytes) -> None:
     writer = BundleWriter(dumps.parent / "bundle", [])
     captured(dumps, host=RecordingHost(LocalHost("node"), writer, "import"))

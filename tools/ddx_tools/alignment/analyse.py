@@ -69,20 +69,14 @@ def analyse_records(records: Records) -> list[Finding]:
         faults.append(still)
     if (graph is None or not graph.roots) and not stands_still(holds):
         faults += arrives_late(records)
-    about = [
-        finding
-        for finding in (
-            simultaneity.missing_records(records),
-            simultaneity.different_moments(records, holds, behind, frozen),
-        )
-        if finding is not None
-    ]
+    unread = simultaneity.missing_records(records)
+    apart = simultaneity.different_moments(records, holds, behind, frozen)
+    about = [finding for finding in (unread, apart) if finding is not None]
     pending = any(status != "idle" for status in fronts.status.values())
     known = (records.starts_seen or not undated or not pending) and not records.only_active
     dated = all(record.taken_ns is not None for record in records.ranks.values())
-    unclear = [finding for finding in about if not (dated and finding.code == "records.not_simultaneous")]
     if (
-        not (faults or unclear)
+        not (faults or unread or (apart and not dated))
         and known
         and (moving or not stands_in_something(records, fronts))
         and simultaneity.overlap(records)

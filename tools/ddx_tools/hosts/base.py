@@ -166,7 +166,7 @@ class Host(ABC):
             # Bundles of ddx 0.1 do not hold it.
             written = {str(file): int(time) for file, time in found.get("written_ns", {}).items()}
             return FileSurvey(int(found["files"]), matter, passed_over, left_out, written)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise _garbled("survey of files") from error
 
     def processes(self) -> Reply:
