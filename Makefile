@@ -8,6 +8,8 @@
 #   make bench                  what ddx costs, against its targets
 #   make evals                  what ddx and the other baselines score on all incidents, as build/evals.{json,md}
 #   make lint, make format      parts of the above; tidy the code
+#   make accept-incidents       take over what the incidents are judged now, where it is no loss (LOST=1: there, too)
+#   make mutants                does anything notice a wrong edit?
 #   make clean                  remove what was made, .venv included
 
 PYTHON ?= python3
@@ -21,7 +23,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo hang test test-all bench evals lint format setup clean
+.PHONY: demo hang test test-all bench evals accept-incidents mutants lint format setup clean
 
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
@@ -44,6 +46,12 @@ bench: $(READY)
 evals: $(READY)
 	@mkdir -p build
 	$(BIN)/ddx evals run --out build/evals.json --markdown build/evals.md
+
+accept-incidents: $(READY)
+	$(BIN)/python -m ddx_evals.gate --accept $(if $(LOST),--lost)
+
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ class IncidentScore:
     within_two: bool = False
     confidently_wrong: bool = False
     well_asked: bool | None = None
-    """Of an undecided one; None for the others."""
+    """Of an undecided one whose truth says what settles it; None for the others."""
 
 
 def score(incident: Path) -> IncidentScore:
@@ -57,6 +57,7 @@ def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
         first = said.verdict == truth.cause
     else:
         first = bool(causes) and causes[0] in right
+    can_be_asked_well = said.verdict == Verdict.UNDECIDED and truth.deciding_words != ""
     return IncidentScore(
         incident=incident,
         cause=truth.cause,
@@ -66,7 +67,7 @@ def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
         first=first,
         within_two=first or any(cause in right for cause in causes[:2]),
         confidently_wrong=said.verdict == Verdict.DIAGNOSED and not first,
-        well_asked=bool(re.search(truth.deciding_words, asked, re.I)) if said.verdict == Verdict.UNDECIDED else None,
+        well_asked=bool(re.search(truth.deciding_words, asked, re.I)) if can_be_asked_well else None,
     )
 
 

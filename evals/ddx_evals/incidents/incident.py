@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -22,7 +23,7 @@ from ddx_tools.yaml_data import YAMLError, load_yaml
 
 BUNDLE, ARTIFACTS, TRUTH = "bundle.tar.zst", "artifacts", "truth.yaml"
 
-_OF_BROUGHT = ("cause", "accept", "deciding_fact", "deciding_words")
+_OF_BROUGHT = ("cause", "accept", "deciding_fact", "deciding_words", "determinable")
 """What is scored of a thread's truth. The rest is for its reader, and its `category` is not that of our pages."""
 
 
@@ -73,7 +74,7 @@ def truth_of(directory: Path) -> Truth:
         if not isinstance(told, dict):
             raise IncidentError(f"{directory / TRUTH} holds no mapping")
         if (directory / ARTIFACTS).is_dir() or "provenance" not in told:
-            told = {name: told[name] for name in _OF_BROUGHT if name in told}
+            told = _of_brought(told)
         return Truth.model_validate(told)
     except ValidationError as error:
         raise IncidentError(
@@ -81,6 +82,16 @@ def truth_of(directory: Path) -> Truth:
         ) from error
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise IncidentError(f"{directory}: {error}") from error
+
+
+def _of_brought(told: Mapping[str, Any]) -> dict[str, Any]:
+    scored = {name: told[name] for name in _OF_BROUGHT if name in told}
+    right = {told.get("cause"), *(told.get("accept") or ())}
+    scored["innocent"] = [cause for cause in told.get("tempting") or () if cause not in right]
+    if "best_verdict" in told:
+        full = {"verdict": told["best_verdict"], "check": told.get("deciding_words", "")}
+        scored["views"] = {View.FULL: full}
+    return scored
 
 
 def truth_text(truth: Truth) -> str:

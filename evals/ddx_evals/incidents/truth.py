@@ -120,7 +120,7 @@ class Truth(Record):
     id: str = ""
     prompt: str = "Something is wrong with this training job. What is it, and why?"
     cause: str
-    """Id of a cause page; or `healthy`, or `undecided` where nothing can be told."""
+    """Id of a cause; or `healthy`, or `undecided` where nothing can be told."""
     accept: tuple[str, ...] = ()
     """Further causes that are right."""
     category: str = ""
@@ -131,8 +131,10 @@ class Truth(Record):
     evidence: tuple[Fact, ...] = ()
     views: dict[View, RightAnswer] = Field(default_factory=dict)
     deciding_fact: str
-    deciding_words: Pattern
-    """Matches the next check of a good undecided answer."""
+    deciding_words: Pattern = ""
+    """Matches the next check of a good undecided answer; without it, what such an answer asks is not scored."""
+    determinable: Literal["yes", "partly", "no"] = "yes"
+    """Whether an expert names the cause from the material: surely, as the first hypothesis of several, or not."""
     minimal_probes: tuple[str, ...] = ()
     fix_class: str = ""
     provenance: Provenance | None = None

@@ -45,7 +45,7 @@ class CaseScore(BaseModel):
     confidently_wrong: bool
     """The verdict is `diagnosed`, and its first cause is wrong: the worst answer there is."""
     asked_well: bool | None
-    """Of an undecided answer: its next check is the one that settles it."""
+    """Of an undecided answer: its next check is the one that settles it. None where the truth names no such words."""
     harmful: list[str]
     passed: bool
     """Cause and place are right and grounded (or: healthy, or undecided and well asked, where that is right)."""
@@ -65,16 +65,17 @@ def score(truth: Truth, view: View, answer: Diagnosis, replayed: Replayed) -> Ca
     has_culprits = right.verdict is Verdict.DIAGNOSED
     located = localisation(answer.culprits, truth.culprits, truth.layout) if has_culprits else None
     asked_well = _asked_well(truth, right, answer)
+    may_stay_open = asked_well is not False
     verdict_right = answer.verdict is right.verdict
     cause = _cause(truth, right, answer)
     settled = {
         Verdict.DIAGNOSED: cause == 1 and located in (None, 1) and quoted.grounded,
         Verdict.HEALTHY: not answer.culprits.ranks,
-        Verdict.UNDECIDED: bool(asked_well),
+        Verdict.UNDECIDED: may_stay_open,
     }[right.verdict]
     wrong = answer.verdict is Verdict.DIAGNOSED and not first_is_right
     lucky = answer.verdict is Verdict.DIAGNOSED and first_is_right
-    share = _share(right, answer, cause, located, grounded=quoted.grounded, asked_well=bool(asked_well), lucky=lucky)
+    share = _share(right, answer, cause, located, grounded=quoted.grounded, asked_well=may_stay_open, lucky=lucky)
     if quoted.invented or (wrong and is_established(answer)):
         share = 0.0
     return CaseScore(
@@ -116,12 +117,12 @@ def _cause(truth: Truth, right: RightAnswer, answer: Diagnosis) -> float:
 
 
 def _asked_well(truth: Truth, right: RightAnswer, answer: Diagnosis) -> bool | None:
-    if answer.verdict is not Verdict.UNDECIDED:
+    wanted = right.check or truth.deciding_words
+    if answer.verdict is not Verdict.UNDECIDED or not wanted:
         return None
     check = answer.next_check
     asked = f"{check.probe} {check.question} {json.dumps(check.args)}" if check else ""
-    wanted = right.check or truth.deciding_words
-    return bool(asked and wanted and re.search(wanted, asked, re.I))
+    return bool(asked and re.search(wanted, asked, re.I))
 
 
 def _place(truth: Truth, answer: Diagnosis) -> bool | None:
