@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
+from ddx_tools.user_cache import kept
 from ddx_tools.yaml_data import load_yaml
 
 
@@ -16,8 +17,11 @@ from ddx_tools.yaml_data import load_yaml
 def finding_codes() -> dict[str, str]:
     """{code: what was seen, and the attributes such a finding has}."""
     text = resources.files("ddx_tools").joinpath("knowledge/findings.yaml").read_text(encoding="utf-8")
-    codes: dict[str, str] = load_yaml(text)
-    return codes
+
+    def codes() -> dict[str, str]:
+        return dict(load_yaml(text))
+
+    return kept([text], codes)
 
 
 def is_registered(code: str) -> bool:

@@ -292,7 +292,7 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
 def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress: Progress) -> None:
     for step in {step.probe.id: step for step in plan}.values():
         progress(f"comparing {step.probe.title.lower()}")
-        findings = step.probe.analyse(store)
+        findings = step.probe.analyse(store) if store.holds_any(step.probe.rests_on) else []
         found.findings.extend(findings)
         worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
         results = [result for result in found.results if result.probe == step.probe.id]
@@ -305,7 +305,7 @@ def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress:
 
 def _show_rows(store: Store, of: Probe[Any], result: ProbeResult) -> None:
     """The probe's table, cut to what one can read; what was left out is said."""
-    if not of.table:
+    if not of.table or not store.holds_any(of.rests_on):
         return
     rows = store.query(of.table) if isinstance(of.table, str) else of.table(store)
     result.table = rows[: of.most_rows]

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.findings import is_registered
 from ddx_tools.resources import playbooks_dir
+from ddx_tools.user_cache import kept
 from ddx_tools.yaml_data import YAMLError, load_yaml
 
 
@@ -143,12 +144,24 @@ class Playbooks:
 
 def parse_page(text: str, name: str) -> Symptom | Cause:
     """One page; `name` is for error messages."""
+    return _checked(_content(text, name), name)
+
+
+def _content(text: str, name: str) -> dict[str, Any]:
+    """What a page holds, unchecked: its front matter, and what stands below it as `text`."""
     parts = _FRONT_MATTER.match(text)
     if not parts:
         raise PlaybookError(f"{name}: no front matter between two lines of ---")
     try:
-        page = _PAGE.validate_python({**load_yaml(parts[1]), "text": parts[2].strip()})
-    except (ValidationError, YAMLError, TypeError) as error:
+        return {**load_yaml(parts[1]), "text": parts[2].strip()}
+    except (YAMLError, TypeError) as error:
+        raise PlaybookError(f"{name}: {error}") from error
+
+
+def _checked(content: dict[str, Any], name: str) -> Symptom | Cause:
+    try:
+        page = _PAGE.validate_python(content)
+    except ValidationError as error:
         raise PlaybookError(f"{name}: {error}") from error
     for clause in _clauses(page):
         _check_clause(clause, name)
@@ -161,9 +174,14 @@ def parse_page(text: str, name: str) -> Symptom | Cause:
 def load_playbooks(directory: Path | None = None) -> Playbooks:
     """The pages of a directory (default: those that ship with ddx)."""
     root = directory or playbooks_dir()
+    texts = {file.relative_to(root): file.read_text(encoding="utf-8") for file in sorted(root.glob("*/*.md"))}
+
+    def contents() -> list[dict[str, Any]]:
+        return [_content(text, str(file)) for file, text in texts.items()]
+
     pages = []
-    for file in sorted(root.glob("*/*.md")):
-        page = parse_page(file.read_text(encoding="utf-8"), str(file.relative_to(root)))
+    for file, content in zip(texts, contents() if directory else kept(texts.values(), contents), strict=True):
+        page = _checked(content, str(file))
         if page.id != file.stem:
             raise PlaybookError(f"{file.name}: its id is {page.id!r}; a page's id is its file name")
         pages.append(page)

@@ -88,7 +88,7 @@ Rows = dict[str, list[dict[str, Any]]]
 """Rows by table of `schema.sql`. Columns that a row leaves out are NULL: nothing is guessed."""
 
 Batches = Iterable[tuple[str, Any]]
-"""Rows too many for dictionaries: (table, Arrow table with its columns or some of them), as they come."""
+"""Rows as they come: (table, Arrow table with its columns or some of them; or dictionaries, where they are few)."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,9 @@ class Probe(Generic[ArgsT]):
     shell_only: frozenset[str] = frozenset()
     """Arguments that the command line alone offers: they name a program to start or a place to write to, or set
     what a model has no use for."""
+    rests_on: tuple[str, ...] = ()
+    """Tables without which there is nothing to find or to show: where all of them are empty, nobody imports what would
+    look at them."""
     table: str | Callable[[Store], list[dict[str, Any]]] = ""
     """The rows that a person wants to see beside the findings, the most telling first: a query over the evidence
     store or, where a query cannot say it, a function of it."""

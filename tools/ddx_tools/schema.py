@@ -105,6 +105,19 @@ def arrow_table(table: str, dicts: list[dict[str, Any]]) -> Any:
     )
 
 
+_PYTHON_TYPES = {"VARCHAR": str, "INTEGER": int, "BIGINT": int, "DOUBLE": float, "BOOLEAN": bool, "INTEGER[]": list}
+
+
+def all_fit(table: str, dicts: list[dict[str, Any]]) -> bool:
+    """Whether each value is of its column's own type, so that nothing would be converted on the way."""
+    known = columns(table)
+    return all(
+        value is None or (name in known and type(value) is _PYTHON_TYPES[known[name][0]])
+        for row in dicts
+        for name, value in row.items()
+    )
+
+
 def columns(table: str) -> dict[str, tuple[str, str]]:
     """{column: (SQL type, comment)} of a table."""
     return schema().tables[table]

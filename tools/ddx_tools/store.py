@@ -6,11 +6,11 @@ Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionari
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ddx_tools.schema import arrow_array, arrow_table, arrow_types, column_comments, schema
+from ddx_tools.schema import all_fit, arrow_array, arrow_table, arrow_types, column_comments, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ddx_tools.probe import Batches, Rows
 
 T = TypeVar("T")
+_FEW = 64
+"""So many rows go in as parameters of one statement, which takes 40 µs a row."""
 
 
 class Store:
@@ -27,6 +29,7 @@ class Store:
 
     def __init__(self) -> None:
         self._described = False
+        self._filled: set[str] = set()
         self._derived: dict[Callable[[Store], Any], Any] = {}
 
     @cached_property
@@ -41,12 +44,20 @@ class Store:
     def insert(self, rows: Rows | Batches) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
         self._derived.clear()
-        if isinstance(rows, dict):
-            rows = ((table, arrow_table(table, dicts)) for table, dicts in rows.items() if dicts)
-        for table, batch in rows:
+        for table, batch in rows.items() if isinstance(rows, dict) else rows:
+            if not len(batch):
+                continue
+            self._filled.add(table)
             # Where rows have an identity, whoever came first has said it all.
-            how = "INSERT OR IGNORE INTO" if table in schema().keyed else "INSERT INTO"
-            self._insert(f"{how} {table}", batch)
+            into = f"INSERT OR IGNORE INTO {table}" if table in schema().keyed else f"INSERT INTO {table}"
+            if not isinstance(batch, list):
+                self._insert(into, batch)
+            elif not self._insert_few(into, table, batch):
+                self._insert(into, arrow_table(table, batch))
+
+    def holds_any(self, tables: Collection[str]) -> bool:
+        """Whether a row was added to one of these tables; True if none is named."""
+        return not tables or not self._filled.isdisjoint(tables)
 
     def replace(self, table: str, columns: dict[str, str], rows: list[list[Any]]) -> None:
         """Make a temporary table for an analysis: columns with their SQL types, and rows."""
@@ -65,6 +76,21 @@ class Store:
     def execute(self, sql: str) -> None:
         """Run a statement of the analysis: temporary tables and views."""
         self._db.execute(sql)
+
+    def _insert_few(self, into: str, table: str, dicts: list[dict[str, Any]]) -> bool:
+        """Add rows without Arrow, whose import a small case need not pay for. False if that cannot be done."""
+        import duckdb
+
+        names = list(dict.fromkeys(name for row in dicts for name in row))
+        if len(dicts) > _FEW or not all_fit(table, dicts):
+            return False
+        places = ", ".join(f"({', '.join('?' * len(names))})" for _ in dicts)
+        values = [row.get(name) for row in dicts for name in names]
+        try:
+            self._db.execute(f"{into} ({', '.join(names)}) VALUES {places}", values)
+        except (duckdb.Error, UnicodeEncodeError):  # a value that no column can hold
+            return False
+        return True
 
     def _insert(self, into: str, batch: Any) -> None:
         self._db.register("incoming", batch)

@@ -1,15 +1,19 @@
-"""YAML that ships with ddx, read by libyaml where PyYAML has it: seven times as fast, and every command pays for it."""
+"""YAML that ships with ddx, read by libyaml where PyYAML has it, which is seven times as fast."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import yaml
 
-YAMLError = yaml.YAMLError
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class YAMLError(ValueError):
+    """A text that is not YAML; its words say where."""
 
 
 def load_yaml(text: str) -> Any:
     """Plain data: mappings, lists, strings, numbers. Raises `YAMLError` for what is not YAML."""
-    return yaml.load(text, _LOADER)
+    import yaml  # mostly there is nothing to parse: see `ddx_tools.user_cache`
+
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise YAMLError(str(error)) from error

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-
-import yaml
 
 _MOST_CHARS = 256_000
 _MOST_DEPTH = 60
 _MOST_MERGED = 12
 """Aliases in a text with merge keys: twelve multiply a mapping by 81 at most (four merges of three)."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_foreign_yaml(text: str) -> Any:
@@ -28,16 +26,21 @@ def load_foreign_documents(text: str) -> list[Any]:
     """
     if len(text) > _MOST_CHARS:
         return []
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return list(yaml.load_all(text, Loader=_LOADER)) if _is_harmless(text) else []
+        return list(yaml.load_all(text, Loader=loader)) if _is_harmless(yaml.parse(text, Loader=loader)) else []
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError, AttributeError, KeyError):
         # PyYAML's constructors let some errors of Python through: unhashable keys, dates that are none.
         return []
 
 
-def _is_harmless(text: str) -> bool:
+def _is_harmless(events: Iterable[Any]) -> bool:
+    import yaml
+
     depth = aliases = merges = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -7,14 +7,16 @@ looked up among the words of a text, so that nearly all lines cost a look-up and
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddx_tools.findings import is_registered
+from ddx_tools.findings import finding_codes, is_registered
+from ddx_tools.user_cache import kept
 from ddx_tools.yaml_data import load_yaml
 
 _GROUP_LIMIT = 400
@@ -83,18 +85,24 @@ def signatures() -> tuple[Signature, ...]:
     """All known messages, in the order of the files and in them. Raises ValueError if a file is wrong."""
     folder = resources.files("ddx_tools").joinpath("knowledge/signatures")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    known = tuple(
-        Signature.model_validate(item)
-        for file in files
-        for item in load_yaml(file.read_text(encoding="utf-8"))["signatures"]
-    )
+    texts = [file.read_text(encoding="utf-8") for file in files]
+
+    def checked() -> list[dict[str, Any]]:
+        items = [item for text in texts for item in load_yaml(text)["signatures"]]
+        _refuse_wrong([Signature.model_validate(item) for item in items])
+        return items
+
+    # The checks compile every expression: that is done once for each state of the files and of the registry.
+    return tuple(map(Signature.model_validate, kept([*texts, *finding_codes()], checked)))
+
+
+def _refuse_wrong(known: Sequence[Signature]) -> None:
     for signature in known:
         if wrong := _what_is_wrong(signature):
             raise ValueError(f"signature {signature.id}: {wrong}")
     ids = {signature.id for signature in known}
     if unknown := {name for signature in known for name in signature.replaces} - ids:
         raise ValueError(f"signatures that replace unknown ones: {sorted(unknown)}")
-    return known
 
 
 def _what_is_wrong(known: Signature) -> str | None:

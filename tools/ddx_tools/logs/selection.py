@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ddx_tools.formats.log_text import Block
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SMALL_BYTES = 8_000
-"""Of so few lines each is read: compiling the expressions costs more."""
+"""Of so few lines each is read: compiling the expressions, and importing pyarrow, costs more."""
 _AHEAD = 2
 _THREADS = 2
 
@@ -29,22 +30,26 @@ class Selection:
     """The lines of one block, and the places of those that matter."""
 
     def __init__(self, block: Block) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self._block = block
         data = block.data[:-1] if block.data[-1:] in (b"\n", b"\r") else block.data
-        text = pa.array([data.replace(b"\r", b"\n")], pa.binary())
-        self._pieces: pa.BinaryArray = pc.split_pattern(text, "\n").values
         self._uncounted = [(mark, sign) for mark, sign in ((b"\r", -1), (BREAK, 1)) if mark in data]
         """What parts pieces but not lines, and lines but not pieces."""
         self._counted = (0, 0)
         """(byte, how many lines more than pieces begin up to there), of the last piece that was asked for."""
-        self._ends = pc.cumulative_sum(pc.binary_length(self._pieces))
+        self._pieces: list[bytes] | pa.BinaryArray
+        self._ends: list[int] | pa.Int64Array
+        text = data.replace(b"\r", b"\n")
         if len(data) < _SMALL_BYTES:
+            self._pieces = text.split(b"\n")
+            self._ends = list(accumulate(map(len, self._pieces)))
             self._places: Sequence[int] = range(len(self._pieces))
             self._progress: Sequence[int] = ()
         else:
+            import pyarrow as pa
+            import pyarrow.compute as pc
+
+            self._pieces = pc.split_pattern(pa.array([text], pa.binary()), "\n").values
+            self._ends = pc.cumulative_sum(pc.binary_length(self._pieces))
             self._places, self._progress = places_that_matter(self._pieces)
 
     def __len__(self) -> int:
@@ -64,8 +69,9 @@ class Selection:
         """(place, number of the line, bytes) of each piece from a place on, without empty ones beside a return."""
         size = 1  # mostly only one is wanted; then more, while a reader is awake
         while place < len(self._pieces):
-            for piece in self._pieces.slice(place, size).to_pylist():
-                begin = (self._ends[place - 1].as_py() if place else 0) + place
+            some = self._pieces[place : place + size]
+            for piece in some if isinstance(some, list) else some.to_pylist():
+                begin = (int(self._ends[place - 1]) if place else 0) + place
                 if piece or not self._overwritten(begin):
                     yield place, self._number(place, begin), piece.rstrip(BREAK)
                 place += 1

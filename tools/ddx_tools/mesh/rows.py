@@ -15,7 +15,7 @@ from ddx_tools.mesh.meshes import Mesh, meshes_of
 from ddx_tools.mesh.plan import Placed, Plan, plan_rows, plans_of_rows
 from ddx_tools.mesh.read import plans_in, plans_of_words
 from ddx_tools.probe import Batches, Raw, RawItem
-from ddx_tools.schema import arrow_array, arrow_table, arrow_types, columns
+from ddx_tools.schema import arrow_array, arrow_types, columns
 
 _MOST_RANKS = 1 << 17
 """Of a larger mesh the rows stay out; its arithmetic does not need them."""
@@ -34,8 +34,8 @@ def mesh_rows(raw: Raw) -> Batches:
             typed = json.loads(item.data)
             plans += plans_of_rows(typed["mesh_settings"])
             questions += typed["mesh_questions"]
-    yield "mesh_settings", arrow_table("mesh_settings", list(plan_rows(plans)))
-    yield "mesh_questions", arrow_table("mesh_questions", questions)
+    yield "mesh_settings", list(plan_rows(plans))
+    yield "mesh_questions", questions
     groups: list[RecordedGroup] = []
     for table, batch in _record_groups(raw):
         groups += [group for row in batch.to_pylist() if (group := group_of_row(row))]

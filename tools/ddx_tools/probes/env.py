@@ -66,6 +66,7 @@ PROBE = Probe(
     ),
     capture=capture,
     parse=parse,
+    rests_on=("env_values", "launch_options", "env_versions"),
     analyse=analyse,
     table=table,
     examples={

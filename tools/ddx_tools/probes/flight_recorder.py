@@ -136,6 +136,7 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     ),
     capture=capture,
     parse=parse,
+    rests_on=("fr_dumps",),
     table=table,
     most_rows=40,
     rest="every operation of every group is in the trace that --perfetto writes",

@@ -122,6 +122,7 @@ PROBE = Probe(
     ),
     capture=capture,
     parse=parse,
+    rests_on=("host_facts",),
     analyse=analyse,
     table=table,
     most_rows=60,

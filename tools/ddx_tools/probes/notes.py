@@ -49,6 +49,7 @@ PROBE = Probe(
     finding_codes=("user.reported",),
     capture=capture,
     parse=parse,
+    rests_on=("user_reports",),
     analyse=analyse,
     table="SELECT fact, negated, quote, source, source_line FROM user_reports ORDER BY source, source_line",
     examples={

@@ -82,6 +82,7 @@ PROBE = Probe(
     ),
     capture=capture,
     parse=parse,
+    rests_on=("stack_threads", "unread"),
     analyse=analyse,
     table=(
         "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, "
