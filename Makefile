@@ -4,7 +4,7 @@
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
 #   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
 #   make test                   lint, types, tests
-#   make test-all               the long matrix as well
+#   make test-all               the long matrix as well, more random examples, attacks on every expression
 #   make bench                  what ddx costs, against its targets
 #   make evals                  what ddx and the other baselines score on all incidents, as build/evals.{json,md}
 #   make lint, make format      parts of the above; tidy the code
@@ -21,7 +21,14 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 
 BIN := $(VENV)/bin
+# Set up for the demo; for the tests, types and evals as well.
 READY := $(VENV)/.ready
+READY_TO_TEST := $(VENV)/.ready-to-test
+
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# Tests start many interpreters. Without cached bytecode each of them compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo hang test test-all bench evals accept-incidents mutants lint format setup clean
 
@@ -31,38 +38,38 @@ demo: $(READY)
 hang: $(READY)
 	@$(BIN)/python -m ddx_evals.lab hang $(CLASS)
 
-# Tests that watch a real job run one at a time, behind the rest: beside another test it would look slow.
-test: lint
-	$(BIN)/python -m pytest -m "not alone and not long" --numprocesses auto
-	$(BIN)/python -m pytest -m "alone and not long"
+test: SELECTED := not long
+test-all: SELECTED := long or not long
+test-all: export DDX_LONG := 1
 
-test-all: lint
-	$(BIN)/python -m pytest -m "not alone" --numprocesses auto
-	$(BIN)/python -m pytest -m "alone"
+# Lint and types run beside the tests, and speak when these have ended.
+test test-all: $(READY_TO_TEST)
+	@mkdir -p build
+	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
+		$(BIN)/python -m pytest -m "$(SELECTED)" --numprocesses auto --durations=10; tests=$$?; \
+		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
 
-bench: $(READY)
+bench: $(READY_TO_TEST)
 	$(BIN)/python -m benchmarks
 
-evals: $(READY)
+evals: $(READY_TO_TEST)
 	@mkdir -p build
 	$(BIN)/ddx evals run --out build/evals.json --markdown build/evals.md
 
-accept-incidents: $(READY)
+accept-incidents: $(READY_TO_TEST)
 	$(BIN)/python -m ddx_evals.gate --accept $(if $(LOST),--lost)
 
-mutants: $(READY)
+mutants: $(READY_TO_TEST)
 	$(BIN)/python tests/mutants.py
 
-lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+lint: $(READY_TO_TEST)
+	$(LINT)
 
-format: $(READY)
+format: $(READY_TO_TEST)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-setup: $(READY)
+setup: $(READY_TO_TEST)
 
 # Without its package python3-venv, Debian's Python makes no environment with pip in it, but it has a pip that can.
 $(BIN)/pip:
@@ -75,6 +82,10 @@ $(BIN)/pip:
 $(READY): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install --editable '.[lab]'
+	@touch $@
+
+$(READY_TO_TEST): pyproject.toml | $(READY)
 	$(BIN)/python -m pip install --editable '.[lab,agent,evals,dev]'
 	@touch $@
 

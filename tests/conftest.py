@@ -1,4 +1,4 @@
-"""What all tests share: what they need of the machine, and that they leave no process behind."""
+"""What all tests share: what they need of the machine, who has it alone, and that they leave no process behind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ import pytest
 from hypothesis import settings
 
 IN_CI = bool(os.environ.get("DDX_CI"))
+LONG = bool(os.environ.get("DDX_LONG"))
 
 # Children inherit it, and keep it when their parent dies: so orphans are found, too.
 _MARK = "DDX_TESTED_BY"
 
-settings.register_profile("ddx", deadline=None, derandomize=IN_CI)
-settings.load_profile("ddx")
+settings.register_profile("ddx", deadline=None, derandomize=IN_CI, max_examples=20)
+settings.register_profile("long", settings.get_profile("ddx"), max_examples=500)
+settings.load_profile("long" if LONG else "ddx")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -31,9 +33,67 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real jobs last: what is quick speaks first."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put real jobs last, as what is quick speaks first; in several processes, first, as what is quick fills the end.
+
+    Tests that need the machine for themselves come behind all others.
+    """
+    several = hasattr(config, "workerinput")
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        return item.get_closest_marker("alone") is not None, (item.get_closest_marker("e2e") is None) == several
+
+    items.sort(key=place)
+
+
+class _Turns:
+    """Any number of ordinary tests at a time, or one that is `alone`, over all processes of a run.
+
+    Two files of the checkout are locked with flock, which ends with the process that holds it: the gate, shared by
+    ordinary tests, and the turnstile before it, which a waiting test keeps closed, so that it waits only for what has
+    begun already.
+    """
+
+    def __init__(self) -> None:
+        here = Path(__file__)
+        self._gate, self._turnstile = here.open("rb"), here.with_name("test_repository.py").open("rb")
+        self._alone = False
+
+    def take(self, *, alone: bool) -> None:
+        if self._alone:  # kept since the test before
+            return
+        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        fcntl.flock(self._turnstile, kind)
+        fcntl.flock(self._gate, kind)
+        fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+        self._alone = alone
+
+    def give(self, *, next_alone: bool) -> None:
+        if not (self._alone and next_alone):
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            self._alone = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Among several processes, let tests take turns."""
+    if hasattr(config, "workerinput"):
+        config.stash[_TURNS] = _Turns()
+
+
+_TURNS = pytest.StashKey[_Turns]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Hold the gate for as long as a test runs, its fixtures included."""
+    turns = item.config.stash.get(_TURNS, None)
+    if turns is None:
+        return (yield)
+    turns.take(alone=item.get_closest_marker("alone") is not None)
+    try:
+        return (yield)
+    finally:
+        turns.give(next_alone=nextitem is not None and nextitem.get_closest_marker("alone") is not None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -105,10 +165,19 @@ def _npm_program(package: str, program: str) -> Path:
 @pytest.fixture(autouse=True)
 def no_children_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test that leaves a child process behind."""
-    own = psutil.Process()
-    before = set(own.children())
+    before = _children()
     yield
-    _expect_end([child for child in own.children() if child not in before], request.node.nodeid)
+    if new := _children() - before:
+        _expect_end([psutil.Process(pid) for pid in new if psutil.pid_exists(pid)], request.node.nodeid)
+
+
+def _children() -> set[int]:
+    """Pids of this process's children, from the kernel's own lists where it keeps them: psutil reads all of /proc."""
+    try:
+        pids = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for pid in " ".join(pids).split()}
 
 
 @pytest.fixture(scope="session", autouse=True)

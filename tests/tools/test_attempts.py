@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packed_records import DUMPS, RECORDS, captured, rows_of, tar_gz
 
@@ -199,7 +199,6 @@ ROWS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(ROWS, max_size=25))
 def test_never_are_two_numbered_attempts_mixed_and_never_is_everything_lost(rows: list[dict[str, Any]]) -> None:
     choice = chosen_attempt(rows)

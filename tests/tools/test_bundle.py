@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_manifest
 
@@ -83,7 +83,6 @@ def test_the_same_question_asked_twice_keeps_both_answers(tmp_path: Path) -> Non
 
 
 @given(key=st.text(max_size=300), host=st.text(max_size=40))
-@settings(max_examples=60)
 def test_no_key_and_no_host_name_leads_out_of_the_section(
     tmp_path_factory: pytest.TempPathFactory, key: str, host: str
 ) -> None:
@@ -260,7 +259,6 @@ def test_random_bytes_are_no_bundle(tmp_path_factory: pytest.TempPathFactory, da
 
 
 @given(data=st.data())
-@settings(max_examples=80)
 def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Bytes of a real archive overwritten behind the compression, where no checksum of zstd notices."""
     plain = bytearray(PLAIN)

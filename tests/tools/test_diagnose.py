@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.diagnose import diagnose
@@ -300,7 +300,6 @@ findings_strategy = st.lists(
 
 
 @given(findings=findings_strategy, missing=st.integers(0, 3))
-@settings(max_examples=120)
 def test_any_findings_give_a_valid_diagnosis(findings: list[Finding], missing: int) -> None:
     found = diagnose(findings, load_playbooks(), [Missing(what="x", why_it_matters="y")] * missing)
     assert Diagnosis.model_validate(json.loads(found.to_json())) == found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packed_records import (
     CASE,
@@ -190,7 +190,6 @@ def test_no_flipped_byte_gets_through_unseen(pack: Any) -> None:
             assert {member.path.removeprefix("dumps!/"): member.data for member in members}.items() <= FILES.items()
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from([pack(FILES) for pack in PACKERS.values()]), st.data())
 def test_no_damage_is_too_much(whole: bytes, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(whole)))
@@ -198,7 +197,6 @@ def test_no_damage_is_too_much(whole: bytes, data: st.DataObject) -> None:
     opened(whole[:start] + data.draw(st.binary(max_size=600)) + whole[end:])
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([b"", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06", b"\x50\x2a\x4d\x18"]),
     st.binary(max_size=2000),

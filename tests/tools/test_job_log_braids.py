@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.formats.log_lines import FileIdentity
@@ -113,7 +113,6 @@ def test_modules_run_by_name_keep_their_frames() -> None:
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
 def test_no_traceback_ever_holds_what_no_rank_wrote(seed: int, loads: int, waits: int) -> None:
     """Any mixture that keeps each rank's order: every traceback found is the beginning of one that was written."""
     chance = random.Random(seed)

@@ -123,14 +123,12 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=120), st.sampled_from(["\n", "\r\n", "\n\r"]))
-@settings(max_examples=40, deadline=None)
 def test_lines_in_any_order(lines: list[str], end: str) -> None:
     text = end.join(lines)
     assert without_samples(rows(text)) == without_samples(rows_of_every_line(text))
 
 
 @given(st.binary(max_size=4_000))
-@settings(max_examples=60, deadline=None)
 def test_any_bytes(data: bytes) -> None:
     assert rows(data) == rows_of_every_line(data)
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS
 
@@ -75,7 +75,6 @@ def test_lines_that_are_equally_long_by_chance_stay_apart() -> None:
 
 
 @given(st.text(alphabet='ab E:rorFile"\n, line1in', max_size=400), st.integers(40, 90))
-@settings(max_examples=60, deadline=None)
 def test_joining_changes_nothing_but_breaks(text: str, width: int) -> None:
     data = wrapped(text, width).encode()
     found = rejoined(data)

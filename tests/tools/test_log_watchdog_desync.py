@@ -214,7 +214,7 @@ _PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(_PARTS, max_size=12), cut=st.integers(0, 400))
 def test_no_mixture_of_reports_breaks_the_reading(tmp_path: Path, parts: list[str], cut: int) -> None:
     for finding in read(tmp_path, "".join(parts)[cut:]):

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.formats.python_source import UNRELATED, PythonSource, Relation
@@ -293,7 +293,6 @@ PROGRAMS = [REPOSITORY / "evals/lab/jobs" / name for name in ("ddp/train.py", "p
 
 
 @given(program=st.sampled_from(PROGRAMS), data=st.data())
-@settings(max_examples=150)
 def test_the_relation_of_two_lines_has_two_sides(program: Path, data: st.DataObject) -> None:
     text = program.read_text(encoding="utf-8")
     numbers = st.integers(1, len(text.splitlines()))

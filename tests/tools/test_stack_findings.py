@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import NAMES, forget, manifest, packed, pid_of_rank, stack_of, unpacked
 
@@ -225,7 +225,6 @@ def test_a_job_of_a_thousand_ranks_is_told_in_a_few_findings() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
 def test_no_mutation_of_a_real_dump_breaks_the_analysis(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["lock-order", "pipeline-schedule", "full-pipe"]))
     original = REAL[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.schema import columns, tables
@@ -121,7 +121,6 @@ def shared_store() -> Iterator[Store]:
         max_size=6,
     )
 )
-@settings(max_examples=50)
 def test_any_text_and_any_number_can_be_stored(shared_store: Store, rows: list[dict[str, object]]) -> None:
     before = shared_store.query("SELECT count(*) AS n FROM log_events")[0]["n"]
     shared_store.insert({"log_events": rows})

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.formats.outcomes import normalised, outcome_of
@@ -297,7 +297,6 @@ WRITTEN = st.lists(st.sampled_from([*WORDS, "not", "but", ",", ".", "\n", "\n\n"
 
 
 @given(st.one_of(st.text(max_size=400), WRITTEN.map(" ".join)))
-@settings(max_examples=150, deadline=None)
 def test_any_text_can_be_read(text: str) -> None:
     lines = text.splitlines()
     for report in read_reports(text):
