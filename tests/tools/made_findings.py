@@ -6,7 +6,7 @@ from typing import Any
 
 from ddx_tools.diagnose import diagnose
 from ddx_tools.findings import finding_codes
-from ddx_tools.model import Diagnosis, Finding, Level, Severity
+from ddx_tools.model import Diagnosis, Finding, Severity
 from ddx_tools.playbook import load_playbooks
 
 
@@ -42,21 +42,9 @@ def timeout(*ranks: int, **attributes: Any) -> Finding:
     return seen("collective.timeout_reported", *ranks, severity="warning", **(facts | attributes))
 
 
-def unreachable(*ranks: int, **attributes: Any) -> Finding:
-    return seen("startup.endpoint_unreachable", *ranks, **attributes)
-
-
-def setting(meaning: str) -> Finding:
-    return seen("launch.setting", severity="notice", meaning=meaning, option="--an-option", tool="srun")
-
-
 def judged(*findings: Finding) -> Diagnosis:
     return diagnose(findings, load_playbooks())
 
 
 def first(diagnosis: Diagnosis) -> str | None:
     return diagnosis.causes[0].id if diagnosis.causes else None
-
-
-def established(diagnosis: Diagnosis) -> set[str]:
-    return {cause.id for cause in diagnosis.causes if cause.level is Level.ESTABLISHED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from constructed_jobs import Job
 from test_alignment_constructed import of
-from test_alignment_simulated import findings_of, judged
+from test_alignment_simulated import findings_of, judged, seeds
 
 from ddx_evals.record_scores import answer_of
 from ddx_evals.simulator import SimulatedJob, simulate
@@ -25,7 +25,7 @@ def blamed(findings: list[Finding]) -> list[int]:
     return diagnose(findings, load_playbooks()).culprits.ranks
 
 
-@pytest.mark.parametrize("seed", range(10, 15))
+@pytest.mark.parametrize("seed", seeds(*range(10, 15)))
 def test_active_work_of_a_healthy_job_accuses_nobody(seed: int) -> None:
     said = judged(active("healthy", seed, 8))
     assert said.verdict is not Verdict.DIAGNOSED and not said.culprits.ranks
@@ -56,6 +56,7 @@ def test_what_peers_finished_and_a_rank_has_long_had_active_is_frozen() -> None:
     assert tuple(finding.ranks) == job.truth.culprits
 
 
+@pytest.mark.long
 def test_a_rank_of_whose_active_work_the_ring_lost_the_beginning_is_not_behind() -> None:
     """Ten ranks seem to have come to nothing. What nine of them are in is overwritten, as their counters tell."""
     assert answer_of(simulate(900_010, kind="gpu_stuck")).culprits == ()
@@ -106,6 +107,7 @@ def test_a_gloo_rank_whose_peer_made_fewer_transfers_is_not_blamed(kind: str) ->
     assert not judged(job).culprits.ranks
 
 
+@pytest.mark.long
 def test_a_gloo_rank_may_be_in_the_first_transfer_of_its_life() -> None:
     """Later stages of a pipeline wait for the first batch. That none has counted a transfer yet is no absence."""
     assert answer_of(simulate(920_004, kind="rank_stalled")).culprits == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,11 @@ from ddx_tools.model import Diagnosis, Finding, Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.store import Store
+
+
+def seeds(first: int, *more: int) -> list[Any]:
+    """One world per commit; the others, which show the same rule, are part of the long matrix."""
+    return [first, *(pytest.param(seed, marks=pytest.mark.long) for seed in more)]
 
 
 @cache
@@ -45,7 +51,7 @@ def judged(job: SimulatedJob, **left_out: tuple[int, ...]) -> Diagnosis:
     return diagnose(findings_of(job, **left_out), load_playbooks())
 
 
-@pytest.mark.parametrize("seed", [300, 301, 302, 305])
+@pytest.mark.parametrize("seed", seeds(300, 301, 302, 305))
 def test_a_rank_that_sends_to_another_peer_than_the_one_that_waits_is_the_odd_one(seed: int) -> None:
     job, finding = told("wrong_peer", seed, "rank.waited_for")
     assert tuple(finding.ranks) == job.truth.culprits
@@ -63,6 +69,7 @@ def test_where_transfers_alone_make_a_circle_all_of_it_is_named() -> None:
     assert tuple(finding.ranks) in job.truth.alternatives
 
 
+@pytest.mark.long
 def test_an_extra_call_that_comes_to_light_behind_another_operation_left_nothing_out() -> None:
     job = simulate(910_020, kind="extra_collective")
     (finding,) = [each for each in findings_of(job) if each.code == "collective.operation_mismatch"]
@@ -89,13 +96,13 @@ def test_unrecorded_splits_are_said_to_be_unrecorded_and_blame_neither_of_a_pair
     assert not judged(job).culprits.ranks
 
 
-@pytest.mark.parametrize("seed", [302, 303, 305])
+@pytest.mark.parametrize("seed", seeds(302, 303, 305))
 def test_of_more_ranks_the_way_back_tells_whose_unrecorded_splits_are_wrong(seed: int) -> None:
     job, finding = told("wrong_splits", seed, "collective.shape_mismatch")
     assert tuple(finding.ranks) == job.truth.culprits == tuple(judged(job).culprits.ranks)
 
 
-@pytest.mark.parametrize("seed", [300, 303, 304, 305])
+@pytest.mark.parametrize("seed", seeds(300, 303, 304, 305))
 def test_a_rank_that_does_not_note_what_its_peers_finished_is_named_also_without_dates(seed: int) -> None:
     job, finding = told("frozen_completion", seed, "collective.completion_frozen")
     assert tuple(finding.ranks) == job.truth.culprits
@@ -117,7 +124,7 @@ def test_nobody_is_blamed_where_no_device_has_started() -> None:
     assert said.causes[0].id == "timeout-too-short"
 
 
-@pytest.mark.parametrize("seed", [304, 305])
+@pytest.mark.parametrize("seed", seeds(304, 305))
 def test_a_rank_that_is_last_again_and_again_is_a_straggler(seed: int) -> None:
     job, finding = told("straggler", seed, "rank.arrives_late")
     assert tuple(finding.ranks) == job.truth.culprits
@@ -131,19 +138,19 @@ def test_a_straggler_is_told_by_the_all_to_all_of_its_experts_too() -> None:
     assert tuple(finding.ranks) == job.truth.culprits and finding.group == "mesh_ep"
 
 
-@pytest.mark.parametrize("seed", [300, 302, 304])
+@pytest.mark.parametrize("seed", seeds(300, 302, 304))
 def test_calls_in_another_order_across_groups_show_in_the_minority(seed: int) -> None:
     job = job_of("order_swapped", seed)
     assert tuple(judged(job).culprits.ranks) == job.truth.culprits
 
 
-@pytest.mark.parametrize("seed", [300, 301, 302, 303, 304, 305])
+@pytest.mark.parametrize("seed", seeds(300, 301, 302, 303, 304, 305))
 def test_a_rank_without_a_record_that_explains_all_waiting_is_named(seed: int) -> None:
     job, finding = told("rank_dead", seed, "rank.waited_for")
     assert tuple(finding.ranks) == job.truth.culprits and finding.attributes["state"] == "no_record"
 
 
-@pytest.mark.parametrize("seed", [300, 302, 305])
+@pytest.mark.parametrize("seed", seeds(300, 302, 305))
 def test_when_other_records_are_lost_too_a_missing_record_blames_nobody(seed: int) -> None:
     job = job_of("rank_dead", seed)
     others = [rank for rank in range(16) if rank not in job.truth.culprits]
@@ -151,7 +158,7 @@ def test_when_other_records_are_lost_too_a_missing_record_blames_nobody(seed: in
     assert said.verdict is Verdict.UNDECIDED and not said.culprits.ranks
 
 
-@pytest.mark.parametrize("seed", range(300, 306))
+@pytest.mark.parametrize("seed", seeds(*range(300, 306)))
 def test_a_healthy_job_is_never_blamed(seed: int) -> None:
     said = judged(job_of("healthy", seed))
     assert said.verdict is not Verdict.DIAGNOSED and not said.culprits.ranks
@@ -174,8 +181,10 @@ def test_a_healthy_job_in_the_midst_of_its_work_is_healthy(seed: int) -> None:
         pytest.param("straggler", 600_015, id="undated, and one device a moment behind while the others are at work"),
         pytest.param("straggler", 600_074, id="undated, and one device not started while others are not either"),
         pytest.param("straggler", 600_029, id="late once in a step of many collectives"),
-        pytest.param("rank_dead", 600_034, id="peers' rings have lost what they wait in for it"),
-        pytest.param("rank_stalled", 600_021, id="a peer's ring has lost what it is in"),
+        pytest.param(
+            "rank_dead", 600_034, marks=pytest.mark.long, id="peers' rings have lost what they wait in for it"
+        ),
+        pytest.param("rank_stalled", 600_021, marks=pytest.mark.long, id="a peer's ring has lost what it is in"),
         pytest.param(
             "order_swapped", 700_004, id="its call came later in all rounds, and it is in step again after it"
         ),
@@ -193,6 +202,7 @@ def test_hidden_transfers_leave_a_rank_without_pending_work_undecided() -> None:
     assert said.verdict is Verdict.UNDECIDED and not said.culprits.ranks
 
 
+@pytest.mark.long
 def test_findings_stay_few_whatever_the_number_of_groups() -> None:
     job = simulate(302, kind="rank_stalled", world_size=128, lost=0)
     assert len(findings_of(job)) <= 12

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from each_of import each_of
 
 from ddx_tools.diagnose import diagnose
 from ddx_tools.model import Finding, Location, Verdict
@@ -48,8 +49,8 @@ FORBIDDEN = (
 )
 DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
-every_page = pytest.mark.parametrize("page", PAGES.values(), ids=list(PAGES))
-every_cause = pytest.mark.parametrize("page", SHIPPED.causes.values(), ids=list(SHIPPED.causes))
+every_page = each_of(PAGES.values(), lambda page: page.id)
+every_cause = each_of(SHIPPED.causes.values(), lambda page: page.id)
 
 
 def words(page: Symptom | Cause) -> str:
@@ -124,7 +125,7 @@ def test_pages_named_in_the_text_exist_or_are_said_to_be_missing(page: Symptom |
         assert missing == (name not in PAGES), f"{page.id}: wrong about whether {name} has a page"
 
 
-@pytest.mark.parametrize("symptom", SHIPPED.symptoms.values(), ids=list(SHIPPED.symptoms))
+@each_of(SHIPPED.symptoms.values(), lambda symptom: symptom.id)
 def test_a_symptom_page_leads_to_each_of_its_causes(symptom: Symptom) -> None:
     of_symptom = {cause.id for cause in SHIPPED.causes.values() if symptom.id in cause.symptoms}
     named = set(re.findall(r"`([a-z0-9-]+)`", symptom.text))
@@ -171,6 +172,14 @@ def test_excerpts_name_no_machine_of_ours(page: Symptom | Cause) -> None:
 def test_python_in_the_text_parses(page: Symptom | Cause) -> None:
     for source in re.findall(r"^ *```python\n(.*?)^ *```", page.text, re.S | re.M):
         ast.parse(textwrap.dedent(source), page.id)
+
+
+@every_cause
+def test_no_words_of_a_user_decide_alone(page: Cause) -> None:
+    """Sentences are misread and experiments are done badly: a report decides together with something that was seen."""
+    for clause in page.decides:
+        seen = {condition.finding for condition in clause.all if not condition.absent}
+        assert seen - {"user.reported"}, clause
 
 
 def test_every_separated_cause_is_asked_about_by_its_own_page_too() -> None:

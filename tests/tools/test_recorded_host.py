@@ -271,7 +271,7 @@ def test_journals_that_do_not_tell_ends_from_beginnings_answer_in_order(tmp_path
 
 
 def test_a_probe_alone_reads_kept_records_as_the_whole_investigation_did(tmp_path: Path) -> None:
-    job = simulate(3, kind="rank_dead")
+    job = simulate(3, kind="rank_dead", world_size=4)
     write(job, tmp_path / "dumps")
     investigate([str(tmp_path / "dumps")], save=tmp_path / "bundle")
     step = Step(probe("flight_recorder"), {"target": [str(tmp_path / "dumps")]})
