@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_of import each_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_reading import LOGS
@@ -147,7 +148,7 @@ def lines_that_matter(text: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("known", signatures(), ids=lambda known: known.id)
+@each_of(signatures(), lambda known: known.id)
 def test_every_known_message_matters(known: Any) -> None:
     for example in known.examples:
         for line in example.split("\n"):

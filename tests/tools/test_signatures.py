@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from each_of import each_of
+from expression_attacks import Expression, attack, expressions, not_attacked_before
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,24 +18,6 @@ from ddx_tools.formats.log_lines import LINE_LIMIT
 from ddx_tools.formats.message_values import message_values, size_bytes
 from ddx_tools.formats.signatures import Signature, match_signatures, needles, signature, signatures
 from ddx_tools.probes.job_log import PROBE
-
-MODULES = (
-    "log_lines",
-    "python_traceback",
-    "torchrun",
-    "fatal_stack",
-    "fingerprint",
-    "progress",
-    "cuda_oom",
-    "message_values",
-    "step_lines",
-    "watchdog_lines",
-    "log_prefixes",
-    "launcher_words",
-    "wrapped_lines",
-    "braided_tracebacks",
-)
-ATTACKERS = ("a", "0", " ", "[", "(", ",", ".", "/", "|", "-", '"', "'")
 
 # Messages that rightly say two things.
 TOGETHER = (
@@ -77,7 +57,7 @@ NOISE = (
 )
 
 
-@pytest.mark.parametrize("known", signatures(), ids=lambda known: known.id)
+@each_of(signatures(), lambda known: known.id)
 def test_examples_are_matched_by_their_signature_and_hardly_another(known: Signature) -> None:
     for example in known.examples:
         # Facts about the job, which raise nothing by themselves, stand in many messages.
@@ -90,7 +70,7 @@ def test_examples_are_matched_by_their_signature_and_hardly_another(known: Signa
     assert all(is_registered(code) for code in known.findings)
 
 
-@pytest.mark.parametrize("line", NOISE)
+@each_of(NOISE, str)
 def test_words_of_a_healthy_job_match_nothing(line: str) -> None:
     assert match_signatures(line) == []
 
@@ -188,21 +168,6 @@ def test_any_text_gives_values_or_none(text: str, name: str) -> None:
 # --- no expression can be made to hang
 
 
-def expressions() -> Iterator[tuple[str, re.Pattern[str], list[str]]]:
-    for known in signatures():
-        yield known.id, known.pattern, known.examples
-    for name in MODULES:
-        for variable, value in vars(importlib.import_module(f"ddx_tools.formats.{name}")).items():
-            for pattern in value.values() if isinstance(value, dict) else [value]:
-                if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
-                    yield f"{name}.{variable}", pattern, [_plain_words(pattern.pattern)]
-
-
-def _plain_words(regex: str) -> str:
-    """A text that begins as matches do, for expressions without an example."""
-    return re.sub(r"\(\?P<\w+>|\(\?[:=!<]+|\\[dwS]|\\b|[\\^$()?*+|]|\{[\d,]*\}|\[[^\]]*\]", "1", regex)
-
-
 _REPEATS = {"MAX_REPEAT", "MIN_REPEAT"}
 
 
@@ -232,7 +197,7 @@ def test_a_dangerous_expression_is_recognised() -> None:
     assert not list(unbounded_repeats(parse(r"rank (\d+) in .{0,80}? of (?:x|y)")))
 
 
-@pytest.mark.parametrize("known", signatures(), ids=lambda known: known.id)
+@each_of(signatures(), lambda known: known.id)
 def test_repetitions_in_messages_cannot_multiply(known: Signature) -> None:
     parse: Any = importlib.import_module("re._parser").parse
     assert not list(unbounded_repeats(parse(known.regex)))
@@ -240,34 +205,16 @@ def test_repetitions_in_messages_cannot_multiply(known: Signature) -> None:
     assert ".+" not in known.regex
 
 
-@contextmanager
-def no_hang(seconds: int) -> Iterator[None]:
-    def give_up(_: int, __: FrameType | None) -> None:
-        raise TimeoutError("a regular expression takes for ever")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize(
-    ("name", "pattern", "examples"), list(expressions()), ids=lambda value: value if isinstance(value, str) else ""
+    "attacked",
+    [
+        pytest.param(not_attacked_before, id="those that are new or changed"),
+        pytest.param(expressions, id="all", marks=pytest.mark.long),
+    ],
 )
-def test_no_expression_can_be_made_to_backtrack_for_ever(
-    name: str, pattern: re.Pattern[str], examples: list[str]
-) -> None:
-    """Each beginning of a message, followed by as much of one character as a line can hold; and repeated messages."""
-    with no_hang(60):
-        for example in examples:
-            for end in range(0, len(example) + 1, max(1, len(example) // 6)):
-                for character in ATTACKERS:
-                    pattern.search((example[:end] + character * LINE_LIMIT)[:LINE_LIMIT])
-            pattern.search((example * (LINE_LIMIT // len(example) + 1))[:LINE_LIMIT])
-            pattern.search((example[: len(example) // 2] * LINE_LIMIT)[:LINE_LIMIT])
+def test_no_expression_can_be_made_to_backtrack_for_ever(attacked: Callable[[], Iterable[Expression]]) -> None:
+    for expression in attacked():
+        attack(expression)
 
 
 # --- reports of mismatches

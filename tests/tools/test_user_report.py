@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,31 +28,36 @@ def stated(text: str) -> set[str]:
     return {("not " if report.negated else "") + report.fact for report in read_reports(text)}
 
 
-def texts(attribute: str) -> list[object]:
-    return [pytest.param(fact, text, id=f"{fact.id}: {text}") for fact in FACTS for text in getattr(fact, attribute)]
+def texts(attribute: str) -> Callable[[Callable[[tuple[Fact, str]], None]], object]:
+    """Make one test of all texts of a kind."""
+    of_facts = [(fact, text) for fact in FACTS for text in getattr(fact, attribute)]
+    return each_of(of_facts, lambda each: f"{each[0].id}: {each[1]}")
 
 
 # --- the vocabulary, by its own examples
 
 
-@pytest.mark.parametrize(("fact", "text"), texts("examples"))
-def test_an_example_states_its_fact(fact: Fact, text: str) -> None:
+@texts("examples")
+def test_an_example_states_its_fact(each: tuple[Fact, str]) -> None:
+    fact, text = each
     assert fact.id in stated(text)
     assert f"not {fact.id}" not in stated(text)
 
 
-@pytest.mark.parametrize(("fact", "text"), texts("contrary_examples"))
-def test_a_contrary_example_states_the_contrary(fact: Fact, text: str) -> None:
+@texts("contrary_examples")
+def test_a_contrary_example_states_the_contrary(each: tuple[Fact, str]) -> None:
+    fact, text = each
     assert f"not {fact.id}" in stated(text)
     assert fact.id not in stated(text)
 
 
-@pytest.mark.parametrize(("fact", "text"), texts("near"))
-def test_a_near_miss_states_nothing_of_it(fact: Fact, text: str) -> None:
+@texts("near")
+def test_a_near_miss_states_nothing_of_it(each: tuple[Fact, str]) -> None:
+    fact, text = each
     assert not {fact.id, f"not {fact.id}"} & stated(text)
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)
+@each_of(FACTS, lambda fact: fact.id)
 def test_every_experiment_can_fail(fact: Fact) -> None:
     if fact.kind == "experiment":
         assert fact.contrary and fact.contrary_examples
