@@ -74,6 +74,15 @@ class _Turns:
             self._alone = False
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell which incidents are judged better than the table says."""
+    passed = terminalreporter.getreports("passed")
+    won = [str(line) for report in passed for name, line in report.user_properties if name == "won"]
+    if won:
+        terminalreporter.section("incidents that are judged better: make accept-incidents")
+        terminalreporter.write_line("\n".join(dict.fromkeys(won)))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Among several processes, let tests take turns."""
     if hasattr(config, "workerinput"):
