@@ -20,6 +20,9 @@ TELLTALE = re.compile(
     re.I,
 )
 
+# The copies are made once for each worker of xdist.
+pytestmark = pytest.mark.xdist_group("lab-scenarios")
+
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
