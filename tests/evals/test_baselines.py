@@ -49,7 +49,7 @@ def test_every_baseline_answers_every_view(run: Run) -> None:
 
 
 def test_the_oracle_scores_everything_twice(run: Run) -> None:
-    again = run_suite(SLICE[:2], {"oracle": SYSTEMS["oracle"]}, epochs=2)
+    again = run_suite(SLICE[2:], {"oracle": SYSTEMS["oracle"]}, epochs=2)
     for result in [*run.results, *again]:
         if result.system == "oracle":
             assert result.score
