@@ -1,4 +1,4 @@
-"""What the scorer of causes counts, and that the truths which it reads are about causes that there are."""
+"""The scorer of causes alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ import pytest
 from ddx_evals.incident_scores import judged, main
 from ddx_evals.incidents import IncidentError, Truth, named_incidents, truth_of
 from ddx_tools.model import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
-from ddx_tools.playbook import load_playbooks
-
-
-def test_the_truths_name_causes_that_have_a_page() -> None:
-    known = {"healthy", "undecided", *load_playbooks().causes}
-    unknown = {incident.id: incident.truth.right_causes - known for incident in named_incidents([])}
-    assert {incident: causes for incident, causes in unknown.items() if causes} == {}
-
 
 # --- the scorer
 
