@@ -68,6 +68,7 @@ def test_the_plugin_and_its_marketplace_are_valid(claude: ClaudeCode) -> None:
     assert [server["name"] for server in report["provides"]["mcpServers"]] == ["ddx"]
 
 
+@pytest.mark.long
 def test_it_installs_from_its_marketplace_and_its_server_connects(claude: ClaudeCode, plugin: Path) -> None:
     for command in (
         ["marketplace", "add", plugin],
@@ -79,12 +80,14 @@ def test_it_installs_from_its_marketplace_and_its_server_connects(claude: Claude
     assert re.search(r"plugin:debug-distributed:ddx: ddx serve .*Connected", listed), listed
 
 
+@pytest.mark.long
 def test_what_the_install_command_writes_is_found(claude: ClaudeCode) -> None:
     write(plan(client_of("claude-code"), Place(claude.home, "linux", {})))
     listed = claude.run("mcp", "list").stdout
     assert re.search(r"^ddx: .*/ddx serve .*Connected", listed, re.MULTILINE), listed
 
 
+@pytest.mark.long
 @pytest.mark.needs("torch")
 @pytest.mark.needs("ptrace")
 @pytest.mark.alone

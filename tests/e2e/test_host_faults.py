@@ -115,6 +115,7 @@ def test_an_ample_shared_memory_raises_nothing() -> None:
     assert "limits.shm_full" not in findings(in_namespaces(["--mount"], script))
 
 
+@pytest.mark.long
 def test_the_shared_memory_of_a_container_is_seen_from_outside() -> None:
     inside = "mount --make-rprivate /; " + _SHM.format(size="16m").strip()
     with process(_WAITING, inside, wrap=("unshare", "--mount")) as running:
@@ -125,6 +126,7 @@ def test_the_shared_memory_of_a_container_is_seen_from_outside() -> None:
 # --- memory and CPU of a cgroup
 
 
+@pytest.mark.long
 def test_a_kill_for_memory_is_named_for_its_own_container_only(tmp_path: Path) -> None:
     with (
         cgroup("memory", v1_memory__limit_in_bytes=str(96 << 20), v2_memory__max=str(96 << 20)) as tight,
@@ -145,6 +147,7 @@ def test_a_kill_for_memory_is_named_for_its_own_container_only(tmp_path: Path) -
     assert leading_cause(LOGS / "torchrun_sigkill.log", kernel_log) == "host-oom-killed"
 
 
+@pytest.mark.long
 def test_a_quota_that_holds_back_is_named() -> None:
     with (
         cgroup("cpu", v1_cpu__cfs_quota_us="10000", v2_cpu__max="10000 100000") as tight,
@@ -155,6 +158,7 @@ def test_a_quota_that_holds_back_is_named() -> None:
     assert found["attributes"]["how"] == "between_readings"
 
 
+@pytest.mark.long
 def test_a_quota_that_is_not_used_up_raises_nothing() -> None:
     with (
         cgroup("cpu", v1_cpu__cfs_quota_us="800000", v2_cpu__max="800000 100000") as ample,
@@ -176,6 +180,7 @@ mount --bind {hosts} /etc/hosts
 """
 
 
+@pytest.mark.long
 @pytest.mark.needs("ip", "getent")
 def test_a_host_name_that_means_loopback_is_named(tmp_path: Path) -> None:
     script = _NAMED.format(address="127.0.1.1", hosts=tmp_path / "hosts") + _LOOK
@@ -184,6 +189,7 @@ def test_a_host_name_that_means_loopback_is_named(tmp_path: Path) -> None:
     assert (name["attributes"]["name"], name["attributes"]["addresses"]) == ("trainer", ["127.0.1.1"])
 
 
+@pytest.mark.long
 @pytest.mark.needs("ip", "getent")
 def test_a_host_name_that_means_an_interface_raises_nothing(tmp_path: Path) -> None:
     script = _NAMED.format(address="10.9.8.7", hosts=tmp_path / "hosts") + _LOOK

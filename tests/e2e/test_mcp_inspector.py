@@ -75,7 +75,7 @@ class Inspector:
         return self("tools/call", "--tool-name", name, "--tool-args-json", given)
 
 
-@pytest.fixture(scope="module", params=["stdio-modern", "http-legacy"])
+@pytest.fixture(scope="module", params=[pytest.param("stdio-modern", marks=pytest.mark.long), "http-legacy"])
 def inspect(
     request: pytest.FixtureRequest, npm_program: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Inspector]:
@@ -115,6 +115,7 @@ def test_every_tool_is_listed_with_a_schema_that_all_models_take(inspect: Inspec
         assert tool["description"] and tool["outputSchema"] and "readOnlyHint" in tool["annotations"], tool["name"]
 
 
+@pytest.mark.long
 def test_every_read_only_tool_answers(inspect: Inspector) -> None:
     tools = inspect("tools/list").result["tools"]
     looking = [tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]]
@@ -127,6 +128,7 @@ def test_every_read_only_tool_answers(inspect: Inspector) -> None:
     assert answers["diagnose"].result["structuredContent"]["culprits"]["ranks"] == [3]
 
 
+@pytest.mark.long
 def test_what_starts_or_holds_processes_is_refused_where_nobody_can_be_asked(inspect: Inspector) -> None:
     live = json.dumps({"target": [str(os.getpid())]})
     for tool in ("native_stacks", "preflight"):
@@ -135,6 +137,7 @@ def test_what_starts_or_holds_processes_is_refused_where_nobody_can_be_asked(ins
         assert "Let the user run it: ddx" in answer.out
 
 
+@pytest.mark.long
 def test_every_resource_is_listed_and_read(inspect: Inspector) -> None:
     listed = [resource["uri"] for resource in inspect("resources/list").result["resources"]]
     templates = [one["uriTemplate"] for one in inspect("resources/templates/list").result["resourceTemplates"]]
@@ -150,6 +153,7 @@ def test_every_resource_is_listed_and_read(inspect: Inspector) -> None:
     assert all(answer.result["contents"][0]["text"] for answer in read.values())
 
 
+@pytest.mark.long
 def test_every_prompt_is_listed_and_given(inspect: Inspector) -> None:
     prompts = [prompt["name"] for prompt in inspect("prompts/list").result["prompts"]]
     assert len(prompts) == 4
@@ -157,6 +161,7 @@ def test_every_prompt_is_listed_and_given(inspect: Inspector) -> None:
     assert all("read_playbook" in answer.result["messages"][0]["content"]["text"] for answer in given.values())
 
 
+@pytest.mark.long
 def test_the_skill_is_what_its_digests_say(inspect: Inspector) -> None:
     # Extensions came with the later era.
     answer = inspect("skills/list", "--verify", "--require-digests", "--protocol-era", "modern")

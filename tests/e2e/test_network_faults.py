@@ -133,6 +133,7 @@ def test_a_switch_that_drops_large_packets_in_silence_is_named(tmp_path: Path) -
     assert [item["summary"] for item in json.loads(again.stdout)["findings"]] == [item["summary"] for item in found]
 
 
+@pytest.mark.long
 def test_one_large_mtu_everywhere_raises_nothing() -> None:
     with two_hosts(mtu=9000) as lan:
         found = lan.looked("--peer", lan.there_address, *QUICK)
@@ -140,6 +141,7 @@ def test_one_large_mtu_everywhere_raises_nothing() -> None:
     assert one(found, "network.path_mtu")["attributes"]["arrives_bytes"] == 9000
 
 
+@pytest.mark.long
 def test_a_smaller_mtu_that_the_own_host_knows_of_raises_nothing() -> None:
     with two_hosts() as lan:
         lan.run(lan.here, "ip", "route", "add", lan.there_address, "dev", "eth0", "mtu", "1412")
@@ -152,6 +154,7 @@ def test_a_smaller_mtu_that_the_own_host_knows_of_raises_nothing() -> None:
 # --- loss
 
 
+@pytest.mark.long
 def test_lost_pings_are_counted(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     with two_hosts() as lan:
@@ -162,6 +165,7 @@ def test_lost_pings_are_counted(tmp_path: Path) -> None:
     assert leading_cause(bundle) == "packet-loss"
 
 
+@pytest.mark.long
 @pytest.mark.alone  # a busy machine sends again what was not lost
 @pytest.mark.needs("iperf3", "tc")
 @pytest.mark.parametrize("lossy", [True, False])
@@ -203,6 +207,7 @@ def test_a_port_that_a_firewall_drops_is_told_from_one_on_which_nobody_listens(t
     assert leading_cause(tmp_path / "nobody") != "firewall-or-unreachable"
 
 
+@pytest.mark.long
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("dropped", [True, False])
 def test_what_torchrun_says_in_the_same_words_is_told_apart_by_trying_the_port(tmp_path: Path, dropped: bool) -> None:
@@ -215,6 +220,7 @@ def test_what_torchrun_says_in_the_same_words_is_told_apart_by_trying_the_port(t
     assert (leading_cause(log, tmp_path / "tried") == "firewall-or-unreachable") is dropped
 
 
+@pytest.mark.long
 def test_a_firewall_that_opens_the_masters_port_only_is_named(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     with two_hosts() as lan, lan.listening(lan.there):
@@ -225,6 +231,7 @@ def test_a_firewall_that_opens_the_masters_port_only_is_named(tmp_path: Path) ->
     assert leading_cause(bundle) == "firewall-or-unreachable"
 
 
+@pytest.mark.long
 def test_a_firewall_that_rejects_is_no_route() -> None:
     with two_hosts() as lan:
         drop(lan, "-p", "tcp", "--dport", PORT, "-j", "REJECT", "--reject-with", "icmp-admin-prohibited")
@@ -232,6 +239,7 @@ def test_a_firewall_that_rejects_is_no_route() -> None:
     assert one(found, "startup.endpoint_unreachable")["attributes"]["how"] == "no_route"
 
 
+@pytest.mark.long
 def test_who_holds_the_masters_port_on_this_host_is_named(tmp_path: Path) -> None:
     options = ("--peer", "10.78.0.1", "--port", PORT, *QUICK)
     with two_hosts() as lan:
@@ -244,6 +252,7 @@ def test_who_holds_the_masters_port_on_this_host_is_named(tmp_path: Path) -> Non
     assert "startup.port_in_use" not in loud(free)
 
 
+@pytest.mark.long
 @pytest.mark.needs("torch")
 def test_torchrun_whose_port_is_taken_is_diagnosed_by_its_log_and_who_holds_it(tmp_path: Path) -> None:
     with two_hosts() as lan, lan.listening(lan.here):
@@ -255,6 +264,7 @@ def test_torchrun_whose_port_is_taken_is_diagnosed_by_its_log_and_who_holds_it(t
 # --- interfaces
 
 
+@pytest.mark.long
 @pytest.mark.needs("torch")
 def test_an_interface_that_is_not_there_is_named_and_one_that_is_does_no_harm(tmp_path: Path) -> None:
     script, log = tmp_path / "train.py", tmp_path / "job.log"
@@ -271,6 +281,7 @@ def test_an_interface_that_is_not_there_is_named_and_one_that_is_does_no_harm(tm
 # --- names
 
 
+@pytest.mark.long
 def test_a_peer_whose_name_means_loopback_is_named(tmp_path: Path) -> None:
     hosts, options = tmp_path / "hosts", ("--peer", "trainer-2", "--port", PORT, *QUICK)
     with two_hosts() as lan, lan.listening(lan.there):
@@ -284,6 +295,7 @@ def test_a_peer_whose_name_means_loopback_is_named(tmp_path: Path) -> None:
     assert not loud(right)
 
 
+@pytest.mark.long
 @pytest.mark.needs("torch")
 def test_torchrun_whose_master_means_loopback_is_diagnosed_by_its_log_and_the_try(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
@@ -295,6 +307,7 @@ def test_torchrun_whose_master_means_loopback_is_diagnosed_by_its_log_and_the_tr
     assert leading_cause(log, tmp_path / "tried") == "rendezvous-wrong-endpoint"
 
 
+@pytest.mark.long
 def test_a_name_that_nobody_knows_is_named(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")

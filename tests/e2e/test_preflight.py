@@ -125,6 +125,7 @@ def test_a_rank_with_wrong_results_is_named(tmp_path: Path) -> None:
     assert (code, found.ranks, found.attributes["operations"]) == (1, [2], ["all_gather"])
 
 
+@pytest.mark.long
 def test_a_rank_that_never_comes_is_named_with_the_cause(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, "--step-deadline-s", "8", fault=STOPS)
     found = [f for f in result.findings if f.code in ("preflight.never_arrived", "preflight.step_expired")]
@@ -133,12 +134,14 @@ def test_a_rank_that_never_comes_is_named_with_the_cause(tmp_path: Path) -> None
     assert Path(found[0].attributes["bundle"]).exists()
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, fault=DIES)
     found = one(result, "preflight.step_failed")
     assert (code, found.ranks) == (1, [3])
 
 
+@pytest.mark.long
 def test_a_rank_that_gets_its_cpu_in_slices_is_named(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, fault=SLICES)
     found = one(result, "preflight.slow_rank")

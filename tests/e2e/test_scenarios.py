@@ -1,7 +1,9 @@
 """Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
 
-At 4 ranks here, but for those that are replayed from recordings; at 8 ranks, three times, and with flight records
-beside the stacks, in the long matrix.
+Few of them at every commit: one of each way in which ddx comes to its evidence, with a healthy phase and a job on a
+mesh of devices among them. A crash is recorded anew in tests/evals/test_recorder.py. The recorded looks at the others
+(tests/fixtures/stacks, evals/incidents) are diagnosed in every run of the tests; live, they are in the long matrix, at
+4 ranks, at 8 ranks three times, and with flight records beside the stacks.
 """
 
 import pytest
@@ -17,13 +19,12 @@ SETTLED_WITHIN_S = 240.0
 TWINS = ("fewer-batches", "broadcast-for-all-reduce", "text-only-batch", "mesh-straggler", "pipeline-schedule")
 STEPS_OF_HEALTH = 60
 
-# Recorded looks at these (tests/fixtures/stacks, evals/incidents/dev) are diagnosed in every run of the tests; live,
-# in the long matrix.
-REPLAYED = (
-    "breakpoint-left", "dataloader-worker", "evaluate-on-rank0", "full-pipe", "killed", "lock-order",
-    "no-sync-on-one-rank", "raised-unreaped", "save-on-rank0", "send-to-each-other", "skipped-all-reduce", "tokenizing",
-    "uneven",
-)  # fmt: skip
+AT_EVERY_COMMIT = {
+    "fewer-batches": "a hang told by stacks, and its healthy twin",
+    "extra-all-reduce": "told by flight records",
+    "stopped": "a process that stands still",
+    "mesh-straggler": "a job on a mesh, and its healthy twin",
+}
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
@@ -31,7 +32,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), py
 def _case(scenario: Scenario, *values: str) -> ParameterSet:
     needs = [*scenario.needs, *(["setpriv"] if scenario.row == "u1" else [])]
     marks = [pytest.mark.needs(program) for program in needs]
-    return pytest.param(scenario.id, *values, marks=[*marks, *([pytest.mark.long] if scenario.id in REPLAYED else [])])
+    if scenario.id not in AT_EVERY_COMMIT:
+        marks.append(pytest.mark.long)
+    return pytest.param(scenario.id, *values, marks=marks)
 
 
 def _check(scenario: Scenario, nproc: int, way: Way) -> None:
@@ -48,7 +51,7 @@ def test_the_answer_is_right_at_4_ranks(scenario_id: str) -> None:
     _check(scenario, 4, ways(scenario)[0])
 
 
-@pytest.mark.parametrize("scenario_id", TWINS)
+@pytest.mark.parametrize("scenario_id", [_case(SCENARIOS[name]) for name in TWINS])
 def test_before_it_strikes_the_same_job_is_healthy(scenario_id: str) -> None:
     scenario = SCENARIOS[scenario_id]
     way = ways(scenario)[0]

@@ -1,4 +1,4 @@
-"""Evaluates one incident with Inspect's mock model, in several arms: inspect_evaluation.py LOGS INCIDENT…
+"""Evaluates incidents with Inspect's mock model, in one arm or in several: inspect_evaluation.py LOGS one|all INCIDENT…
 
 A program, so that it can be run where there is no network at all.
 """
@@ -61,10 +61,13 @@ def _counted(output: ModelOutput) -> ModelOutput:
     return output
 
 
-def main(logs: str, *names: str) -> None:
-    """Four evaluations, each a log."""
-    runs = [("server", 2, reply), ("all+skill", 1, reply), ("server", 1, liar), ("none", 1, talker)]
-    for arm, epochs, model in runs:
+ONE = [("all+skill", 1, reply)]
+ALL = [("server", 2, reply), *ONE, ("server", 1, liar), ("none", 1, talker)]
+
+
+def main(logs: str, which: str, *names: str) -> None:
+    """An evaluation or four, each a log."""
+    for arm, epochs, model in {"one": ONE, "all": ALL}[which]:
         evaluate(
             "ddx_evals/incidents",
             task_args={"names": list(names), "views": "full", "arm": arm, "epochs": epochs},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from ddx_evals.commands import app
 from ddx_evals.incidents import Incident, load_incident
 from ddx_tools.resources import incidents_dir
 
-RECORDED = sorted(
-    path.parent for path in (incidents_dir() / "dev").glob("*/truth.yaml") if "kind: recorded" in path.read_text()
-)
 
-
+@cache
 def recorded(scenario: str) -> Incident:
     """The shipped recording of a scenario."""
-    found = [load_incident(directory) for directory in RECORDED]
-    return next(each for each in found if each.truth.provenance and each.truth.provenance.scenario == scenario)
+    (directory,) = [
+        truth.parent
+        for truth in (incidents_dir() / "dev").glob("*/truth.yaml")
+        if f"command: ddx lab record {scenario} " in truth.read_text()
+    ]
+    return load_incident(directory)
 
 
 def copied(incident: Incident, target: Path, **changes: Any) -> Path:

@@ -267,6 +267,7 @@ def test_arms_are_named_as_they_are_written() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.needs("npm")
 def test_the_real_claude_code_is_scored_under_seal(
     npm_program: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,14 @@
 """The scorer of causes alone."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
 
 import pytest
 
 from ddx_evals.incident_scores import judged, main
-from ddx_evals.incidents import IncidentError, Truth, truth_of
+from ddx_evals.incidents import IncidentError, Truth, named_incidents, truth_of
 from ddx_tools.model import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
 
 # --- the scorer
@@ -48,15 +51,20 @@ def test_an_undecided_answer_is_held_to_its_question() -> None:
     assert judged("x", TRUTH, said(Verdict.DIAGNOSED, "port-in-use", question="Which rank?")).well_asked is None
 
 
-def test_a_question_is_scored_only_where_the_truth_says_what_settles_it() -> None:
-    silent = TRUTH.model_copy(update={"deciding_words": ""})
-    assert judged("x", silent, said(Verdict.UNDECIDED, question="Which rank?")).well_asked is None
-
-
 def test_where_nothing_can_be_told_undecided_is_right_and_a_diagnosis_wrong() -> None:
     nothing = Truth(cause="undecided", deciding_fact="", deciding_words="stack")
     assert judged("x", nothing, said(Verdict.UNDECIDED)).first
     assert judged("x", nothing, said(Verdict.DIAGNOSED, "port-in-use")).confidently_wrong
+
+
+def test_incidents_are_scored_a_line_each_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    (incident,) = named_incidents(["public/21-bind-29500-second-job"])
+    assert main([str(incident.directory)]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.split()[:4] == [incident.id, "port-in-use", "diagnosed", "first"]
+    assert last.startswith("incidents 1, first 1, within two 1, confidently wrong 0")
+    assert main([str(incident.directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["first"] == 1
 
 
 def test_a_directory_without_incidents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,17 +19,27 @@ from ddx_tools.errors import UnreadableInput, UsageError
 (BROUGHT,) = named_incidents(["public/21-bind-29500-second-job"])
 PROGRAM = Path(__file__).with_name("inspect_evaluation.py")
 INSPECT = Path(sys.executable).with_name("inspect")
-pytestmark = pytest.mark.needs("unshare")
+pytestmark = [pytest.mark.needs("unshare"), pytest.mark.xdist_group("inspect")]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of one evaluation, in the arm that is given the most."""
+    return evaluated("one", tmp_path_factory.mktemp("log"))
 
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logs of four evaluations, made in a network of their own, which leads nowhere."""
+    """The logs of four evaluations."""
+    return evaluated("all", tmp_path_factory.mktemp("logs"))
+
+
+def evaluated(which: str, directory: Path) -> Path:
+    """Where the logs are of evaluations that had a network of their own, which leads nowhere."""
     if reason := sealing_fails():
         pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("logs")
     alone = ["unshare", "--user", "--map-root-user", "--net"]
-    argv = [*alone, sys.executable, str(PROGRAM), str(directory), str(BROUGHT.directory)]
+    argv = [*alone, sys.executable, str(PROGRAM), str(directory), which, str(BROUGHT.directory)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return directory
@@ -43,21 +53,59 @@ def run_of(logs: Path, tag: str) -> list[CaseResult]:
     return [result for file in files for result in read_log(file).results]
 
 
-def test_tools_are_called_and_the_answer_is_scored(logs: Path) -> None:
+def test_tools_are_called_and_the_answer_is_scored(log: Path) -> None:
+    (result,) = run_of(log, "reply")
+    assert result.score
+    assert result.score.passed
+    assert result.efficiency
+    assert result.efficiency.tokens
+    assert result.efficiency.calls == 4  # the shell and the skill besides the server's two
+    assert (result.arm, result.epoch, result.unsealed) == ("all+skill", 1, False)
+
+
+def test_the_shell_of_a_model_is_sealed(log: Path) -> None:
+    from inspect_ai.log import read_eval_log
+    from inspect_ai.model import ChatMessageTool
+
+    (file,) = log.glob("*.eval")
+    (sample,) = read_eval_log(str(file)).samples or []
+    said = {each.function: each.text for each in sample.messages if isinstance(each, ChatMessageTool)}
+    assert "notes.txt" in said["shell"]
+    assert "ddx" in said["shell"]
+    assert "No such file" in said["shell"]  # the checkout
+    assert "Debug a distributed PyTorch job" in said["read_skill"]
+
+
+@pytest.mark.parametrize("evaluations", ["log", pytest.param("logs", marks=pytest.mark.long)])
+def test_nothing_that_a_model_reads_holds_the_truth(evaluations: str, request: pytest.FixtureRequest) -> None:
+    from inspect_ai.log import read_eval_log
+
+    words = [BROUGHT.truth.deciding_fact, str(BROUGHT.directory), BROUGHT.id]
+    files = list(request.getfixturevalue(evaluations).glob("*.eval"))
+    assert files
+    for each in map(read_eval_log, map(str, files)):
+        for sample in each.samples or []:
+            read = "\n".join(message.text for message in sample.messages)
+            assert not [word for word in words if word in read]
+
+
+def test_our_report_reads_a_log_of_inspect(log: Path) -> None:
+    code, shown = ddx_evals("report", *log.glob("*.eval"))
+    assert code == 0
+    assert "mockllm/model [all+skill]" in shown
+
+
+@pytest.mark.long
+def test_each_arm_and_epoch_is_scored(logs: Path) -> None:
     by_arm = {(result.arm, result.epoch): result for result in run_of(logs, "reply")}
     assert sorted(by_arm) == [("all+skill", 1), ("server", 1), ("server", 2)]
-    for result in by_arm.values():
-        assert result.score
-        assert result.score.passed
-        assert result.efficiency
-        assert result.efficiency.tokens
-        assert not result.unsealed
-    whole, server = by_arm["all+skill", 1].efficiency, by_arm["server", 1].efficiency
-    assert whole
+    assert all(result.score and result.score.passed and not result.unsealed for result in by_arm.values())
+    server = by_arm["server", 1].efficiency
     assert server
-    assert (whole.calls, server.calls) == (4, 2)  # the shell and the skill besides
+    assert server.calls == 2
 
 
+@pytest.mark.long
 def test_metrics_have_clustered_errors_and_pass_hat_k(logs: Path) -> None:
     from inspect_ai.log import read_eval_log
 
@@ -69,21 +117,7 @@ def test_metrics_have_clustered_errors_and_pass_hat_k(logs: Path) -> None:
     assert outcome["mean"]["stderr"].params["cluster"] == "incident"
 
 
-def test_the_shell_of_a_model_is_sealed(logs: Path) -> None:
-    from inspect_ai.log import read_eval_log
-    from inspect_ai.model import ChatMessageTool
-
-    (log,) = [
-        log for log in map(read_eval_log, map(str, logs.glob("*.eval"))) if log.eval.task_args["arm"] == "all+skill"
-    ]
-    assert log.samples
-    said = {each.function: each.text for each in log.samples[0].messages if isinstance(each, ChatMessageTool)}
-    assert "notes.txt" in said["shell"]
-    assert "ddx" in said["shell"]
-    assert "No such file" in said["shell"]  # the checkout
-    assert "Debug a distributed PyTorch job" in said["read_skill"]
-
-
+@pytest.mark.long
 def test_what_a_model_made_a_tool_say_is_no_evidence(logs: Path) -> None:
     (result,) = run_of(logs, "liar")
     assert result.score
@@ -91,30 +125,22 @@ def test_what_a_model_made_a_tool_say_is_no_evidence(logs: Path) -> None:
     assert result.score.score == 0.0
 
 
+@pytest.mark.long
 def test_a_model_that_hands_in_nothing_is_a_failed_try(logs: Path) -> None:
     (result,) = run_of(logs, "talker")
     assert (result.score, result.error) == (None, "no diagnosis was reported")
 
 
-def test_nothing_that_a_model_reads_holds_the_truth(logs: Path) -> None:
-    from inspect_ai.log import read_eval_log
-
-    words = [BROUGHT.truth.deciding_fact, str(BROUGHT.directory), BROUGHT.id]
-    for log in map(read_eval_log, map(str, logs.glob("*.eval"))):
-        for sample in log.samples or []:
-            read = "\n".join(message.text for message in sample.messages)
-            assert not [word for word in words if word in read]
-
-
-def test_our_report_reads_logs_of_inspect(logs: Path) -> None:
+@pytest.mark.long
+def test_our_report_compares_the_arms_of_several_logs(logs: Path) -> None:
     code, shown = ddx_evals("report", *sorted(logs.glob("*.eval")), "--json")
     assert code == 0
     assert len(Run.model_validate_json(shown).results) == 5
     code, shown = ddx_evals("report", *sorted(logs.glob("*.eval")))
-    assert "mockllm/model [all+skill]" in shown
     assert "against none" in shown
 
 
+@pytest.mark.long
 def test_the_viewer_bundles_the_logs_as_a_static_site(logs: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     argv: list[str | Path] = [INSPECT, "view", "bundle", "--log-dir", logs, "--output-dir", site]

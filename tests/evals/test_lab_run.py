@@ -70,6 +70,7 @@ def test_orphans_and_stopped_processes_are_killed(family: subprocess.Popen[bytes
 
 @pytest.mark.e2e
 @pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.needs("torch", "linux")
 def test_a_healthy_job_makes_progress_and_leaves_nothing() -> None:
     with LabRun(load_scenarios()["healthy"], 2, step=2) as run:

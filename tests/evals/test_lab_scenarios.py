@@ -20,58 +20,65 @@ TELLTALE = re.compile(
     re.I,
 )
 
-each_scenario = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.id)
-each_size = pytest.mark.parametrize(
-    ("scenario", "nproc"),
-    [
-        pytest.param(scenario, nproc, id=f"{scenario.id}-{nproc}")
-        for scenario in SCENARIOS.values()
-        for nproc in scenario.ranks or (4, 8)
-    ],
-)
+# The copies are made once for each worker of xdist.
+pytestmark = pytest.mark.xdist_group("lab-scenarios")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    """The copy of each scenario's job that would run, by scenario and number of ranks."""
+    copies = {}
+    for scenario in SCENARIOS.values():
+        for nproc in scenario.ranks or (4, 8):
+            copies[scenario.id, nproc] = tmp_path_factory.mktemp("job")
+            prepare(scenario, nproc, scenario.step, copies[scenario.id, nproc])
+    return copies
 
 
 def test_every_row_has_a_scenario() -> None:
     assert {scenario.row for scenario in SCENARIOS.values()} - {""} == ROWS
 
 
-@each_size
-def test_edits_give_python_that_compiles(scenario: Scenario, nproc: int, tmp_path: Path) -> None:
-    prepare(scenario, nproc, scenario.step, tmp_path)
-    sources = list(tmp_path.glob("*.py"))
-    assert sources
-    for path in sources:
-        compile(path.read_text("utf-8"), str(path), "exec")
+def test_edits_give_python_that_compiles(prepared: dict[tuple[str, int], Path]) -> None:
+    for (scenario, _), copy in prepared.items():
+        sources = list(copy.glob("*.py"))
+        assert sources, scenario
+        for path in sources:
+            compile(path.read_text("utf-8"), f"{scenario}/{path.name}", "exec")
 
 
-@each_scenario
-def test_the_copy_that_runs_carries_no_trace(scenario: Scenario, tmp_path: Path) -> None:
-    prepare(scenario, min(scenario.ranks, default=4), scenario.step, tmp_path)
-    copy = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
-    found = {name: match[0] for name, text in copy.items() if (match := TELLTALE.search(name + "\n" + text))}
-    assert not found
-    unfilled = {name: match[0] for name, text in copy.items() if (match := re.search(r"\$[a-z]+", text))}
-    assert not unfilled
+def test_the_copies_that_run_carry_no_trace(prepared: dict[tuple[str, int], Path]) -> None:
+    told = []
+    for (scenario, _), copy in prepared.items():
+        for path in copy.iterdir():
+            text = path.read_text("utf-8")
+            found = TELLTALE.search(path.name + "\n" + text) or re.search(r"\$[a-z]+", text)
+            told += [f"{scenario}: {path.name}: {found[0]}"] if found else []
+    assert told == []
 
 
-@each_scenario
-def test_the_command_line_carries_no_trace(scenario: Scenario) -> None:
-    with LabRun(scenario, min(scenario.ranks, default=4)) as run:
-        assert not TELLTALE.search(" ".join([run.workdir.name, *run.argv[1:]]))
-        assert not any("$" in argument for argument in run.argv)
+def test_the_command_lines_carry_no_trace() -> None:
+    told = []
+    for scenario in SCENARIOS.values():
+        with LabRun(scenario, min(scenario.ranks, default=4)) as run:
+            words = [run.workdir.name, *run.argv[1:]]
+        told += [f"{scenario.id}: {word}" for word in words if TELLTALE.search(word) or "$" in word]
+    assert told == []
 
 
-@each_size
-def test_the_truth_is_about_ranks_and_lines_that_exist(scenario: Scenario, nproc: int, tmp_path: Path) -> None:
-    prepare(scenario, nproc, scenario.step, tmp_path)
-    truth = resolve_truth(scenario, nproc, scenario.step, tmp_path)
-    # Where all ranks run the same program, or share a spoiled machine, none of them is to blame.
-    assert "diagnosed" in truth.verdicts or not truth.culprits
-    for culprits in truth.culprits:
-        assert culprits
-        assert culprits < set(range(nproc))
-    for place in truth.places:
-        assert (tmp_path / place.file).read_text("utf-8").splitlines()[place.line - 1].strip() == place.text
+def test_the_truth_is_about_ranks_and_lines_that_exist(prepared: dict[tuple[str, int], Path]) -> None:
+    wrong = []
+    for (name, nproc), copy in prepared.items():
+        scenario = SCENARIOS[name]
+        truth = resolve_truth(scenario, nproc, scenario.step, copy)
+        # Where all ranks run the same program, or share a spoiled machine, none of them is to blame.
+        if truth.culprits and "diagnosed" not in truth.verdicts:
+            wrong.append(f"{name}: culprits without a diagnosis")
+        wrong += [f"{name}: culprits {c} of {nproc}" for c in truth.culprits if not c or not c < set(range(nproc))]
+        for place in truth.places:
+            line = (copy / place.file).read_text("utf-8").splitlines()[place.line - 1].strip()
+            wrong += [] if line == place.text else [f"{name}: {place.file}:{place.line} is {line}"]
+    assert wrong == []
 
 
 def test_the_caller_chooses_the_step(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ measures over thousands of jobs, since these are few.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -22,34 +23,31 @@ SEEDS = (70_002, 70_003, 70_009)
 TRUTH = Truth("rank_stalled", (3,), (0, 1, 2), ("slow-rank-before-collective",), ("diagnosed",), True)
 
 
-@pytest.fixture(scope="module")
-def scored() -> list[Score]:
+def check(scored: Sequence[Score], wrong: float, accused: float) -> None:
+    """No larger shares than these may be wrong, inexact where it is plain, or accuse somebody innocent."""
+    counts = by_kind(scored)["all"]
+    lost = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if not (each.right and each.exact)]
+    assert counts.right >= (1 - wrong) * counts.jobs, lost
+    assert counts.plain_exact >= (1 - wrong) * counts.plain, lost
+    assert counts.accuses <= accused * counts.jobs, lost
+    assert not any(each.answer.culprits for each in scored if each.case.kind == "healthy")
+
+
+def test_answers_about_jobs_of_8_ranks_are_right_and_nobody_innocent_is_accused() -> None:
+    scored = list(scores([Case(70_003, kind) for kind in KINDS], 1))
+    assert len(scored) == len(KINDS)
+    check(scored, 0.09, 0.05)
+
+
+@pytest.mark.long
+def test_answers_are_right_and_nobody_innocent_is_accused() -> None:
     wanted = [Case(seed, kind) for kind in KINDS for seed in SEEDS]
-    return list(scores(wanted, min(4, os.cpu_count() or 1)))
-
-
-def test_answers_are_right_and_nobody_innocent_is_accused(scored: list[Score]) -> None:
-    counts = by_kind(scored)["all"]
-    wrong = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if not each.right]
-    assert counts.jobs == len(KINDS) * len(SEEDS)
-    assert counts.right >= 0.93 * counts.jobs, wrong
-    assert counts.accuses <= 0.03 * counts.jobs, wrong
-
-
-def test_culprits_are_exact_where_the_records_tell_them(scored: list[Score]) -> None:
-    counts = by_kind(scored)["all"]
-    wrong = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if each.plain and not each.exact]
-    assert counts.plain_exact >= 0.93 * counts.plain, wrong
-
-
-def test_a_healthy_job_has_no_culprits(scored: list[Score]) -> None:
-    healthy = [each for each in scored if each.case.kind == "healthy"]
-    assert healthy and not any(each.answer.culprits for each in healthy)
+    check(list(scores(wanted, min(4, os.cpu_count() or 1))), 0.07, 0.03)
 
 
 def test_without_dumps_nothing_is_blamed_instead() -> None:
     kinds = ("rank_stalled", "skipped_collective", "gpu_stuck", "missing_recv")
-    wanted = [Case(seed, kind, lost=0.5) for kind in kinds for seed in SEEDS[:2]]
+    wanted = [Case(70_003, kind, lost=0.5) for kind in kinds]
     counts = by_kind(scores(wanted, 1))["all"]
     assert counts.accuses <= 1 and counts.undecided >= counts.jobs // 2
 

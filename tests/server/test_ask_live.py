@@ -36,6 +36,7 @@ def rough_way(pid: int) -> Script:
     return script
 
 
+@pytest.mark.long
 def test_a_live_hang_is_diagnosed_through_overload_a_refused_path_and_a_cut_stream(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

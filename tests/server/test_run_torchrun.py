@@ -216,6 +216,7 @@ def test_an_exception_leaves_the_records_of_its_moment_and_a_log_for_each_rank(
     assert logs == ["ready\n", "ready\n"]
 
 
+@pytest.mark.long
 def test_the_survivors_of_a_killed_rank_write_their_records_before_they_are_stopped(
     start: Callable[..., Job],
 ) -> None:
@@ -226,6 +227,7 @@ def test_the_survivors_of_a_killed_rank_write_their_records_before_they_are_stop
     assert "train.py" in left_behind(job, "rank-0.*.peer-died.stacks.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_rank_that_native_code_aborts_leaves_the_line_of_its_collective(start: Callable[..., Job]) -> None:
     job = start(HEAD + "dist.all_reduce(torch.ones(4 if rank == 1 else 8))\n")
     assert job.ended()[0] == 1
@@ -234,12 +236,14 @@ def test_a_rank_that_native_code_aborts_leaves_the_line_of_its_collective(start:
     assert 'train.py", line 9 in <module>' in fault
 
 
+@pytest.mark.long
 def test_data_loader_workers_are_not_taken_for_ranks(start: Callable[..., Job]) -> None:
     code, output = start(WORKERS).ended()
     assert code == 0
     assert output.count("sockets 2") == 2
 
 
+@pytest.mark.long
 def test_spawned_processes_become_ranks_when_they_join_a_process_group(start: Callable[..., Job]) -> None:
     code, output = start(SPAWN, launcher="python").ended()
     assert code == 0, output

@@ -78,7 +78,7 @@ def test_a_server_whose_client_closes_its_input_ends_without_a_word(tmp_path: Pa
     assert StdioClient(tmp_path).end() == (0, "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_ends_a_server_whose_client_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     client = StdioClient(tmp_path)
     client.process.send_signal(number)

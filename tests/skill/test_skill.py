@@ -160,6 +160,7 @@ def test_it_recommends_nothing_that_makes_things_worse(page: Path) -> None:
     assert not re.search(r"NCCL_(?:P2P|IB|SHM)_DISABLE=1", typed)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.needs("torch")
 def test_the_known_good_program_passes_on_a_machine_that_works(tmp_path: Path) -> None:
