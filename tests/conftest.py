@@ -117,15 +117,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _lacks(need: str) -> str | None:
-    """Why the machine cannot do this: `linux`, `root`, `ptrace`, `torch`, `atheris`, `lightning`, or a program."""
+    """Why the machine cannot do this: `linux`, `root`, `ptrace`, `torch`, `atheris`, a framework, or a program."""
     if need == "linux":
         return None if sys.platform == "linux" else "needs Linux"
     if need == "root":
         return None if os.geteuid() == 0 else "needs root"
     if need == "torch":
         return None if importlib.util.find_spec("torch") else "needs torch (pip install -e '.[lab]')"
-    if need == "lightning":
-        return None if importlib.util.find_spec("lightning") else "needs lightning (pip install -e '.[lab-frameworks]')"
+    if need in ("accelerate", "lightning"):
+        return None if importlib.util.find_spec(need) else f"needs {need} (pip install -e '.[lab-frameworks]')"
     if need == "atheris":
         return None if importlib.util.find_spec("atheris") else "needs atheris (pip install -e '.[dev]')"
     if need == "ptrace":

@@ -1,7 +1,7 @@
 """Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
 
 Few of them at every commit: one of each way in which ddx comes to its evidence, with a healthy phase and a job on a
-mesh of devices among them. A crash is recorded anew in tests/evals/test_recorder.py. The recorded looks at the others
+framework among them. A crash is recorded anew in tests/evals/test_recorder.py. The recorded looks at the others
 (tests/fixtures/stacks, evals/incidents) are diagnosed in every run of the tests; live, they are in the long matrix, at
 4 ranks, at 8 ranks three times, and with flight records beside the stacks.
 """
@@ -23,8 +23,8 @@ AT_EVERY_COMMIT = {
     "fewer-batches": "a hang told by stacks, and its healthy twin",
     "extra-all-reduce": "told by flight records",
     "stopped": "a process that stands still",
-    "mesh-straggler": "a job on a mesh, and its healthy twin",
 }
+ON_A_FRAMEWORK = "own-shards"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
@@ -64,6 +64,12 @@ def test_before_it_strikes_the_same_job_is_healthy(scenario_id: str) -> None:
         struck = ask(run, way)
     assert not healthy.wrong, f"healthy phase: {healthy.wrong}\n{healthy.diagnosis}"
     assert not struck.wrong, f"{struck.wrong}\n{struck.diagnosis}"
+
+
+@pytest.mark.needs("accelerate")
+def test_a_job_on_a_framework_is_judged_right() -> None:
+    scenario = load_scenarios()[ON_A_FRAMEWORK]
+    _check(scenario, 2, ways(scenario)[0])
 
 
 @pytest.mark.long
