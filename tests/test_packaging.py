@@ -172,6 +172,22 @@ for module in {sorted(modules)!r}:
     run([sys.executable, "-c", program])
 
 
+def test_a_small_log_is_judged_without_what_only_larger_material_needs(tmp_path: Path) -> None:
+    """At the second start, that is: the first one has parsed the playbooks for those that follow."""
+    log = tmp_path / "job.log"
+    log.write_text("[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: boom\n")
+    slow = ["torch", "pyarrow", "numpy", "yaml", "tree_sitter", "ClusterShell", "anthropic", "mcp"]
+    program = f"""
+import sys
+from ddx_tools.investigate import investigate
+assert investigate([{str(log)!r}]).diagnose().verdict == "diagnosed"
+print([name for name in {slow!r} if name in sys.modules])
+"""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    run([sys.executable, "-c", program], env=environment)
+    assert run([sys.executable, "-c", program], env=environment) == "[]\n"
+
+
 def test_the_command_line_starts_without_what_is_slow_to_import() -> None:
     slow = ["torch", "duckdb", "pyarrow", "anthropic", "mcp"]
     program = f"import sys, ddx_server.cli; print([name for name in {slow!r} if name in sys.modules])"

@@ -1,27 +1,41 @@
-"""Assignments, commands and batch directives of a shell script: read, never executed.
+"""Assignments, commands and batch directives of a shell script: parsed by tree-sitter, never executed.
 
-A variable has a value as long as the text says it: assigned outside of every condition and loop, from what is known
-itself. Directives are those of Slurm (`#SBATCH`, sbatch(1)); of PBS, LSF and others there are none here.
+A variable has a value as long as the text says it: assigned outside of every condition, loop and function, from what is
+known itself. Directives are those of Slurm (`#SBATCH`, sbatch(1)); of PBS, LSF and others there are none here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from ddx_tools.formats.shell_words import HOLE, Token, as_value, expand, is_known, shown, tokens
+from ddx_tools.formats.shell_words import HOLE, HOLE_END, MOST_WORDS, as_value, expand, hole, is_known, shown, text_of
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,120})(\+?=)(.*)", re.S)
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
 _DIRECTIVE = re.compile(
     r"^#SBATCH\s{1,20}(--?[A-Za-z][\w-]{0,60})(?:\s{0,20}=\s{0,20}|\s{1,20})?([^\s#]\S{0,300})?", re.M
 )
-_OPENING = frozenset({"if", "while", "until", "for", "case", "select"})
-_CLOSING = frozenset({"fi", "done", "esac"})
-_BETWEEN = frozenset({"then", "else", "elif", "do", "!", "{", "}", "time"})
-_ASSIGNING = frozenset({"export", "declare", "typeset", "readonly", "local"})
+_CLEANED = str.maketrans({HOLE: None, HOLE_END: None, "\0": None, "\r": None, "\v": " ", "\f": " "})
+_BROKEN_WORD = re.compile(r"(?<!\S)([^\s#]\S{0,300}?)\\\n(?=\S)")
+"""A line that ends in the middle of a word, which the grammar would end there."""
+_ASSIGNING = frozenset(("variable_assignment", "declaration_command", "unset_command"))
+_CERTAIN = frozenset(("redirected_statement", "compound_statement"))
+_NOT_HERE = frozenset(("command_substitution", "process_substitution"))
+_SWALLOWING = frozenset(("ERROR", "test_command"))
+"""What a quote or a bracket that nothing closes becomes, with all that follows. It is read again behind its first line,
+and from there on nothing is certain."""
+_MOST_BREAKS = 20
+_MOST_CHARS = 1 << 18
 _MOST_COMMANDS = 5_000
-_MOST_WORDS = 2_000
+_MOST_DEPTH = 60
+_MOST_CPU_S = 1.0
+"""A long script takes a twentieth of it; nested brackets that nothing closes would take minutes."""
 _QUOTE_CHARS = 300
 
 
@@ -70,220 +84,162 @@ class Script:
     assignments: list[Assignment] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     directives: list[Directive] = field(default_factory=list)
-    unset: set[str] = field(default_factory=set)
 
 
 def read_script(text: str, first_line: int = 1) -> Script:
-    """A script, or a command line somebody pasted. Any text will do."""
-    script = Script(directives=list(directives(text)))
-    state = _State(script)
-    state.preset(script.directives)
-    for statement in _statements(tokens(text, first_line)):
-        state.take(*statement)
-        if len(script.commands) >= _MOST_COMMANDS:
+    """A script, or a command line somebody pasted. Any text will do; of one that is too long, the beginning is read."""
+    found = _DIRECTIVE.finditer(text)
+    script = Script(directives=[Directive(one[1], one[2], text.count("\n", 0, one.start()) + 1) for one in found])
+    lines = _with_whole_words(text[:_MOST_CHARS].translate(_CLEANED)).encode("utf-8", "replace").split(b"\n")
+    reader, row, until = _Reader(script), 0, time.thread_time() + _MOST_CPU_S
+    for _ in range(_MOST_BREAKS):
+        root = _parsed(b"\n".join(lines[row:]), until)
+        statements = root.children if root and root.type == "program" else [root] if root else []
+        broken = next((one for one in statements if one.type in _SWALLOWING and one.has_error), None)
+        reader.first_line = first_line + row
+        for one in statements[: statements.index(broken) if broken else None]:
+            reader.visit(one, certain=row == 0)
+        if broken is None:
             break
+        for one in broken.children:
+            if one.start_point.row == broken.start_point.row:
+                reader.visit(one, certain=False)
+        row += broken.start_point.row + 1
     return script
 
 
-def directives(text: str) -> Iterator[Directive]:
-    """The `#SBATCH` lines. Slurm stops reading them at the first command; a script that goes on is rare enough."""
-    for found in _DIRECTIVE.finditer(text):
-        yield Directive(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+def _with_whole_words(text: str) -> str:
+    """The same script in as many lines: a word that goes on in the next line is put there from its beginning."""
+
+    def moved(found: re.Match[str]) -> str:
+        line = text.rfind("\n", 0, found.start()) + 1
+        is_first = not text[line : found.start()].strip() and text[max(0, line - 2) : line] != "\\\n"
+        return ("\n" if is_first else "\\\n") + found[1]
+
+    return _BROKEN_WORD.sub(moved, text)
 
 
-def _statements(stream: Iterator[Token]) -> Iterator[tuple[list[Token], str]]:
-    """Words up to an operator that ends a command, and the operator before them."""
-    words: list[Token] = []
-    before, bracket = "", 0
-    for token in stream:
-        if bracket:  # inside NAME=( … ), where new lines end nothing
-            words.append(token)
-            bracket += (token.operator == "(") - (token.operator == ")")
-        elif token.operator == "(" and words and _opens_array(words[-1]):
-            words.append(token)
-            bracket = 1
-        elif token.operator in ("<", ">", ">>", ">&", "<&", "&>", "<<"):
-            words.append(token)
-        elif token.operator:
-            yield words, before
-            words, before = [], token.operator
-        elif len(words) < _MOST_WORDS:
-            words.append(token)
-    yield words, before
+@cache
+def _parser() -> Parser:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
 
 
-def _opens_array(token: Token) -> bool:
-    return bool(token.pieces) and token.pieces[-1].text.endswith("=") and not token.pieces[-1].quoted
+def _parsed(source: bytes, until: float) -> Node | None:
+    """The syntax tree; None if it is not there in time."""
+    parser = _parser()
+    try:
+        tree = parser.parse(
+            lambda at, _: source[at : at + 4096], progress_callback=lambda *_: time.thread_time() > until
+        )
+    except ValueError:  # it was told to stop
+        parser.reset()
+        return None
+    return tree.root_node
 
 
-class _State:
+class _Reader:
     """Variables as the script goes along."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self.first_line = 1
         self._values: dict[str, str | tuple[str, ...]] = {}
         self._exported: set[str] = set()
-        self._depth = 0
+        for directive in script.directives:  # what Slurm tells a batch script of them: sbatch(1), output variables
+            if directive.value and directive.value.isdigit():
+                self._values |= dict.fromkeys(_TOLD_BY_SLURM.get(directive.option, ()), directive.value)
 
-    def preset(self, found: list[Directive]) -> None:
-        """What Slurm tells a batch script of its own directives (sbatch(1), output environment variables)."""
-        for directive in found:
-            name = _TOLD_BY_SLURM.get(directive.option)
-            if name and directive.value and directive.value.isdigit():
-                self._values |= dict.fromkeys(name, directive.value)
-
-    def take(self, statement: list[Token], before: str) -> None:
-        """One statement."""
-        words = self._without_redirections(statement)
-        while words and (word := _keyword(words[0])):
-            if word in _OPENING:
-                self._depth += 1
-                if word in ("for", "case", "select"):
-                    self._forget(words[1:2])
-                    return
-            elif word in _CLOSING:
-                self._depth = max(0, self._depth - 1)
-            elif word not in _BETWEEN:
-                break
-            words = words[1:]
-        if words:
-            self._command(words, self._depth == 0 and before not in ("&&", "||"))
-
-    def _forget(self, named: list[Token]) -> None:
-        for token in named:
-            self._values.pop("".join(piece.text for piece in token.pieces), None)
-
-    def _without_redirections(self, statement: list[Token]) -> list[Token]:
-        kept: list[Token] = []
-        skip = False
-        for token in statement:
-            if token.operator in ("<", ">", ">>", ">&", "<&", "&>", "<<"):
-                if kept and len(kept[-1].pieces) == 1 and re.fullmatch(r"[0-2&]", kept[-1].pieces[0].text):
-                    kept.pop()
-                skip = True
-            elif skip:
-                skip = False
-            else:
-                kept.append(token)
-        return kept
-
-    def _command(self, words: list[Token], certain: bool) -> None:
-        before: list[Assignment] = []
-        while words and (found := self._assignment(words, certain)):
-            assignment, words = found
-            before.append(assignment)
-        if not words:
-            for assignment in before:
-                self._assign(assignment)
+    def visit(self, node: Node, certain: bool, depth: int = 0) -> None:
+        """A statement, and those inside it."""
+        kind = node.type
+        if depth > _MOST_DEPTH or len(self._script.commands) >= _MOST_COMMANDS or kind in _NOT_HERE:
             return
-        expanded = self._expanded(words)
-        head = expanded[0] if expanded else ""
-        if head in _ASSIGNING:
-            self._declare(head, words[1:], certain)
-        elif head == "unset":
-            self._unset(expanded[1:])
-        elif head:
-            command = Command(tuple(expanded[:_MOST_WORDS]), words[0].line, certain, tuple(before))
-            self._script.commands.append(command)
-
-    def _expanded(self, words: list[Token]) -> list[str]:
-        found: list[str] = []
-        for token in words:
-            if not token.operator and len(found) < _MOST_WORDS:
-                found += expand(token.pieces, self._values)
-        return found
-
-    def _assignment(self, words: list[Token], certain: bool) -> tuple[Assignment, list[Token]] | None:
-        """`NAME=value`, `NAME+=value` or `NAME=( words )` at the beginning, and what follows."""
-        first = words[0]
-        if not first.pieces or first.pieces[0].quoted or first.pieces[0].kind != "text":
-            return None
-        found = _ASSIGNMENT.match(first.pieces[0].text)
-        if not found:
-            return None
-        name, how, start = found[1], found[2], found[3]
-        if not start and len(first.pieces) == 1 and len(words) > 1 and words[1].operator == "(":
-            return self._array(name, how, words, certain)
-        rest = first.pieces[1:]
-        value = start + as_value(rest, self._values)
-        if how == "+=":
-            held = self._values.get(name)
-            value = (held if isinstance(held, str) else f"{HOLE}${name}\ue001") + value
-        return self._made(name, value, first.line, certain), words[1:]
-
-    def _array(self, name: str, how: str, words: list[Token], certain: bool) -> tuple[Assignment, list[Token]] | None:
-        inner: list[str] = []
-        end = len(words)
-        for place, token in enumerate(words[2:], 2):
-            if token.operator == ")":
-                end = place + 1
-                break
-            if not token.operator:
-                inner += expand(token.pieces, self._values)[: _MOST_WORDS - len(inner)]
-        held = self._values.get(name) if how == "+=" else ()
-        if certain and isinstance(held, tuple):
-            self._values[name] = (*held, *inner)[:_MOST_WORDS]
+        if kind == "command":
+            self._command(node, certain)
+        elif kind in _ASSIGNING:
+            self._set(node, certain)
         else:
-            self._values.pop(name, None)
-        assignment = Assignment(name, None, words[0].line, "(…)", False, False)
-        return assignment, words[end:]
+            held = self._values.copy(), self._exported.copy()
+            if kind.endswith(("_statement", "_definition", "ERROR")) and kind not in _CERTAIN:
+                certain = False
+                self._values.pop(text_of(node.child_by_field_name("variable")), None)  # of a loop
+            for place, child in enumerate(node.children):  # of `a && b`, only the first is run for certain
+                self.visit(child, certain and (kind != "list" or not place), depth + 1)
+            if kind == "subshell":
+                self._values, self._exported = held
 
-    def _made(self, name: str, value: str, line: int, certain: bool) -> Assignment:
-        return Assignment(
-            name=name,
-            value=value if is_known(value) else None,
-            line=line,
-            shown=shown(value)[:_QUOTE_CHARS],
-            exported=name in self._exported,
-            certain=certain,
-        )
+    def _command(self, node: Node, certain: bool) -> None:
+        before = [made for child in node.children if (made := self._assignment(child, certain))]
+        nodes = [*node.children_by_field_name("name"), *node.children_by_field_name("argument")]
+        around = node.parent.children if node.parent and node.parent.type == "redirected_statement" else []
+        for child in [*node.children, *around]:  # `srun > out.log python train.py`: the first word is the file
+            nodes += child.children_by_field_name("destination")[1:]
+        words = self._expanded(nodes)
+        if words and words[0]:
+            self._script.commands.append(Command(tuple(words), self._line(nodes[0]), certain, tuple(before)))
 
-    def _assign(self, assignment: Assignment) -> None:
-        name = assignment.name
-        if assignment.shown == "(…)":
-            return
-        if assignment.certain and assignment.value is not None:
-            self._values[name] = assignment.value
-        else:
-            self._values.pop(name, None)
-        self._script.unset.discard(name)
-        self._script.assignments.append(assignment)
+    def _expanded(self, nodes: Sequence[Node]) -> list[str]:
+        """The words of several nodes; those with nothing between them are one word (the grammar parts x`y`)."""
+        words: list[str] = []
+        end = -1
+        for node in nodes[:MOST_WORDS]:
+            more = expand(node, self._values)
+            if node.start_byte == end and words and more:
+                words[-1] += more.pop(0)
+            words += more
+            end = node.end_byte
+        return words[:MOST_WORDS]
 
-    def _declare(self, how: str, words: list[Token], certain: bool) -> None:
-        """`export A=1 B`, `declare -x A="1"`."""
-        flags = [shown(as_value(token.pieces, {})) for token in words if token.pieces]
-        exports = how == "export" or any(re.fullmatch(r"-\w*x\w*", flag) for flag in flags)
-        while words:
-            found = self._assignment(words, certain)
-            if found is None:
-                name = shown(as_value(words[0].pieces, {}))
-                if exports and re.fullmatch(r"[A-Za-z_]\w*", name):
-                    self._export(name)
-                words = words[1:]
-                continue
-            assignment, words = found
-            if exports:
-                self._exported.add(assignment.name)
-            self._assign(Assignment(**{**vars(assignment), "exported": exports}))
+    def _line(self, node: Node) -> int:
+        return self.first_line + node.start_point.row
 
-    def _export(self, name: str) -> None:
-        self._exported.add(name)
+    def _assignment(self, node: Node, certain: bool) -> Assignment | None:
+        """What `NAME=value` says; None for all else, also for an array (which is noted) and an element of one."""
+        if node.type != "variable_assignment":
+            return None
+        name, given = text_of(node.child_by_field_name("name")), node.child_by_field_name("value")
+        adds = any(child.type == "+=" for child in node.children)
+        held = self._values.get(name)
+        if (given is not None and given.type == "array") or not name.isidentifier():
+            before = held if adds else ()
+            self._values.pop(name.partition("[")[0], None)
+            if given is not None and certain and isinstance(before, tuple) and name.isidentifier():
+                inner = self._expanded([one for one in given.children if one.is_named and one.type != "comment"])
+                self._values[name] = (*before, *inner)[:MOST_WORDS]
+            return None
+        value = as_value(given, self._values)
+        if (after := node.next_sibling) and after.is_named and after.start_byte == node.end_byte:
+            value += hole(text_of(after))
+        if adds:
+            value = (held if isinstance(held, str) else hole(f"${name}")) + value
+        known = value if is_known(value) else None
+        return Assignment(name, known, self._line(node), shown(value)[:_QUOTE_CHARS], name in self._exported, certain)
+
+    def _set(self, node: Node, certain: bool) -> None:
+        """`A=1`, `export A=1 B`, `declare -x A="1"`, `unset A`."""
         noted = self._script.assignments
-        for place, assignment in enumerate(noted):
-            if assignment.name == name:
-                noted[place] = Assignment(**{**vars(assignment), "exported": True})
-
-    def _unset(self, names: list[str]) -> None:
-        for name in names:
-            self._values.pop(name, None)
-            self._script.unset.add(name)
-        self._script.assignments[:] = [a for a in self._script.assignments if a.name not in names or not a.certain]
-
-
-def _keyword(token: Token) -> str:
-    if len(token.pieces) == 1 and token.pieces[0].kind == "text" and not token.pieces[0].quoted:
-        return token.pieces[0].text
-    return ""
+        words = node.children if node.type == "declaration_command" else []
+        exports = any(word.type == "export" or re.fullmatch(r"-\w*x\w*", text_of(word)) for word in words)
+        for word in words or [node]:
+            name = text_of(word)
+            if made := self._assignment(word, certain):
+                if exports:
+                    self._exported.add(made.name)
+                noted.append(replace(made, exported=made.exported or exports))
+                self._values.pop(made.name, None)
+                if certain and made.value is not None:
+                    self._values[made.name] = made.value
+            elif word.type == "variable_name" and exports:
+                self._exported.add(name)
+                noted[:] = [replace(one, exported=True) if one.name == name else one for one in noted]
+            elif word.type == "unset_command":
+                names = [text_of(child) for child in word.children]
+                for name in names:
+                    self._values.pop(name, None)
+                noted[:] = [one for one in noted if one.name not in names or not one.certain]
 
 
 _TOLD_BY_SLURM = {
