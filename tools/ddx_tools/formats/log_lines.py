@@ -54,7 +54,8 @@ class LogLine:
 def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
     """The lines of a log, in order. Any bytes will do; memory is bounded by a few blocks."""
     labels = None
-    for block in whole_lines(read_blocks(stream)):
+    for raw in read_blocks(stream):
+        block = whole_lines(raw.cleaned())
         labels = labels or Labels(block.data[:HEAD_BYTES])
         number = block.number
         for line in block.data.removesuffix(b"\n").split(b"\n"):

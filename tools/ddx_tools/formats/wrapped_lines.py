@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_prefixes import Labels, read_prefix
@@ -31,10 +31,9 @@ _BEGINNING = re.compile(
 _NO_LABELS = Labels(b"")
 
 
-def whole_lines(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same blocks; what was copied from a terminal is short, and unbroken."""
-    for block in blocks:
-        yield Block(block.number, rejoined(block.data)) if len(block.data) <= _MOST_BYTES else block
+def whole_lines(block: Block) -> Block:
+    """The same block, its lines joined if it was copied from a terminal: what somebody copies from one is short."""
+    return replace(block, data=rejoined(block.data)) if len(block.data) <= _MOST_BYTES else block
 
 
 def rejoined(data: bytes) -> bytes:
