@@ -22,7 +22,8 @@ LINE_BYTES = 64 << 10
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;?:]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])"
 )
-_CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+"""Left out of what people read."""
 # C1 controls, what has no width, and what turns the direction of writing; as UTF-8 begins them.
 _INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
 _INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -145,15 +146,16 @@ def _docker_line(line: bytes) -> bytes:
 
 
 def _clean(data: bytes) -> bytes:
-    """Without colours and control characters; the number of lines stays."""
+    """Without colours; the number of lines stays."""
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
-    data = data.translate(None, _CONTROL)
     if not data.isascii() and _INVISIBLE_LEAD.search(data):
         data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    return _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data) if _has_endless(data) else data
+    if _has_endless(data):  # of NULs, say, where a log was cut while its writer kept its place
+        data = _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data.translate(None, CONTROL))
+    return data
 
 
 def _has_endless(data: bytes) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_prefixes import Labels, read_prefix
-from ddx_tools.formats.log_text import Block
+from ddx_tools.formats.log_text import CONTROL, Block
 from ddx_tools.formats.signatures import match_signatures
 
 BREAK = b"\x0b"
@@ -32,8 +32,9 @@ _NO_LABELS = Labels(b"")
 
 
 def whole_lines(block: Block) -> Block:
-    """The same block, its lines joined if it was copied from a terminal: what somebody copies from one is short."""
-    return replace(block, data=rejoined(block.data)) if len(block.data) <= _MOST_BYTES else block
+    """The same lines without control characters, joined if a terminal broke them: what is copied from one is short."""
+    data = block.data.translate(None, CONTROL)
+    return replace(block, data=rejoined(data) if len(data) <= _MOST_BYTES else data)
 
 
 def rejoined(data: bytes) -> bytes:

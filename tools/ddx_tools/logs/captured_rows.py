@@ -36,6 +36,6 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
             f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
         )
     return {
-        "logs": [{"host": host, "path": path, "first_line": 1, "cut": is_cut, "source": item.source}],
+        "logs": [{"host": host, "path": path, "cut": is_cut, "source": item.source}],
         "log_events": rows,
     }

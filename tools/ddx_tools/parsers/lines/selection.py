@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ddx_tools.formats.log_text import Block
 from ddx_tools.formats.wrapped_lines import BREAK, whole_lines
@@ -22,11 +23,13 @@ _SMALL_BYTES = 8_000
 _ALL_READ = 4_000
 """Of so many lines that wake readers each is read, while the log has few such blocks."""
 _FEW_READ = 400
-_AMPLE = 40_000
+_AMPLE = 20_000
 _MOST_WAKING = 200_000
 """So many lines that wake readers are read of a log, if they are not alike; each takes some 50 µs."""
 _FOLLOWED = 400
 """What follows on a line where others are left out: a traceback, say."""
+_PRECEDING = 40
+"""So many waking lines before one of a shape that is new: the traceback that it ends."""
 _MOST_PROGRESS = 20_000
 _PROGRESS_READ = 256
 
@@ -127,7 +130,8 @@ class Selection:
             return waking
         head, tail = waking[: most // 2], waking[len(waking) - most // 2 :]
         self._gap = range(head[-1], tail[0])
-        return [*head, *tail, *new[:most]]
+        around = [waking[max(0, at - _PRECEDING) : at + 1] for at in (bisect_left(waking, p) for p in new[: most // 4])]
+        return [*head, *tail, *chain.from_iterable(around)]
 
     def next_place(self, place: int) -> int | None:
         """The first piece that matters, at this place or behind it."""
