@@ -67,12 +67,15 @@ def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 
             if end < 0:
                 continue
             data, skipping = data[end:], False
-        data = rest + data
-        offset = text.offset_before(len(data))
-        end = data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, -1) + 1
-        if not end and len(data) >= block_bytes:
-            data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
-        whole, rest = data[:end], data[end:]
+        offset = text.offset_before(len(rest) + len(data))
+        if end := data.rfind(b"\n") + 1:
+            whole, rest = b"".join((rest, memoryview(data)[:end])), data[end:]
+        else:
+            data = rest + data
+            end = data.rfind(b"\r", 0, -1) + 1
+            if not end and len(data) >= block_bytes:
+                data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
+            whole, rest = data[:end], data[end:]
         if whole:
             yield Block(number, whole, offset)
             number += whole.count(b"\n")

@@ -7,6 +7,7 @@ awake, all lines that follow are read.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.redact import MARK
 from ddx_tools.redact_bytes import redact_bytes
 
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
@@ -38,6 +40,10 @@ _SILENCE_LINES = 20_000
 
 _SHORT_SILENCE_LINES = 200
 """The same in a log of which too much was read already."""
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
+_KEY_LINE = re.compile(rb"(?:^|[ |:])[A-Za-z0-9+/=]{8,200}\s{0,8}$")
+_KEY_LINES = 200
+"""Lines of a private key, at most, and of others between them."""
 
 
 @dataclass
@@ -85,6 +91,8 @@ class JobLog:
         self._awake: set[str] = set()
         self._awake_until = 0
         """Line behind which nobody goes on with what he has begun."""
+        self._key_until = 0
+        """Line behind which nothing is of a private key any more."""
         self._ends: list[End] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
@@ -121,7 +129,7 @@ class JobLog:
                     self._forget()
                     behind = onward
                     break
-                for line in lines_of(number, redact_bytes(piece), self._labels):
+                for line in lines_of(number, self._without_secrets(number, piece), self._labels):
                     self._take(line)
                 if not self._awake or number > self._awake_until:
                     behind = place + 1
@@ -129,6 +137,14 @@ class JobLog:
             start = block.next_place(behind)
         if block.skips_progress(behind, None):
             self._values.leave_out()
+
+    def _without_secrets(self, number: int, piece: bytes) -> bytes:
+        """A line as it may be kept. A private key goes on over several; other secrets stand on one."""
+        if _KEY_BEGINS.search(piece):
+            self._key_until = number + _KEY_LINES
+        elif number < self._key_until and _KEY_LINE.search(piece):
+            return MARK.encode()
+        return redact_bytes(piece)
 
     def _forget(self) -> None:
         """What was begun goes on in lines that are left out."""

@@ -7,26 +7,19 @@ is that of a few blocks, however long the log is, and no byte of it is left out.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.log_text import BLOCK_BYTES, Block, Readable, read_blocks
-from ddx_tools.redact import MARK
 
 _THREADS = 2
 _AHEAD = 2
 _SMALL_BYTES = 64 << 10
 """A block that is not worth a thread."""
-
-_KEY_LINES = re.compile(
-    rb"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?:\r?\n[^\n]{0,200}?[A-Za-z0-9+/=]{8,}(?=\r?(?:\n|$)))+"
-)
-"""A private key over several lines; other secrets stand on one."""
 
 
 class Consumer(Protocol):
@@ -82,7 +75,7 @@ def _looked_at(
     threads: ThreadPoolExecutor, blocks: Iterator[Block], consumers: Sequence[Consumer]
 ) -> Iterator[tuple[Block, list[Any]]]:
     def look(raw: Block) -> tuple[Block, list[Any]]:
-        block = _without_keys(raw.cleaned())
+        block = raw.cleaned()
         return block, [consumer.look(block) for consumer in consumers]
 
     pending: deque[Future[tuple[Block, list[Any]]]] = deque()
@@ -96,14 +89,3 @@ def _looked_at(
             pending.append(threads.submit(look, block))
     while pending:
         yield pending.popleft().result()
-
-
-def _without_keys(block: Block) -> Block:
-    """The same lines; of a private key only the first."""
-    if b"PRIVATE KEY" not in block.data:
-        return block
-    return replace(block, data=_KEY_LINES.sub(_marked, block.data))
-
-
-def _marked(key: re.Match[bytes]) -> bytes:
-    return key[1] + MARK.encode() + b"\n" * key[0].count(b"\n")
