@@ -1,4 +1,4 @@
-"""Job logs: one interleaved log, a set of gigabytes, and a file that is larger than memory should ever be.
+"""Job logs: one interleaved log, a set of gigabytes, one of equal lines, and one larger than memory should ever be.
 
 The logs are generated (constructed): eight ranks that print a step each, loggers, warnings, NCCL's lines and progress
 bars, mixed as torchrun mixes them, and a recorded failure at the end.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,29 +30,54 @@ def measure() -> Iterator[Measurement]:
     """All measurements."""
     piece = noise(_PIECE_BYTES)
     yield _reading(piece)
+    yield _alike()
     with logs({"train.log": 64}, piece) as directory:
         one = cost_of([DDX, "job-log", str(directory / "train.log"), "--json"], (0, 1, 3))
-    yield Measurement("a log of 64 MiB: ddx job-log", one.wall_s, 64 / 50 + 3, "s", "wall: start, secrets, rules")
+    yield Measurement("a log of 64 MiB: ddx job-log", one.wall_s, 64 / 100 + 2, "s", "wall: start, secrets, rules")
     with logs({f"rank{rank}.log": 256 for rank in range(8)}, piece) as directory:
         many = cost_of([DDX, "job-log", str(directory), "--json"], (0, 1, 3))
-    yield Measurement("2 GiB in 8 logs: ddx job-log", many.wall_s, 10.0, "s", f"wall; {many.cpu_s:.1f} s of CPU")
-    yield Measurement("2 GiB in 8 logs: memory", many.peak_bytes / _MIB, 1024.0, "MiB", "peak, all processes")
-    with logs({"train.log": 1}, piece) as directory:
-        with (directory / "train.log").open("r+b") as log:
-            log.seek(5 << 30)
-            log.write(b"\nKeyError: at the end\n")
-        huge = cost_of([DDX, "job-log", str(directory / "train.log"), "--json"], (0, 1, 3))
-    yield Measurement("5 GiB in one log: memory", huge.peak_bytes / _MIB, 1024.0, "MiB", "peak; sparse file")
+    how = f"wall, all of it; {many.cpu_s:.1f} s of CPU"
+    yield Measurement("2 GiB in 8 logs: ddx job-log", many.wall_s, 2048 / 100 + 2, "s", how)
+    few, all_of_it = (cost_of([sys.executable, "-m", "benchmarks.job_logs", str(mib)]) for mib in (256, 5 << 10))
+    growth = (all_of_it.peak_bytes - few.peak_bytes) / _MIB
+    how = f"peak of 5 GiB less that of 256 MiB ({few.peak_bytes / _MIB:,.0f} MiB)"
+    yield Measurement("5 GiB in one log: memory grows by", growth, 64.0, "MiB", how)
 
 
 def _reading(piece: bytes) -> Measurement:
     """Speed of the reader alone, as what is below a limit: seconds for a hundred megabytes."""
-    data = piece * 16
-    started_s = time.perf_counter()
-    scan_log(io.BytesIO(data), "train.log", FileIdentity(), None)
-    wall_s = time.perf_counter() - started_s
-    how = f"{len(data) / 1e6 / wall_s:.0f} MB/s, two threads; 2 s are 50 MB/s"
-    return Measurement("an interleaved log, for each 100 MB", wall_s / (len(data) / 1e8), 2.0, "s", how)
+    scan_log(io.BytesIO(piece), "train.log", FileIdentity(), None)  # loads what is known of messages
+    cpu_s = _cpu_s(Repeated(piece, 256 * _MIB))
+    speed = 256 * _MIB / 1e6 / cpu_s
+    return Measurement("an interleaved log, for each 100 MB", 100 / speed, 1.0, "s", f"CPU; {speed:.0f} MB/s")
+
+
+def _alike() -> Measurement:
+    """A log that says one thing without end, as a few megabytes in gzip can."""
+    cpu_s = _cpu_s(Repeated(b"KeyError: 1\n" * 10_000, 1 << 30))
+    return Measurement("1 GiB of equal lines that name an error", cpu_s, 40.0, "s", "CPU; 89 million lines")
+
+
+def _cpu_s(log: Repeated) -> float:
+    started_s = time.process_time()
+    scan_log(log, "train.log", FileIdentity(), None)
+    return time.process_time() - started_s
+
+
+class Repeated:
+    """A file that holds a piece again and again, and lies nowhere."""
+
+    def __init__(self, piece: bytes, size: int) -> None:
+        self._piece = piece
+        self._left = size
+        self._at = 0
+
+    def read(self, count: int, /) -> bytes:
+        """The next bytes."""
+        count = min(count, self._left)
+        start, self._at = self._at, (self._at + count) % len(self._piece)
+        self._left -= count
+        return (self._piece * (2 + count // len(self._piece)))[start : start + count]
 
 
 @contextmanager
@@ -100,3 +126,7 @@ def _lines(chance: random.Random, step: int, rank: int) -> Iterator[str]:
     if chance.random() < 0.1:
         bar = "#" * (step % 10)
         yield f"Training: {step % 100}%|{bar:10}| {step}/10000 [00:{step % 60:02d}<10:00, 1.2it/s]\r"
+
+
+if __name__ == "__main__":
+    scan_log(Repeated(noise(_PIECE_BYTES), int(sys.argv[1]) * _MIB), "train.log", FileIdentity(), None)

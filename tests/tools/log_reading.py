@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddx_tools.formats.log_lines import LogLine, lines_of
+from ddx_tools.formats.log_prefixes import Labels
+from ddx_tools.formats.log_text import HEAD_BYTES, read_blocks
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding
+from ddx_tools.parsers.lines.selection import Selection
 from ddx_tools.probe import Raw
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
 from ddx_tools.store import Store
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+
+
+def lines_in(text: str | bytes) -> Iterator[LogLine]:
+    """Every line of a log, as its readers get those that matter."""
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    labels = None
+    for block in read_blocks(io.BytesIO(data)):
+        selection = Selection(block.cleaned())
+        labels = labels or Labels(selection.block.data[:HEAD_BYTES])
+        for _, number, piece in selection.pieces(0):
+            yield from lines_of(number, piece, labels)
 
 
 def captured(*paths: Path) -> Raw:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_reading import LOGS
+from log_reading import LOGS, lines_in
 
-from ddx_tools.formats.log_lines import LINE_LIMIT, LogLine, file_identity, is_text_log, read_lines
+from ddx_tools.formats.log_lines import LINE_LIMIT, LogLine, file_identity, is_text_log
 from ddx_tools.formats.log_text import encoding_of
 from ddx_tools.formats.progress import parse_progress
 
 
 def lines(text: str) -> list[LogLine]:
-    return list(read_lines(io.BytesIO(text.encode("utf-8", "surrogateescape"))))
+    return list(lines_in(text))
 
 
 def one(text: str) -> LogLine:
@@ -107,7 +105,7 @@ def test_a_line_without_end_is_cut() -> None:
 
 @given(st.binary(max_size=2_000))
 def test_any_bytes_are_lines(data: bytes) -> None:
-    found = list(read_lines(io.BytesIO(data)))
+    found = list(lines_in(data))
     assert [line.number for line in found] == sorted(line.number for line in found)
     if encoding_of(data) is None:
         assert max((line.number for line in found), default=0) == data.count(b"\n") + (

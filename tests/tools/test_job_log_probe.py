@@ -22,7 +22,6 @@ from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.logs import capture
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
@@ -53,50 +52,58 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
     assert (raw.status, "no such file" in raw.problems[0]) == (ProbeStatus.NO_DATA, True)
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_PART_BYTES", 1 << 20)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_of_a_big_log_head_and_tail_are_read(tmp_path: Path) -> None:
+def test_an_error_in_the_middle_of_a_long_log_is_found_at_its_line(tmp_path: Path) -> None:
     log = tmp_path / "rank1.log"
     with log.open("w") as stream:
         stream.write("ValueError: at the top\n")
-        stream.writelines(f"epoch is going on, line {number}\n" for number in range(80_000))
-        stream.write("KeyError: at the end\n")
+        for number in range(3):
+            stream.writelines(f"step {number} of the epoch, loss 0.5, line {line} \n" * 20 for line in range(2_000))
+            stream.write(f"KeyError: {number}\n")
     raw = captured(log)
-    assert [item.facts["part"] for item in raw.items] == ["head", "tail"]
-    assert sum(len(item.data) for item in raw.items) < log.stat().st_size
-    assert "first and the last" in raw.problems[0]
-    codes = {row["code"] for row in dict(PROBE.parse(raw))["log_events"] if row["kind"] == "traceback"}
-    assert codes == {"ValueError", "KeyError"}
+    assert raw.problems == [] and not any(item.data for item in raw.items)
+    raised = [row for row in dict(PROBE.parse(raw))["log_events"] if row["kind"] == "traceback"]
+    assert [(row["code"], row["source_line"]) for row in raised] == [
+        ("ValueError", 1),
+        ("KeyError", 40_002),
+        ("KeyError", 80_003),
+        ("KeyError", 120_004),
+    ]
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_what_head_and_tail_share_is_read_once(tmp_path: Path) -> None:
-    log = tmp_path / "rank1.log"
-    lines = [f"nothing new, line {number}\n" for number in range(60_000)]
-    lines[30_000] = "KeyError: in the middle\n"
-    log.write_text("".join(lines))
-    assert (1 << 20) < log.stat().st_size < (2 << 20)
-    raw = captured(log)
-    assert (len(raw.items), raw.problems) == (2, [])
-    assert sum(len(item.data) for item in raw.items) == log.stat().st_size
-    (row,) = dict(PROBE.parse(raw))["log_events"]
-    assert row["text"].startswith("in the middle\n")
-
-
-def test_a_log_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
+def test_a_long_log_with_a_hole_gives_no_secret_away(tmp_path: Path) -> None:
     log = tmp_path / "huge.log"
     with log.open("wb") as stream:
         stream.write(b"ValueError: at the top\n")
-        stream.seek(5 << 30)
-        stream.write(b"\nhf_abcdefghijklmnopqrstuvwxyz0123\nKeyError: at the end\n")
+        stream.seek(300 << 20)
+        stream.write(b"\nKeyError: at the end hf_abcdefghijklmnopqrstuvwxyz0123\n")
     raw = captured(log)
-    assert sum(len(item.data) for item in raw.items) <= 2 * capture._PART_BYTES
-    assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError", "KeyError"]
-    assert not any(b"hf_abc" in item.data for item in raw.items)
+    assert not any(item.data for item in raw.items)
+    rows = dict(PROBE.parse(raw))["log_events"]
+    assert [(row["code"], row["source_line"]) for row in rows] == [("ValueError", 1), ("KeyError", 3)]
+    assert "hf_abc" not in json.dumps(rows)
+
+
+def test_of_a_private_key_in_a_long_log_nothing_is_kept(tmp_path: Path) -> None:
+    key = "\n".join(
+        ["-----BEGIN RSA PRIVATE KEY-----", *["MIIEowIBAAKCAQEAx7vZ0123"] * 5, "-----END RSA PRIVATE KEY-----"]
+    )
+    (tmp_path / "rank1.log").write_text("nothing new\n" * 100_000 + f"ValueError: {key}\nKeyError: 1\n")
+    rows = dict(PROBE.parse(captured(tmp_path)))["log_events"]
+    assert "MIIE" not in json.dumps(rows)
+    assert [(row["code"], row["source_line"]) for row in rows] == [("ValueError", 100_001), ("KeyError", 100_008)]
+
+
+def test_lines_without_end_are_counted(tmp_path: Path) -> None:
+    """What a log says again and again is read where it begins and ends; what is new among it is read wherever it is."""
+    again = b"KeyError: 1\n" * 10_000
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(again * 4 + b"ValueError: 2\n" + again * 4))
+    raw = captured(tmp_path)
+    raised = [row for row in dict(PROBE.parse(raw))["log_events"] if row["kind"] == "traceback"]
+    assert [(row["code"], row["source_line"]) for row in raised if row["code"] != "KeyError"] == [
+        ("ValueError", 40_001)
+    ]
+    assert raised[0]["source_line"] == 1 and raised[-1]["source_line"] == 80_001
+    assert "only counted" in raw.problems[0]
 
 
 class GrowingHost(LocalHost):
@@ -110,14 +117,12 @@ class GrowingHost(LocalHost):
         return reply
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_a_log_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 1\n" + "nothing new\n" * 100_000 + "ValueError: 2\n")
     raw = PROBE.capture(GrowingHost("unknown"), JobLogArgs(target=[str(log)]))
-    assert all(len(item.data) <= capture._PART_BYTES for item in raw.items)
     found = {(row["kind"], row["code"]) for row in dict(PROBE.parse(raw))["log_events"]}
-    assert ("traceback", "KeyError") in found and ("step", None) in found
+    assert {("traceback", "KeyError"), ("traceback", "ValueError"), ("step", None)} <= found
 
 
 PACKERS = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -130,25 +135,22 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
     (tmp_path / f"nccl_trace_rank_0{suffix}").write_bytes(PACKERS[suffix](pickle.dumps({"entries": []})))
     raw = captured(tmp_path)
     (item,) = raw.items
-    assert b"hunter2" not in item.data and raw.problems == []
+    rows = dict(PROBE.parse(raw))["log_events"]
+    assert item.facts["packed"] and "hunter2" not in json.dumps(rows) and raw.problems == []
     (tmp_path / "twin").mkdir()
     (tmp_path / "twin" / "train.log").write_bytes(plain)
-    kinds = [(row["kind"], row["code"], row["source_line"]) for row in dict(PROBE.parse(raw))["log_events"]]
+    kinds = [(row["kind"], row["code"], row["source_line"]) for row in rows]
     assert kinds == [(row["kind"], row["code"], row["source_line"]) for row in rows_of(tmp_path / "twin")]
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_of_a_long_compressed_log_head_and_tail_are_read_under_their_own_line_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    monkeypatch.setattr(capture, "_PACKED_PART_BYTES", 1 << 20)
-    lines = ["ValueError: top\n", *(f"nothing new {number}\n" for number in range(400_000)), "KeyError: end\n"]
+def test_of_a_long_compressed_log_every_line_is_read(tmp_path: Path, suffix: str) -> None:
+    noise = [f"nothing new {number}\n" for number in range(200_000)]
     path = tmp_path / f"train.log{suffix}"
-    path.write_bytes(PACKERS[suffix]("".join(lines).encode()))
+    path.write_bytes(PACKERS[suffix]("".join([*noise, "ValueError: middle\n", *noise, "KeyError: end\n"]).encode()))
     raw = captured(path)
-    assert len(raw.items) == 2 and "first and the last" in raw.problems[0]
     found = [(row["code"], row["source_line"]) for row in dict(PROBE.parse(raw))["log_events"]]
-    assert found == [("ValueError", 1), ("KeyError", 400_002)]
+    assert (found, raw.problems) == ([("ValueError", 200_001), ("KeyError", 400_002)], [])
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
@@ -157,8 +159,9 @@ def test_a_compressed_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: P
     noise = random.Random(1).randbytes(400_000).hex()
     path.write_bytes(PACKERS[suffix](b"ValueError: top\n" + noise.encode())[:-1_000])
     raw = captured(path)
-    assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError"]
-    assert "its end is not known" in raw.problems[0]
+    rows = dict(PROBE.parse(raw))
+    assert [row["code"] for row in rows["log_events"]] == ["ValueError"]
+    assert "its end is not known" in raw.problems[0] and rows["logs"][0]["cut"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])

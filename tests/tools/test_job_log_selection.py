@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from log_reading import LOGS
 
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_lines import FileIdentity
-from ddx_tools.formats.log_text import Block, read_blocks
+from ddx_tools.formats.log_text import read_blocks
 from ddx_tools.formats.rank_values import rank_values
 from ddx_tools.formats.signatures import match_signatures, signatures
 from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.logs import scan as scanning
-from ddx_tools.logs import selection
-from ddx_tools.logs.selection import Selection
+from ddx_tools.parsers.lines import selection
+from ddx_tools.parsers.lines.selection import Allowance, Selection
 
 FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000
@@ -47,11 +46,8 @@ def rows(text: str | bytes) -> list[dict[str, Any]]:
 
 
 def rows_of_every_line(text: str | bytes) -> list[dict[str, Any]]:
-    def every(blocks: Iterable[Block]) -> Iterator[Selection]:
-        return map(EveryLine, blocks)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanning, "select", every)
+        patch.setattr(scanning, "Selection", EveryLine)
         return rows(text)
 
 
@@ -142,7 +138,8 @@ def test_lines_of_nothing_come_to_an_end(data: bytes) -> None:
 def lines_that_matter(text: str) -> int:
     found = 0
     for block in read_blocks(io.BytesIO(text.encode())):
-        selected, place = Selection(block), 0
+        selected, place = Selection(block.cleaned()), 0
+        selected.choose(Allowance(), set())
         while (at := selected.next_place(place)) is not None:
             found, place = found + 1, at + 1
     return found

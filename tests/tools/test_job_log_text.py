@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_reading import LOGS
+from log_reading import LOGS, lines_in
 
 from ddx_tools.formats.launcher_words import launcher_event
-from ddx_tools.formats.log_lines import FileIdentity, LogLine, read_lines
+from ddx_tools.formats.log_lines import FileIdentity, LogLine
 from ddx_tools.formats.wrapped_lines import rejoined
 from ddx_tools.logs.scan import scan_log
 
@@ -31,7 +31,7 @@ def of_kind(text: str | bytes, kind: str) -> list[dict[str, Any]]:
 
 
 def lines(text: str) -> list[LogLine]:
-    return list(read_lines(io.BytesIO(text.encode())))
+    return list(lines_in(text))
 
 
 def wrapped(text: str, width: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.formats.nccl_edges import read_edge, read_graph
-from ddx_tools.formats.nccl_lines import NcclLine, nccl_share, read_banner, read_nccl_line, read_test_rank
+from ddx_tools.formats.nccl_lines import NcclLine, holds_nccl, read_banner, read_nccl_line, read_test_rank
 from ddx_tools.formats.nccl_messages import read_message, setting_value, timing_parts
 from ddx_tools.nccl.streams import streams_of
 
@@ -116,11 +116,10 @@ def test_other_lines_are_none_of_nccl(line: str) -> None:
     assert read_nccl_line(line) is None
 
 
-def test_the_share_of_lines_tells_whose_file_it_is() -> None:
+def test_lines_of_nccl_tell_a_file_of_its_log() -> None:
     line = GOLDEN[0]["line"].encode() + b"\n"
-    assert nccl_share(line * 3 + b"\nNCCL version 2.21.5+cuda12.4\n") == 1.0
-    assert nccl_share(line + b"step 1\nstep 2\nstep 3\n") == 0.25
-    assert nccl_share(b"step 1\nProcessGroupNCCL.cpp\n") is None
+    assert holds_nccl(b"step 1\n" + line)
+    assert not holds_nccl(b"step 1\nProcessGroupNCCL.cpp\n")
 
 
 @given(st.text(max_size=400))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from nccl_logs import Log
 
 from ddx_tools.formats.nccl_blocks import read_block
-from ddx_tools.nccl import parts as parts_module
 from ddx_tools.nccl.compare import Kind, Sums, differing, launches_of, parting
-from ddx_tools.nccl.gather import Total, gather
-from ddx_tools.nccl.parts import Part, block_at, stretches
+from ddx_tools.nccl.gather import LogFile, Total, gather
 from ddx_tools.nccl.streams import BUCKET_OPS, streams_of
 
 _PATTERN = re.compile(
@@ -77,9 +75,9 @@ def test_windows_line_ends_do_not_matter() -> None:
     log = Log(0)
     for number in range(10):
         log.op("AllReduce", number)
-    (one,) = streams_of(read_block(log.text().encode()))
-    (other,) = streams_of(read_block(log.text().replace("\n", "\r\n").encode()))
-    assert one == other
+    (one,) = totals(log.text().encode()).values()
+    (other,) = totals(log.text().replace("\n", "\r\n").encode()).values()
+    assert (one.names, one.tail, one.buckets) == (other.names, other.tail, other.buckets)
 
 
 def test_two_processes_in_one_line_are_counted_as_garbled() -> None:
@@ -137,11 +135,14 @@ def test_swapped_operations_have_another_checksum() -> None:
     assert sums[0] != sums[1]
 
 
-# --- blocks and parts
+# --- blocks
 
 
-def totals(parts: list[Part]) -> dict[str, Total]:
-    return {total.pointer: total for total in gather(parts).totals.values()}
+def totals(data: bytes, block_bytes: int = 1 << 20) -> dict[str, Total]:
+    return {
+        total.pointer: total
+        for total in gather([LogFile("log", lambda: io.BytesIO(data))], block_bytes).totals.values()
+    }
 
 
 @settings(max_examples=25)
@@ -153,16 +154,7 @@ def test_where_blocks_are_cut_does_not_matter(block_bytes: int) -> None:
     for number in range(200):
         log.op("AllReduce", number, number % 7)
     data = log.text().encode()
-    whole = totals([Part("whole", None, data, 0, len(data))])
-    before, parts_module.BLOCK_BYTES = parts_module.BLOCK_BYTES, block_bytes
-    try:
-        pieces = totals([Part("whole", None, data, 0, len(data))])
-        lines = b"".join(
-            block_at(Part("whole", None, data, 0, len(data)), start) for start in range(0, len(data), block_bytes)
-        )
-    finally:
-        parts_module.BLOCK_BYTES = before
-    assert lines == data
+    whole, pieces = totals(data), totals(data, block_bytes)
     (one,), (other,) = whole.values(), pieces.values()
     assert {n: (b.operations, b.first, b.last, b.checksum) for n, b in one.buckets.items()} == {
         n: (b.operations, b.first, b.last, b.checksum) for n, b in other.buckets.items()
@@ -170,36 +162,6 @@ def test_where_blocks_are_cut_does_not_matter(block_bytes: int) -> None:
     last = [[(op.op_count, line) for op, line in total.tail][-BUCKET_OPS:] for total in (one, other)]
     assert last[0] == last[1]
     assert one.tail[-1][1] == len(log.lines)
-
-
-def test_of_too_much_the_head_and_the_tail_are_read() -> None:
-    mib = 1 << 20
-    assert stretches([5 * mib, 7 * mib], most_bytes=20 * mib) == [[(0, 5 * mib)], [(0, 7 * mib)]]
-    small, large, larger = stretches([mib, 100 * mib, 300 * mib], most_bytes=81 * mib)
-    assert small == [(0, mib)]
-    for size, (head, tail) in ((100 * mib, large), (300 * mib, larger)):
-        assert head[0] == 0 and tail[1] == size and head[1] <= tail[0]
-        assert head[1] + tail[1] - tail[0] == 40 * mib
-
-
-def test_a_log_that_became_shorter_ends_early(tmp_path: Path) -> None:
-    log = Log(0)
-    for number in range(10):
-        log.op("AllReduce", number)
-    file = tmp_path / "log"
-    file.write_text(log.text())
-    assert totals([Part("log", str(file), b"", 0, 10 * file.stat().st_size)])[log.pointer()].names["AllReduce"] == 10
-
-
-def test_a_log_that_grows_is_read_as_far_as_it_was_found(tmp_path: Path) -> None:
-    log = Log(0)
-    for number in range(10):
-        log.op("AllReduce", number)
-    file = tmp_path / "log"
-    file.write_text(log.text())
-    size = file.stat().st_size
-    file.write_text(log.text() + "more: opCount 3 of something else\n")
-    assert totals([Part("log", str(file), b"", 0, size)])[log.pointer()].names["AllReduce"] == 10
 
 
 # --- classes of ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import sys
 import traceback
@@ -11,15 +10,14 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_reading import LOGS
+from log_reading import LOGS, lines_in
 
-from ddx_tools.formats.log_lines import read_lines
 from ddx_tools.formats.python_traceback import TracebackReader, parse_traceback, read_tracebacks
 from ddx_tools.formats.traceback_parts import Traceback
 
 
 def read(text: str) -> list[Traceback]:
-    return read_tracebacks(read_lines(io.BytesIO(text.encode())))
+    return read_tracebacks(lines_in(text))
 
 
 def printed(error: BaseException) -> str:
@@ -179,7 +177,7 @@ def shape(found: Traceback) -> tuple[object, ...]:
 def tracebacks_by_stream(text: str) -> dict[str, list[tuple[object, ...]]]:
     readers: dict[str, TracebackReader] = defaultdict(TracebackReader)
     found: dict[str, list[tuple[object, ...]]] = defaultdict(list)
-    for line in read_lines(io.BytesIO(text.encode())):
+    for line in lines_in(text):
         found[line.stream] += map(shape, readers[line.stream].feed(line))
     for stream, reader in readers.items():
         found[stream] += map(shape, reader.close())

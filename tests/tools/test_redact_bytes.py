@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from packed_records import DUMPS, tar, tar_gz, tar_zst, zipped
 
 from ddx_tools.bundle import Bundle, BundleWriter
+from ddx_tools.errors import UnreadableInput
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordingHost
 from ddx_tools.investigate import investigate
-from ddx_tools.logs.packed import head_and_tail
+from ddx_tools.logs.packed import opened
 from ddx_tools.redact import MARK
 from ddx_tools.redact_archives import redact_archive
 from ddx_tools.redact_bytes import copy_redacted, redact_bytes, redact_packed_log
@@ -37,8 +38,14 @@ PACKED = pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zs
 
 
 def content(packed: bytes) -> tuple[bytes, str | None]:
-    (part,), problem = head_and_tail(packed, 1 << 20)
-    return part.data, problem
+    stream, data = opened(packed), bytearray()
+    assert stream is not None
+    try:
+        while piece := stream.read(1 << 20):
+            data += piece
+    except UnreadableInput as error:
+        return bytes(data), error.message
+    return bytes(data), None
 
 
 @PACKED

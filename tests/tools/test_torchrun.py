@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from log_reading import LOGS, rows_of
+from log_reading import LOGS, lines_in, rows_of
 
 from ddx_tools.formats.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.formats.fatal_stack import FatalStack, FatalStackReader
 from ddx_tools.formats.launcher_words import LauncherEvent, launcher_event
-from ddx_tools.formats.log_lines import read_lines
 from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
 
 
 def blocks(text: str) -> list[FailureBlock]:
     reader = FailureBlockReader()
-    found = [block for line in read_lines(io.BytesIO(text.encode())) if (block := reader.feed(line)[1])]
+    found = [block for line in lines_in(text) if (block := reader.feed(line)[1])]
     last = reader.close()
     return [*found, *([last] if last else [])]
 
@@ -100,7 +98,7 @@ def test_lines_of_launchers(text: str, expected: LauncherEvent | None) -> None:
 
 def fatal(text: str) -> list[FatalStack]:
     reader = FatalStackReader()
-    found = [block for line in read_lines(io.BytesIO(text.encode())) if (block := reader.feed(line)[1])]
+    found = [block for line in lines_in(text) if (block := reader.feed(line)[1])]
     last = reader.close()
     return [*found, *([last] if last else [])]
 

@@ -199,7 +199,6 @@ CREATE VIEW collectives AS
 CREATE TABLE logs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- the file on the host
-    first_line      INTEGER,  -- where the part that was read begins: of a big file its head and its tail, 1-based
     cut             BOOLEAN,  -- its end could not be read: what its ranks printed last is not known
     source          VARCHAR   -- raw file of the bundle
 );

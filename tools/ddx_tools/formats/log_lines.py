@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from ddx_tools.formats.log_prefixes import FIRST_OF_PREFIX, Labels, read_prefix
-from ddx_tools.formats.log_text import DOCKER, HEAD_BYTES, encoding_of, read_blocks
-from ddx_tools.formats.wrapped_lines import BREAK, whole_lines
+from ddx_tools.formats.log_text import DOCKER, encoding_of
 
 LINE_LIMIT = 16_000
 """Characters kept of a line."""
@@ -49,23 +47,6 @@ class LogLine:
     """Thread id in that header."""
     host: str | None = None
     """Of a label or a daemon's header that names one."""
-
-
-def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
-    """The lines of a log, in order. Any bytes will do; memory is bounded by a few blocks."""
-    labels = None
-    for block in whole_lines(read_blocks(stream)):
-        labels = labels or Labels(block.data[:HEAD_BYTES])
-        number = block.number
-        for line in block.data.removesuffix(b"\n").split(b"\n"):
-            for piece in pieces_of(line.rstrip(BREAK)):
-                yield from lines_of(number, piece, labels)
-            number += 1 + line.count(BREAK)
-
-
-def pieces_of(line: bytes) -> list[bytes]:
-    """What a terminal shows one over the other; the line itself, if nothing is overwritten."""
-    return [piece for piece in line.split(b"\r") if piece] or [b""]
 
 
 def lines_of(number: int, piece: bytes, labels: Labels) -> Iterator[LogLine]:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
 
 BLOCK_BYTES = 4 << 20
 HEAD_BYTES = 256 << 10
@@ -22,7 +22,8 @@ LINE_BYTES = 64 << 10
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;?:]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])"
 )
-_CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+"""Left out of what people read."""
 # C1 controls, what has no width, and what turns the direction of writing; as UTF-8 begins them.
 _INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
 _INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -33,35 +34,53 @@ DOCKER = b'{"log":"'
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
+class Readable(Protocol):
+    """A file, or what unpacks one."""
+
+    def read(self, count: int, /) -> bytes:
+        """The next bytes; fewer than `count` only at the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines: UTF-8 as far as the log is, line ends `\\n`, pieces of a line parted by `\\r`."""
+    """Whole lines."""
 
     number: int
     """Of the first line, 1-based."""
     data: bytes
+    offset: int | None = None
+    """Where it begins in the file; None if its text is not the bytes of the file (UTF-16, Docker's JSON)."""
+
+    def cleaned(self) -> Block:
+        """The same lines in UTF-8, as far as the log is, with line ends `\\n` and pieces of a line parted by `\\r`."""
+        return Block(self.number, _clean(self.data), self.offset)
 
 
-def read_blocks(stream: BinaryIO, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[Block]:
-    """The text of a log that begins with line `number`. Any bytes will do; memory is bounded by a few blocks."""
+def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[Block]:
+    """The text of a log that begins with line `number`, not yet cleaned. Any bytes will do; memory is bounded."""
     skipping = False
     rest = b""
-    for data in _utf8(stream, block_bytes):
+    text = _Utf8(stream, block_bytes)
+    for data in text.pieces():
         if skipping:  # of a line that goes on through whole blocks only the beginning is kept
             end = data.find(b"\n")
             if end < 0:
                 continue
             data, skipping = data[end:], False
-        data = rest + data
-        end = data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, -1) + 1
-        if not end and len(data) >= block_bytes:
-            data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
-        whole, rest = data[:end], data[end:]
+        offset = text.offset_before(len(rest) + len(data))
+        if end := data.rfind(b"\n") + 1:
+            whole, rest = b"".join((rest, memoryview(data)[:end])), data[end:]
+        else:
+            data = rest + data
+            end = data.rfind(b"\r", 0, -1) + 1
+            if not end and len(data) >= block_bytes:
+                data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
+            whole, rest = data[:end], data[end:]
         if whole:
-            yield Block(number, _clean(whole))
+            yield Block(number, whole, offset)
             number += whole.count(b"\n")
     if rest:
-        yield Block(number, _clean(rest))
+        yield Block(number, rest, text.offset_before(len(rest)))
 
 
 def encoding_of(head: bytes) -> str | None:
@@ -82,23 +101,37 @@ def as_utf8(data: bytes) -> bytes:
     return data.decode(encoding, "replace").encode("utf-8", "replace") if encoding else data
 
 
-def _utf8(stream: BinaryIO, block_bytes: int) -> Iterator[bytes]:
-    head = stream.read(block_bytes)
-    encoding = encoding_of(head)
-    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
-    docker = head.startswith(DOCKER)
-    data, rest = head, b""
-    while data:
-        if decoder:
-            data = decoder.decode(data).encode("utf-8", "replace")
-        if docker:
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            data, rest = _undocker(data[:end]), data[end:]
-        yield data
-        data = stream.read(block_bytes)
-    if rest:
-        yield _undocker(rest)
+class _Utf8:
+    """Bytes of a file as UTF-8, and how far they are those of the file."""
+
+    def __init__(self, stream: Readable, block_bytes: int) -> None:
+        self._stream, self._block_bytes = stream, block_bytes
+        self._read = 0
+        self._as_it_is = True
+
+    def offset_before(self, count: int) -> int | None:
+        """Where in the file the last `count` bytes of what was given so far begin."""
+        return self._read - count if self._as_it_is else None
+
+    def pieces(self) -> Iterator[bytes]:
+        head = self._stream.read(self._block_bytes)
+        encoding = encoding_of(head)
+        decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+        docker = head.startswith(DOCKER)
+        self._as_it_is = not (decoder or docker)
+        data, rest = head, b""
+        while data:
+            self._read += len(data)
+            if decoder:
+                data = decoder.decode(data).encode("utf-8", "replace")
+            if docker:
+                data = rest + data
+                end = data.rfind(b"\n") + 1
+                data, rest = _undocker(data[:end]), data[end:]
+            yield data
+            data = self._stream.read(self._block_bytes)
+        if rest:
+            yield _undocker(rest)
 
 
 def _undocker(data: bytes) -> bytes:
@@ -116,15 +149,16 @@ def _docker_line(line: bytes) -> bytes:
 
 
 def _clean(data: bytes) -> bytes:
-    """Without colours and control characters; the number of lines stays."""
-    if b"\r" in data:
+    """Without colours; the number of lines stays."""
+    if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
-    data = data.translate(None, _CONTROL)
     if not data.isascii() and _INVISIBLE_LEAD.search(data):
         data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    return _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data) if _has_endless(data) else data
+    if _has_endless(data):  # of NULs, say, where a log was cut while its writer kept its place
+        data = _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data.translate(None, CONTROL))
+    return data
 
 
 def _has_endless(data: bytes) -> bool:

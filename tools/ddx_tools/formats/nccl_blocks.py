@@ -17,8 +17,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddx_tools.redact import redact
+
 _NEEDLE = b": opCount "
-_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]")
+_MARKS = (b"NCCL ", b" Pid ")
+"""One of them stands in every line that is read here."""
 _MATTERS = (
     r"NCCL (?:INFO .*(?:comm 0x|Init timings| set |Using | channels|Channel [0-9]|Trees \[|Connected all|cudaDriver"
     r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|NCCL version)|WARN |ERROR |version [0-9])"
@@ -51,14 +54,14 @@ class Block:
 
 
 def read_block(data: bytes) -> Block:
-    """Read whole lines. Any bytes will do."""
+    """Read whole lines, as `ddx_tools.formats.log_text` cleans them. Any bytes will do."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
     if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+        data = data.replace(b"\r", b" ")
+    if not any(mark in data for mark in _MARKS):
+        return Block(data.count(b"\n"), no_operations())
     if (operations := _nothing_else(data)) is not None:
         return Block(operations.num_rows, operations)
     lines = pc.split_pattern(pa.array([data], pa.binary()), b"\n").flatten()
@@ -98,8 +101,13 @@ def _others(lines: Any, is_op: Any) -> list[tuple[int, str]]:
     numbers = pc.indices_nonzero(pc.invert(is_op))
     rest = lines.take(numbers) if len(numbers) < len(lines) else lines
     matter = pc.match_substring_regex(rest, _MATTERS)
-    found = zip(numbers.filter(matter).to_pylist(), rest.filter(matter).to_pylist(), strict=True)
-    return [(number, text.decode("utf-8", "replace")) for number, text in found]
+    texts = _without_secrets([text.decode("utf-8", "replace") for text in rest.filter(matter).to_pylist()])
+    return list(zip(numbers.filter(matter).to_pylist(), texts, strict=True))
+
+
+def _without_secrets(lines: list[str]) -> list[str]:
+    clean = redact("\n".join(lines)).split("\n")
+    return clean if len(clean) == len(lines) else [redact(line) for line in lines]
 
 
 # --- words into columns

@@ -99,11 +99,6 @@ def plain(raw: str) -> str:
 _MARKS = (b" NCCL INFO ", b" NCCL WARN ", b" NCCL ERROR ")
 
 
-def nccl_share(data: bytes) -> float | None:
-    """Which share of the lines in a piece of a file NCCL wrote; None if it wrote none of them."""
-    if not any(mark in data for mark in _MARKS):
-        return None
-    lines = [line for line in data.splitlines() if line.strip()]
-    # NCCL's own lines, and those that its messages continue on.
-    written = sum(1 for line in lines if any(mark in line for mark in _MARKS) or line.startswith(b"NCCL version"))
-    return written / len(lines)
+def holds_nccl(data: bytes) -> bool:
+    """Whether NCCL wrote lines of a piece of a file."""
+    return any(mark in data for mark in _MARKS)

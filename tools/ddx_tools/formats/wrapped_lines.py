@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_prefixes import Labels, read_prefix
-from ddx_tools.formats.log_text import Block
+from ddx_tools.formats.log_text import CONTROL, Block
 from ddx_tools.formats.signatures import match_signatures
 
 BREAK = b"\x0b"
@@ -31,10 +31,10 @@ _BEGINNING = re.compile(
 _NO_LABELS = Labels(b"")
 
 
-def whole_lines(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same blocks; what was copied from a terminal is short, and unbroken."""
-    for block in blocks:
-        yield Block(block.number, rejoined(block.data)) if len(block.data) <= _MOST_BYTES else block
+def whole_lines(block: Block) -> Block:
+    """The same lines without control characters, joined if a terminal broke them: what is copied from one is short."""
+    data = block.data.translate(None, CONTROL)
+    return replace(block, data=rejoined(data) if len(data) <= _MOST_BYTES else data)
 
 
 def rejoined(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Which files are logs of a job, and the head and tail of each."""
+"""Which files are logs of a job. The logs themselves stay where they are until they are read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from ddx_tools.formats.log_text import as_utf8
 from ddx_tools.formats.process_table import Process
 from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
-from ddx_tools.logs.packed import head_and_tail, is_packed_log
+from ddx_tools.logs.packed import is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.redact import redact
 
-_PART_BYTES = 32 << 20
-_ALL_BYTES = 96 << 20
-"""Reading, without secrets, takes some 2 s for 100 MB: of many big logs, shorter heads and tails are read."""
-_LEAST_BYTES = 128 << 10
+_HEAD_BYTES = 1 << 20
+"""So much of a file tells what it is; what is no longer is taken along."""
+_MOST_FILE_BYTES = 1 << 40
 _PACKED_BYTES = 64 << 20
-_PACKED_PART_BYTES = 16 << 20
-_ERROR_FILE_BYTES = 1 << 20
-_OVERLAP_BYTES = 4 << 10
+_TAIL_BYTES = 4 << 10
 _TEXT_SAMPLE_BYTES = 8 << 10
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
@@ -36,7 +33,7 @@ _PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40}
 
 
 def capture_logs(host: Host, target: Sequence[str]) -> Raw:
-    """Read the head and the tail of every log; what is not a log is left to other probes."""
+    """Find every log; what is not one is left to other probes."""
     raw = Raw(host.name)
     paths = [item for item in target if not item.isdigit()]
     if not paths:
@@ -45,9 +42,8 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
     if len(files) > _FILES_LIMIT:
         raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
         raw.status = ProbeStatus.PARTIAL
-    part_bytes = max(_LEAST_BYTES, min(_PART_BYTES, _ALL_BYTES // (2 * max(1, len(files)))))
     for file in files[:_FILES_LIMIT]:
-        _read(host, raw, file, part_bytes, named=file in paths)
+        _read(host, raw, file, named=file in paths)
     raw.searched.append(f"{len(raw.items)} logs and error files among {len(files)} files")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
@@ -59,12 +55,12 @@ def _logs_below(host: Host, path: str) -> list[str]:
     return [file for file in found if file == path or _PACKED_LOG.search(file) or suffix(file) not in NO_LOG]
 
 
-def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> None:
+def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
     try:
         if path.endswith((".gz", ".zst", ".zstd")):
-            items = _packed(host, raw, path)
+            items = _packed(host, path)
         else:
-            items = _plain(host, raw, path, part_bytes)
+            items = _plain(host, raw, path)
     except NotFound:
         if named:
             raw.problems.append(f"{path}: no such file. Name log files, or a directory that holds them.")
@@ -77,54 +73,31 @@ def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> N
         raw.problems.append(f"{path}: not a text log (left to the probes that read dumps).")
 
 
-def _plain(host: Host, raw: Raw, path: str, part_bytes: int) -> list[RawItem]:
-    head = host.read(path, max_bytes=part_bytes)
-    kind = _kind(head.data.lstrip(b"\0"))
+def _plain(host: Host, raw: Raw, path: str) -> list[RawItem]:
+    head = host.read(path, max_bytes=_HEAD_BYTES)
+    text = head.data.strip(b"\0")
+    if head.truncated and (not text or text.lstrip()[:1] in (b"{", b"[")):  # a hole, or JSON, which its end tells
+        text += host.read(path, max_bytes=_TAIL_BYTES, tail=True).data.strip(b"\0")
+    kind = _kind(text)
     if kind is None:
         return []
-    facts = {"path": path, "part": "head" if head.truncated else "whole"}
-    items = [RawItem(kind, _text(head.data), head.source or path, facts)]
-    if head.truncated:
-        tail = host.read(path, max_bytes=part_bytes, tail=True)
-        overlap = _overlap(head.data, tail.data)
-        if not overlap:
-            raw.problems.append(f"{path}: only the first and the last {part_bytes >> 10} KiB of it were read.")
-        first_line = 1 + tail.data.count(b"\n", 0, overlap)
-        rest = {"path": path, "part": "tail", "first_line": first_line}
-        items.append(RawItem(kind, _text(tail.data[overlap:]), tail.source or path, rest))
+    facts = {"path": path}
+    if not head.truncated:
+        return [RawItem(kind, _text(head.data), head.source or path, facts)]
+    whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
+    items = [RawItem(kind, whole.data, whole.source or path, facts, whole.file)]
+    if whole.truncated:
+        end = host.read(path, max_bytes=_MOST_FILE_BYTES, tail=True)
+        items.append(RawItem(kind, end.data, end.source or path, facts))
+        raw.problems.append(f"{path}: the bundle holds its beginning and its end only.")
     return items
 
 
-def _overlap(head: bytes, tail: bytes) -> int:
-    """How many bytes at the end of the head are those at the beginning of the tail."""
-    at = head.find(tail[:_OVERLAP_BYTES]) if tail[:_OVERLAP_BYTES].strip(b"\0") else -1
-    while at >= 0:
-        if tail.startswith(head[at:]):
-            return len(head) - at
-        at = head.find(tail[:_OVERLAP_BYTES], at + 1)
-    return 0
-
-
-def _packed(host: Host, raw: Raw, path: str) -> list[RawItem]:
+def _packed(host: Host, path: str) -> list[RawItem]:
     reply = host.read(path, max_bytes=_PACKED_BYTES, suffix="bin")
     if not is_packed_log(reply.data):
         return []
-    parts, problem = head_and_tail(reply.data, _PACKED_PART_BYTES)
-    if reply.truncated or problem:
-        reason = problem or f"only the first {_PACKED_BYTES >> 20} MiB of it were read"
-        raw.problems.append(f"{path}: its end is not known ({reason}). Unpack it, and name what comes out.")
-    if len(parts) > 1:
-        raw.problems.append(f"{path}: only the first and the last {_PACKED_PART_BYTES >> 20} MiB of it were read.")
-    is_cut = bool(reply.truncated or problem)
-    return [
-        RawItem(
-            "log",
-            _without_secrets(part.data),
-            reply.source or path,
-            {"path": path, "first_line": part.first_line, "cut": is_cut},
-        )
-        for part in parts
-    ]
+    return [RawItem("log", reply.data, reply.source or path, {"path": path, "packed": True, "cut": reply.truncated})]
 
 
 def _text(data: bytes) -> bytes:
@@ -137,7 +110,7 @@ def _without_secrets(data: bytes) -> bytes:
 
 
 def _kind(data: bytes) -> str | None:
-    if len(data) <= _ERROR_FILE_BYTES and parse_error_file(data):
+    if len(data) <= _HEAD_BYTES and parse_error_file(data):
         return "error_file"
     return "log" if is_text_log(data) else None
 

@@ -1,22 +1,21 @@
 """One log file → rows of `log_events`.
 
-The lines that can matter (`ddx_tools.logs.selection`) go to the readers of their stream, that is, of the process whose
-labels they bear; a reader that takes a line for its own keeps it from the others. As long as one is awake, all lines
-that follow are read.
+The lines that can matter (`ddx_tools.parsers.lines.selection`) go to the readers of their stream, that is, of the
+process whose labels they bear; a reader that takes a line for its own keeps it from the others. As long as one is
+awake, all lines that follow are read.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from ddx_tools.formats.fatal_stack import FatalStackReader
 from ddx_tools.formats.launcher_words import launcher_event
 from ddx_tools.formats.log_lines import FileIdentity, LogLine, lines_of
 from ddx_tools.formats.log_prefixes import Labels
-from ddx_tools.formats.log_text import BLOCK_BYTES, HEAD_BYTES, Block, read_blocks
+from ddx_tools.formats.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
 from ddx_tools.formats.new_starts import NewStart, new_start
 from ddx_tools.formats.python_traceback import ASIDE, TracebackReader
 from ddx_tools.formats.rank_values import rank_values
@@ -24,18 +23,27 @@ from ddx_tools.formats.signatures import match_signatures
 from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.formats.traceback_parts import Traceback
-from ddx_tools.formats.wrapped_lines import whole_lines
 from ddx_tools.logs.event import REPORTED_ENDS
 from ddx_tools.logs.restarts import End, attempt_bounds, last_start
 from ddx_tools.logs.row_writer import Row, RowWriter
-from ddx_tools.logs.selection import Selection, select
 from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
+from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.redact import MARK
+from ddx_tools.redact_bytes import redact_bytes
 
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000
 _SILENCE_LINES = 20_000
 """What a process has begun to say it does not finish behind so many lines of others."""
+
+_SHORT_SILENCE_LINES = 200
+"""The same in a log of which too much was read already."""
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
+_KEY_LINE = re.compile(rb"(?:^|[ |:])[A-Za-z0-9+/=]{8,200}\s{0,8}$")
+_KEY_LINES = 200
+"""Lines of a private key, at most, and of others between them."""
 
 
 @dataclass
@@ -60,64 +68,96 @@ class _Stream:
 
 
 def scan_log(
-    stream: BinaryIO,
-    source: str,
-    identity: FileIdentity,
-    host: str | None,
-    *,
-    first_line: int = 1,
-    block_bytes: int = BLOCK_BYTES,
+    stream: Readable, source: str, identity: FileIdentity, host: str | None, block_bytes: int = BLOCK_BYTES
 ) -> list[Row]:
-    """Rows of one log, in the order of their lines; their number is bounded, and so is the memory.
-
-    `first_line`: the number in the whole log of the line that the stream begins with.
-    """
-    scan = _Scan(RowWriter(source, identity, host))
-    for block in select(scan.labelled(whole_lines(read_blocks(stream, block_bytes, first_line)))):
-        scan.take_block(block)
-    return scan.finish(numbered=identity.attempt is None)
+    """Rows of one log, as `JobLog` has them."""
+    log = JobLog(source, identity, host)
+    read_lines(stream, [log], block_bytes)
+    return log.rows()
 
 
-class _Scan:
-    def __init__(self, rows: RowWriter) -> None:
-        self._rows = rows
+class JobLog:
+    """What the output of a job says: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
+
+    def __init__(self, source: str, identity: FileIdentity, host: str | None) -> None:
+        self._rows = RowWriter(source, identity, host)
+        self._numbered = identity.attempt is None
+        """Attempts are told by the ends that the log reports."""
         self._labels: Labels | None = None
+        self._allowance = Allowance()
+        self._held: Selection | None = None
+        """The block before, which is read when it is known what the next one goes on with."""
         self._streams: dict[str, _Stream] = {}
         self._awake: set[str] = set()
         self._awake_until = 0
         """Line behind which nobody goes on with what he has begun."""
+        self._key_until = 0
+        """Line behind which nothing is of a private key any more."""
         self._ends: list[End] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
 
-    def labelled(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The same blocks; the head of the first one tells what stands before the lines."""
-        for block in blocks:
-            if self._labels is None:
-                self._labels = Labels(block.data[:HEAD_BYTES])
-            yield block
+    def look(self, block: Block) -> Selection:
+        """Which of its lines can matter."""
+        return Selection(block)
 
-    def take_block(self, block: Selection) -> None:
+    def take(self, block: Block, seen: Selection) -> None:
+        """Read what matters of the block before."""
+        if self._labels is None:
+            self._labels = Labels(seen.block.data[:HEAD_BYTES])
+        held, self._held = self._held, seen
+        if held is not None:
+            self._take_block(held, seen.kinds)
+
+    @property
+    def left_out(self) -> int:
+        """How many lines that could have woken a reader were not read, because their like was."""
+        return self._allowance.left_out
+
+    def _take_block(self, block: Selection, following: set[bytes]) -> None:
         """Read what matters of a block, and what follows on it."""
         assert self._labels is not None
+        block.choose(self._allowance, following)
         behind = 0
         start = 0 if self._awake else block.next_place(0)
         while start is not None:
-            if block.leaves_out(behind, start):
+            if block.skips_progress(behind, start):
                 self._values.leave_out()
             behind = len(block)
             for place, number, piece in block.pieces(start):
-                for line in lines_of(number, piece, self._labels):
+                if (onward := block.goes_on_at(place)) is not None:
+                    self._forget()
+                    behind = onward
+                    break
+                for line in lines_of(number, self._without_secrets(number, piece), self._labels):
                     self._take(line)
                 if not self._awake or number > self._awake_until:
                     behind = place + 1
                     break
             start = block.next_place(behind)
-        if block.leaves_out(behind, None):
+        if block.skips_progress(behind, None):
             self._values.leave_out()
 
-    def finish(self, *, numbered: bool) -> list[Row]:
-        """All rows; `numbered`: attempts are told by the ends that the log reports."""
+    def _without_secrets(self, number: int, piece: bytes) -> bytes:
+        """A line as it may be kept. A private key goes on over several; other secrets stand on one."""
+        if _KEY_BEGINS.search(piece):
+            self._key_until = number + _KEY_LINES
+        elif number < self._key_until and _KEY_LINE.search(piece):
+            return MARK.encode()
+        return redact_bytes(piece)
+
+    def _forget(self) -> None:
+        """What was begun goes on in lines that are left out."""
+        for name in self._awake:
+            stream = self._streams[name]
+            stream.traceback, stream.fatal, stream.summary = TracebackReader(), FatalStackReader(), FailureBlockReader()
+        self._awake.clear()
+
+    def rows(self) -> list[Row]:
+        """All rows, in the order of their lines, once the log has ended; their number is bounded."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._take_block(held, set())
         for stream in self._streams.values():
             self._close(stream)
             for line, details in stream.steps.rows():
@@ -125,7 +165,7 @@ class _Scan:
         for line, details in self._values.rows():
             self._rows.value(line, details)
         rows = self._rows.rows()
-        bounds = attempt_bounds(self._ends) if numbered else []
+        bounds = attempt_bounds(self._ends) if self._numbered else []
         if bounds:
             for row in rows:
                 row["attempt"] = bisect_left(bounds, row["source_line"])
@@ -148,7 +188,7 @@ class _Scan:
         self._read(stream, line)
         if stream.is_awake:
             self._awake.add(line.stream)
-            self._awake_until = line.number + _SILENCE_LINES
+            self._awake_until = line.number + (_SHORT_SILENCE_LINES if self._allowance.is_spent else _SILENCE_LINES)
         else:
             self._awake.discard(line.stream)
 

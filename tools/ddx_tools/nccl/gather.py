@@ -1,19 +1,36 @@
-"""All parts of all logs, put together: processes, and the operations of each on each communicator."""
+"""All logs of NCCL, put together: processes, and the operations of each on each communicator."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
+from ddx_tools.formats.log_text import BLOCK_BYTES, Block
+from ddx_tools.formats.nccl_blocks import Block as NcclBlock
+from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.formats.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
-from ddx_tools.nccl.parts import Part, Piece, ends_within_line, read_parts
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, quote_of
-from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream
+from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream, streams_of
+from ddx_tools.parsers.lines.stream import read_lines
 
 _MOST_PROCESSES = 20_000
 _MOST_STREAMS = 50_000
 _MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log."""
+
+    source: str
+    open: Callable[[], BinaryIO]
+    """Its bytes from their beginning."""
+    at_start: bool = True
+    """It begins here, so that its lines can be numbered; False of the end of a log whose middle was not kept."""
+    rank_label: int | None = None
+    """What the file's name says."""
 
 
 @dataclass
@@ -24,11 +41,11 @@ class Bucket:
     first: int
     last: int
     checksum: int
-    part: int
-    """Index of the part of a log in which it begins,"""
-    start: int
-    """the offset of the block there,"""
-    first_line: int | None
+    log: int
+    """Index of the log in which it begins,"""
+    offset: int | None
+    """where in that file the block lies,"""
+    first_line: int
     """and the 1-based number of that block's first line."""
 
 
@@ -50,136 +67,147 @@ class Total:
     tail: list[tuple[Op, int | None]] = field(default_factory=list)
     """The last operations, each with the 1-based number of its line if that is known."""
     gap: bool = False
-    """The middle of its log was not read."""
+    """The middle of its log was not kept."""
     torn: int | None = None
-    """The bucket in which reading began again: what lies before it there is unknown."""
+    """The bucket in which what was kept begins again: what lies before it there is unknown."""
 
 
 @dataclass
 class Gathered:
     """What some logs of NCCL hold."""
 
-    parts: list[Part] = field(default_factory=list)
+    logs: list[LogFile] = field(default_factory=list)
     processes: dict[tuple[str, int], ProcessLog] = field(default_factory=dict)
     totals: dict[tuple[str, int, int], Total] = field(default_factory=dict)
     """{(host, pid, number): total}"""
     banners: dict[str, tuple[str, str | None, Place]] = field(default_factory=dict)
     """{source: version without a prefix, so that nothing says which process printed it}"""
-    lines: int = 0
-    garbled: int = 0
     cut: set[tuple[str, int]] = field(default_factory=set)
     """Processes whose log ends within a line: what they wrote last is still in a buffer."""
 
 
-def gather(parts: Iterable[Part]) -> Gathered:
-    """Read parts of logs, those of one file in order."""
-    found = Gathered(parts=list(parts))
-    numbers = {id(part): number for number, part in enumerate(found.parts)}
-    current: dict[tuple[str, int, str], int] = {}
-    for piece in read_parts(found.parts):
-        found.lines += piece.block.lines
-        found.garbled += piece.block.garbled
-        _take(found, piece, numbers[id(piece.part)], current)
-    for total in found.totals.values():
-        if total.torn is not None:
-            total.buckets.pop(total.torn, None)
-    _note_cut(found)
-    return found
-
-
-def _note_cut(found: Gathered) -> None:
-    """A file of one process that ends within a line: more of it is still in a buffer."""
-    writers: dict[str, list[tuple[str, int]]] = {}
-    for key, process in found.processes.items():
-        writers.setdefault(process.first.source, []).append(key)
-    last = {part.source: part for part in found.parts}
-    for source, keys in writers.items():
-        if len(keys) == 1 and ends_within_line(last[source]):
-            found.cut.add(keys[0])
-
-
-def _take(found: Gathered, piece: Piece, part: int, current: dict[tuple[str, int, str], int]) -> None:
-    """The lines and the streams of a block, by where they begin."""
-    streams = iter(sorted(piece.streams, key=lambda stream: stream.first_line))
-    stream = next(streams, None)
-    for number, text in piece.block.others:
-        while stream is not None and stream.first_line < number:
-            _add_stream(found, piece, part, stream, current)
-            stream = next(streams, None)
-        _take_line(found, piece, number, text)
-    while stream is not None:
-        _add_stream(found, piece, part, stream, current)
-        stream = next(streams, None)
-
-
-def _take_line(found: Gathered, piece: Piece, number: int, text: str) -> None:
-    line = read_nccl_line(text)
-    source, at = piece.part.source, _numbered(piece, number)
-    if line is None:
-        if told := read_test_rank(text):
-            host, pid, rank = told
-            if process := _process(found, piece.part, host, pid, Place(source, at, text[:200].strip())):
-                process.rank_label = rank
-        elif (banner := read_banner(plain(text))) and source not in found.banners:
-            found.banners[source] = (*banner, Place(source, at, text[:200].strip()))
-        return
-    place = Place(source, at, quote_of(line))
-    process = _process(found, piece.part, line.host, line.pid, place)
-    if process is not None:
-        process.take(line, place)
-
-
-def _process(found: Gathered, part: Part, host: str, pid: int, place: Place) -> ProcessLog | None:
-    known = found.processes.get((host, pid))
-    if known is None and len(found.processes) < _MOST_PROCESSES:
-        known = found.processes[host, pid] = ProcessLog(host, pid, place, rank_label=part.rank_label)
-    return known
-
-
-def _numbered(piece: Piece, line: int) -> int | None:
-    return None if piece.first_line is None else piece.first_line + line
-
-
-def _add_stream(
-    found: Gathered, piece: Piece, part: int, stream: Stream, current: dict[tuple[str, int, str], int]
-) -> None:
-    place = Place(piece.part.source, _numbered(piece, stream.first_line))
-    process = _process(found, piece.part, stream.host, stream.pid, place)
-    if process is None:
-        return
-    membership = process.membership_of(stream.pointer)
-    pointer = (stream.host, stream.pid, stream.pointer)
-    number = current.get(pointer)
-    total = found.totals[stream.host, stream.pid, number] if number is not None else None
-    if total is None or total.membership is not membership:
-        if len(found.totals) >= _MOST_STREAMS:
-            return
-        number = current[pointer] = len(found.totals)
-        total = Total(process, membership, stream.pointer, stream.nranks, piece.part.source)
-        found.totals[stream.host, stream.pid, number] = total
-    if not piece.part.at_start and piece.start == piece.part.start:
-        total.gap = True
-        if total.buckets:  # reading stopped somewhere within the last one
-            del total.buckets[max(total.buckets)]
-        total.torn = min(stream.buckets, default=None)
-    _add(total, stream, piece, part)
-
-
-def _add(total: Total, stream: Stream, piece: Piece, part: int) -> None:
-    if piece.part.source != total.source and stream.last_op <= total.last_op:
-        return  # the same lines in another file: output that was both kept for each rank and collected
-    total.last_op = max(total.last_op, stream.last_op)
-    total.first_op = stream.first_op if total.first_op is None else min(total.first_op, stream.first_op)
-    total.names.update(stream.names)
-    total.peers.update(stream.peers)
-    for number, (count, first, last, checksum) in stream.buckets.items():
-        if bucket := total.buckets.get(number):
-            bucket.operations += count
-            bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
-            bucket.checksum = (bucket.checksum + checksum) & _MASK
+def gather(logs: Iterable[LogFile], block_bytes: int = BLOCK_BYTES) -> Gathered:
+    """Read logs; what was kept of one file, in order."""
+    reader = NcclLog()
+    open_ends = set()
+    for log in logs:
+        reader.begin(log)
+        with log.open() as stream:
+            reading = read_lines(stream, [reader], block_bytes)
+        if reading.ends_within_line:
+            open_ends.add(log.source)
         else:
-            total.buckets[number] = Bucket(count, first, last, checksum, part, piece.start, piece.first_line)
-    total.tail += [(op, _numbered(piece, op.line)) for op in stream.tail]
-    if len(total.tail) > 2 * TAIL_OPS:
-        newest = max(op.op_count for op, _ in total.tail)
-        total.tail = [kept for kept in total.tail if kept[0].op_count > newest - TAIL_OPS][-4 * TAIL_OPS :]
+            open_ends.discard(log.source)
+    return reader.gathered(open_ends)
+
+
+class NcclLog:
+    """What logs of NCCL say, one after the other: a consumer of their lines (`ddx_tools.parsers.lines.stream`)."""
+
+    def __init__(self) -> None:
+        self._found = Gathered()
+        self._current: dict[tuple[str, int, str], int] = {}
+
+    def begin(self, log: LogFile) -> None:
+        """The lines that come next are of another log."""
+        self._found.logs.append(log)
+
+    def look(self, block: Block) -> tuple[NcclBlock, list[Stream]]:
+        """What a block holds of NCCL."""
+        read = read_block(block.data)
+        return read, streams_of(read)
+
+    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+        """The lines and the streams of a block, by where they begin."""
+        read, found = seen
+        streams = iter(sorted(found, key=lambda stream: stream.first_line))
+        stream = next(streams, None)
+        for number, text in read.others:
+            while stream is not None and stream.first_line < number:
+                self._add_stream(block, stream)
+                stream = next(streams, None)
+            self._take_line(block, number, text)
+        while stream is not None:
+            self._add_stream(block, stream)
+            stream = next(streams, None)
+
+    def gathered(self, open_ends: set[str]) -> Gathered:
+        """All of it; `open_ends`: the sources that end within a line."""
+        for total in self._found.totals.values():
+            if total.torn is not None:
+                total.buckets.pop(total.torn, None)
+        writers: dict[str, list[tuple[str, int]]] = {}
+        for key, process in self._found.processes.items():
+            writers.setdefault(process.first.source, []).append(key)
+        # A file of one process that ends within a line: more of it is still in a buffer.
+        self._found.cut = {keys[0] for source, keys in writers.items() if len(keys) == 1 and source in open_ends}
+        return self._found
+
+    def _take_line(self, block: Block, number: int, text: str) -> None:
+        line = read_nccl_line(text)
+        source, at = self._found.logs[-1].source, self._number(block, number)
+        if line is None:
+            if told := read_test_rank(text):
+                host, pid, rank = told
+                if process := self._process(host, pid, Place(source, at, text[:200].strip())):
+                    process.rank_label = rank
+            elif (banner := read_banner(plain(text))) and source not in self._found.banners:
+                self._found.banners[source] = (*banner, Place(source, at, text[:200].strip()))
+            return
+        place = Place(source, at, quote_of(line))
+        process = self._process(line.host, line.pid, place)
+        if process is not None:
+            process.take(line, place)
+
+    def _process(self, host: str, pid: int, place: Place) -> ProcessLog | None:
+        known = self._found.processes.get((host, pid))
+        if known is None and len(self._found.processes) < _MOST_PROCESSES:
+            label = self._found.logs[-1].rank_label
+            known = self._found.processes[host, pid] = ProcessLog(host, pid, place, rank_label=label)
+        return known
+
+    def _number(self, block: Block, line: int) -> int | None:
+        return block.number + line if self._found.logs[-1].at_start else None
+
+    def _add_stream(self, block: Block, stream: Stream) -> None:
+        found, log = self._found, self._found.logs[-1]
+        place = Place(log.source, self._number(block, stream.first_line))
+        process = self._process(stream.host, stream.pid, place)
+        if process is None:
+            return
+        membership = process.membership_of(stream.pointer)
+        pointer = (stream.host, stream.pid, stream.pointer)
+        number = self._current.get(pointer)
+        total = found.totals[stream.host, stream.pid, number] if number is not None else None
+        if total is None or total.membership is not membership:
+            if len(found.totals) >= _MOST_STREAMS:
+                return
+            number = self._current[pointer] = len(found.totals)
+            total = Total(process, membership, stream.pointer, stream.nranks, log.source)
+            found.totals[stream.host, stream.pid, number] = total
+        if not log.at_start and not total.gap:
+            total.gap = True
+            if total.buckets:  # what was kept stopped somewhere within the last one
+                del total.buckets[max(total.buckets)]
+            total.torn = min(stream.buckets, default=None)
+        self._add(total, stream, block)
+
+    def _add(self, total: Total, stream: Stream, block: Block) -> None:
+        if self._found.logs[-1].source != total.source and stream.last_op <= total.last_op:
+            return  # the same lines in another file: output that was both kept for each rank and collected
+        total.last_op = max(total.last_op, stream.last_op)
+        total.first_op = stream.first_op if total.first_op is None else min(total.first_op, stream.first_op)
+        total.names.update(stream.names)
+        total.peers.update(stream.peers)
+        log = len(self._found.logs) - 1
+        for number, (count, first, last, checksum) in stream.buckets.items():
+            if bucket := total.buckets.get(number):
+                bucket.operations += count
+                bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
+                bucket.checksum = (bucket.checksum + checksum) & _MASK
+            else:
+                total.buckets[number] = Bucket(count, first, last, checksum, log, block.offset, block.number)
+        total.tail += [(op, self._number(block, op.line)) for op in stream.tail]
+        if len(total.tail) > 2 * TAIL_OPS:
+            newest = max(op.op_count for op, _ in total.tail)
+            total.tail = [kept for kept in total.tail if kept[0].op_count > newest - TAIL_OPS][-4 * TAIL_OPS :]

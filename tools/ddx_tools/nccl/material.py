@@ -5,19 +5,17 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound
 from ddx_tools.formats.file_suffixes import NO_LOG, suffix
 from ddx_tools.formats.launchers import Job
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
-from ddx_tools.formats.nccl_lines import nccl_share
+from ddx_tools.formats.nccl_lines import holds_nccl
 from ddx_tools.formats.nccl_ras import is_ras, read_ras
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
-from ddx_tools.nccl.gather import gather
-from ddx_tools.nccl.parts import MOST_BYTES, Part, stretches
+from ddx_tools.nccl.gather import LogFile, gather
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.probe import Raw, RawItem, Rows
 
@@ -27,13 +25,9 @@ _LOOK_BYTES = 64 << 10
 """So much of the beginning and the end of a file tells whether NCCL wrote into it;"""
 _LONG_LOOK_BYTES = 4 << 20
 """so much of a file that somebody named himself."""
-_MIXED_BYTES = 32 << 20
-"""Of a log that others wrote into as well, so much of the beginning and of the end is read, with secrets removed."""
 _MOST_FILE_BYTES = 1 << 40
 _MOST_FILES = 4_000
 _MOST_RAS_BYTES = 64 << 20
-_PURE = 0.9
-"""From this share of NCCL's lines on nobody else writes into a file: it is read where it lies."""
 _WHY = "What NCCL logged there is not known."
 
 
@@ -43,11 +37,8 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     if len(files) > _MOST_FILES:
         raw.problems.append(f"{len(files)} files: only the first {_MOST_FILES} were looked at. Name fewer.")
         raw.status = ProbeStatus.PARTIAL
-    pure: list[tuple[RawItem, int]] = []
     for file in files[:_MOST_FILES]:
-        _take(host, raw, file, pure, named=file in paths)
-    _choose_stretches(raw, pure)
-    raw.items += [item for item, _ in pure]
+        _take(host, raw, file, named=file in paths)
     raw.searched.append(f"{len(files)} files: {len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS")
 
 
@@ -59,7 +50,7 @@ def _files(host: Host, raw: Raw, path: str) -> list[str]:
         return []
 
 
-def _take(host: Host, raw: Raw, path: str, pure: list[tuple[RawItem, int]], *, named: bool) -> None:
+def _take(host: Host, raw: Raw, path: str, *, named: bool) -> None:
     try:
         look = _LONG_LOOK_BYTES if named else _LOOK_BYTES
         head = host.read(path, max_bytes=look)
@@ -70,13 +61,8 @@ def _take(host: Host, raw: Raw, path: str, pure: list[tuple[RawItem, int]], *, n
         looks = [head.data]
         if head.truncated and b"\0" not in head.data:
             looks.append(host.read(path, max_bytes=look, tail=True).data)
-        shares = [share for data in looks if (share := nccl_share(data)) is not None]
-        if not shares:
-            return
-        if min(shares) >= _PURE and len(shares) == len(looks):
-            pure.append(_in_place(host, path))
-        else:
-            _read_mixed(host, raw, path)
+        if any(map(holds_nccl, looks)):
+            raw.items += _logs(host, raw, path)
     except NotFound:
         if named:
             raw.problems.append(f"{shown(path)}: no such file. Name logs of NCCL, or a directory that holds them.")
@@ -84,35 +70,14 @@ def _take(host: Host, raw: Raw, path: str, pure: list[tuple[RawItem, int]], *, n
         raw.failed(shown(path), error, _WHY)
 
 
-def _in_place(host: Host, path: str) -> tuple[RawItem, int]:
-    reply = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
-    size = Path(reply.file).stat().st_size if reply.file else len(reply.data)
-    facts = {"path": path, "stretches": [(0, size)], "base": 0}
-    return RawItem(LOG, reply.data, reply.source or shown(path), facts, reply.file), size
-
-
-def _read_mixed(host: Host, raw: Raw, path: str) -> None:
-    head = host.read(path, max_bytes=_MIXED_BYTES)
-    facts = {"path": path, "stretches": [(0, len(head.data))], "at_start": True}
-    raw.items.append(RawItem(LOG, head.data, head.source or shown(path), facts))
-    if head.truncated:
-        tail = host.read(path, max_bytes=_MIXED_BYTES, tail=True)
-        facts = {"path": path, "stretches": [(0, len(tail.data))], "at_start": False}
-        raw.items.append(RawItem(LOG, tail.data, tail.source or shown(path), facts))
-        raw.problems.append(f"{shown(path)}: only its first and last {_MIXED_BYTES >> 20} MiB were read.")
-
-
-def _choose_stretches(raw: Raw, pure: list[tuple[RawItem, int]]) -> None:
-    chosen = stretches([size for _, size in pure], MOST_BYTES)
-    left_out = 0
-    for (item, size), some in zip(pure, chosen, strict=True):
-        item.facts["stretches"] = some
-        left_out += size - sum(end - start for start, end in some)
-    if left_out:
-        raw.problems.append(
-            f"Of {sum(size for _, size in pure) >> 20} MiB of logs the beginnings and the ends were read, "
-            f"{left_out >> 20} MiB between them were not. Name fewer files to have them read whole."
-        )
+def _logs(host: Host, raw: Raw, path: str) -> Iterator[RawItem]:
+    """The file where it lies; of one of which a bundle kept no more, its beginning and its end."""
+    whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
+    yield RawItem(LOG, whole.data, whole.source or shown(path), {"path": path, "at_start": True}, whole.file)
+    if whole.truncated:
+        end = host.read(path, max_bytes=_MOST_FILE_BYTES, tail=True)
+        yield RawItem(LOG, end.data, end.source or shown(path), {"path": path, "at_start": False})
+        raw.problems.append(f"{shown(path)}: the bundle holds its beginning and its end only.")
 
 
 # --- a live job
@@ -149,21 +114,17 @@ def _may_be_file(path: object) -> bool:
 
 def material_rows(raw: Raw) -> Rows:
     """Rows of all tables whose names begin with `nccl_`."""
-    rows = log_rows(gather(list(_parts(raw))))
+    logs = (
+        LogFile(item.source, item.open, item.facts["at_start"], file_identity(item.facts["path"]).rank)
+        for item in raw.of(LOG)
+    )
+    rows = log_rows(gather(logs))
     rows["nccl_ras"] = []
     for item in raw.of(RAS):
         for fact in read_ras(item.data.decode("utf-8", "replace")):
             row = {name: getattr(fact, name) for name in fact.__dataclass_fields__ if name not in ("line", "ranks")}
             rows["nccl_ras"].append({**row, "ranks": list(fact.ranks), "source": item.source, "source_line": fact.line})
     return rows
-
-
-def _parts(raw: Raw) -> Iterator[Part]:
-    for item in raw.of(LOG):
-        label = file_identity(item.facts["path"]).rank
-        for start, end in item.facts["stretches"]:
-            at_start = start == 0 and item.facts.get("at_start", True)
-            yield Part(item.source, item.file, item.data, start, end, at_start, label)
 
 
 def live_job(host: Host, raw: Raw, job: Job) -> None:

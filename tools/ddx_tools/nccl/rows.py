@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
+from ddx_tools.formats.log_text import read_blocks
 from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.nccl.compare import Sums, differing
-from ddx_tools.nccl.gather import Bucket, Gathered, Total
-from ddx_tools.nccl.parts import BLOCK_BYTES, Part, block_at
+from ddx_tools.nccl.gather import Bucket, Gathered, LogFile, Total
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, Warned
 from ddx_tools.nccl.streams import BUCKET_OPS, POINT_TO_POINT, Op, streams_of
 from ddx_tools.probe import Rows
@@ -238,29 +239,31 @@ def _within(found: Gathered, total: Total, number: int, bucket: Bucket) -> Itera
     if oldest < bucket.first or (oldest == bucket.first == 0):
         told = total.tail
     else:
-        told = _again(found.parts[bucket.part], total, number, bucket)
+        told = _again(found.logs[bucket.log], total, number, bucket)
     yield from (kept for kept in told if kept[0].op_count // BUCKET_OPS == number and kept[0].op_count < newest)
 
 
-def _again(part: Part, total: Total, number: int, bucket: Bucket) -> list[tuple[Op, int | None]]:
+def _again(log: LogFile, total: Total, number: int, bucket: Bucket) -> list[tuple[Op, int | None]]:
     """The operations of one bucket of a stream, read once more from where it begins."""
     marks = (f"{total.process.host}:{total.process.pid}:".encode(), b" comm " + total.pointer.encode() + b" [")
     found: list[tuple[Op, int | None]] = []
-    first_line = bucket.first_line
-    for start in range(bucket.start, min(part.end, bucket.start + _MOST_BLOCKS * BLOCK_BYTES), BLOCK_BYTES):
-        lines = block_at(part, start).split(b"\n")
-        mine = [at for at, line in enumerate(lines) if marks[1] in line and marks[0] in line]
-        for some in range(0, len(mine), BUCKET_OPS):  # a stream keeps the last 128 opCounts of what it is given
-            chosen = mine[some : some + BUCKET_OPS]
-            for stream in streams_of(read_block(b"\n".join(lines[at] for at in chosen) + b"\n")):
-                found += [
-                    (op, None if first_line is None else first_line + chosen[op.line])
-                    for op in stream.tail
-                    if op.op_count // BUCKET_OPS == number
-                ]
-        if len(found) >= bucket.operations:
-            break
-        first_line = None if first_line is None else first_line + len(lines) - 1
+    with log.open() as stream:
+        stream.seek(bucket.offset or 0)
+        blocks = read_blocks(stream, number=1 if bucket.offset is None else bucket.first_line)
+        begun = (block for block in blocks if block.number >= bucket.first_line)
+        for block in islice(begun, _MOST_BLOCKS):
+            lines = block.cleaned().data.split(b"\n")
+            mine = [at for at, line in enumerate(lines) if marks[1] in line and marks[0] in line]
+            for some in range(0, len(mine), BUCKET_OPS):  # a stream keeps the last 128 opCounts of what it is given
+                chosen = mine[some : some + BUCKET_OPS]
+                for read in streams_of(read_block(b"\n".join(lines[at] for at in chosen) + b"\n")):
+                    found += [
+                        (op, block.number + chosen[op.line] if log.at_start else None)
+                        for op in read.tail
+                        if op.op_count // BUCKET_OPS == number
+                    ]
+            if len(found) >= bucket.operations:
+                break
     return found
 
 

@@ -23,6 +23,7 @@ TAIL_OPS = 128
 """The last opCounts of a stream whose operations are kept one by one."""
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 
+_FIELDS = ("count", "datatype", "reduction", "root")
 _MOST_CUTS = 64
 _MOST_TAIL = 4 * TAIL_OPS
 _COMM_POINTER = re.compile(r" comm (0x[0-9a-f]{1,16}) rank ")
@@ -211,13 +212,15 @@ def _keep_tail(table: Any, rows: Any, names: list[str], newest: dict[int, int], 
     place = pc.index_in(rows["stream"], value_set=known)
     since = pc.subtract(pc.take(pa.array(list(newest.values()), pa.int64()), place), TAIL_OPS)
     last = pc.fill_null(pc.greater(rows["op_count"], since), False)
-    fields = ("count", "datatype", "reduction", "root")
-    kept = table.select([*fields, "op_count", "line"]).filter(last).to_pydict()
-    streams, name_codes = rows["stream"].filter(last).to_pylist(), rows["name"].filter(last).to_pylist()
+    codes = {name: codes_of(table, name).filter(last).to_pylist() for name in _FIELDS}
+    values = {name: values_of(table, name) for name in _FIELDS}
+    streams, name_codes, numbers, lines = (
+        column.filter(last).to_pylist() for column in (rows["stream"], rows["name"], table["op_count"], table["line"])
+    )
     for at, stream in enumerate(streams):
-        count, datatype, root = (_integer(kept[name][at]) for name in ("count", "datatype", "root"))
-        reduction = _reduction(kept["reduction"][at])
-        op = Op(kept["op_count"][at], names[name_codes[at]], count, datatype, reduction, root, kept["line"][at])
+        count, datatype, reduction, root = (values[name][codes[name][at]] for name in _FIELDS)
+        sizes = _integer(count), _integer(datatype), _reduction(reduction), _integer(root)
+        op = Op(numbers[at], names[name_codes[at]], *sizes, lines[at])
         found[stream].tail.append(op)
     for each in found.values():
         del each.tail[:-_MOST_TAIL]

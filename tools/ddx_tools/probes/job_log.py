@@ -17,7 +17,7 @@ class JobLogArgs(ProbeArgs):
 
 
 def capture(host: Host, args: JobLogArgs) -> Raw:
-    """Read the head and the tail of every log; what is not a log is left to other probes."""
+    """Find every log; what is none is left to other probes."""
     from ddx_tools.logs.capture import capture_logs
 
     return capture_logs(host, args.target)

@@ -1,0 +1,1 @@
+"""Parsers: bytes in, rows out. Pure, safe on hostile input, without policy."""

@@ -1,0 +1,226 @@
+"""What the lines of a block have in common, so that expressions search a few hundred shapes and not every line.
+
+A shape is a line whose digits are all 0. Lines of one shape are of one length, and none of the expressions here tells
+digits apart: what one of them says of a shape it says of all its lines.
+
+The lines that matter are those that hold the words with which a traceback, a summary, a launcher's word or a known
+message begins. Of the lines that tell of progress, those matter with which each kind of line of each process begins and
+ends, and a sample of those between.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddx_tools.formats import rank_values
+from ddx_tools.formats.log_text import DIGITS_AS_ZERO
+from ddx_tools.parsers.lines.waking import waking_shapes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEAD_BYTES = 100
+_SAMPLES = 64
+"""Of the first block;"""
+_LATER_SAMPLES = 16
+"""and of each that follows."""
+_MOST_KINDS = 8_192
+"""Of a block; more than that are words that differ in each line."""
+_PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||0 ?(?:of|/) ?0|{rank_values.WAKING}"
+"""Of its words one stands in every line that ddx_tools.formats.step_lines or rank_values reads."""
+_OWN_NORM = r"(?i)(?:own|local)[ _-]grad"
+_BEFORE = 24
+"""So many lines of progress before the ends of such a kind matter as well: they tell which step it is of."""
+_NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
+_VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))
+"""Left out where kinds of lines are told apart: numbers, and the filling of a progress bar."""
+# Labels that tell processes apart, in the formats of ddx_tools.formats.log_prefixes, before and behind a stamp.
+_ONE_LABEL = (
+    rb"(?:\[(?:rank:? ?\d+|r\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
+    rb"|\((?:\w+ )?pid=\d+[^)]*\) ?| {0,5}\d+: |[A-Za-z][\w.-]*\d[\w.-]*(?::| *\|) |[\w.-]+ [\w./@-]+\[\d+\]: )"
+)
+_ONE_STAMP = rb"(?:\[?[-/\d]{10}[T ][^ \]]*\]?(?: std(?:out|err) [FP])? ?|[A-Z][a-z][a-z] [ \d]\d \d\d:\d\d:\d\d )?"
+_LABELS = re.compile(rb"(" + _ONE_LABEL + rb"*)" + _ONE_STAMP + rb"(" + _ONE_LABEL + rb"*)", re.I)
+_FEW = 2_000
+_RANK_BYTES = 10
+"""Of a rank that the words name ("rank 3 step 7")."""
+
+_LAYOUTS_LIMIT = 128
+"""Of a block. Processes whose labels stand anywhere else are not told apart."""
+
+_Layout = tuple[tuple[int, int], ...]
+"""Where labels stand in a line: (start, end) of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where one kind of progress of one process begins and ends in a block."""
+
+    kind: bytes
+    """The same in all blocks."""
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Matters:
+    """Places of the lines of a block that can matter, in order."""
+
+    waking: Sequence[int]
+    """Those that can wake a reader,"""
+    distinct: int
+    """how many of them differ, where they are many,"""
+    shapes: list[tuple[int, int]]
+    """and (hash, first place) of each of their shapes."""
+    progress: Sequence[int]
+    """Those that tell of progress."""
+    ends: list[End]
+    """Kinds of these, those with most lines first."""
+    samples: list[int]
+    before: dict[int, list[int]]
+    """By the end of a kind that is not finite: the lines that tell which step it is of."""
+
+
+def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
+    """What matters in the lines of a block; `is_first`: the log begins with it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoded = _shapes_of(lines).dictionary_encode()
+    shapes, of_line = encoded.dictionary, encoded.indices
+    waking = _waking(shapes)
+    is_waking = pc.take(pa.array(_marks(len(shapes), waking), pa.bool_()), of_line)
+    places = pc.indices_nonzero(is_waking)
+    progress = pc.indices_nonzero(pc.take(pc.match_substring_regex(shapes, _PROGRESS), of_line))
+    ends = _ends(lines, shapes, of_line, progress)
+    stride = max(1, len(progress) // (_SAMPLES if is_first else _LATER_SAMPLES))
+    return Matters(
+        waking=_numbers(places),
+        distinct=pc.count_distinct(pc.take(lines, places)).as_py() if len(places) > _FEW else len(places),
+        shapes=_first_places(shapes, of_line, places),
+        progress=_numbers(progress),
+        ends=ends,
+        samples=progress.take(pa.array(range(0, len(progress), stride), pa.int64())).to_pylist(),
+        before=_before_own_norms(ends, shapes, of_line, progress),
+    )
+
+
+def _numbers(places: pa.UInt64Array) -> Sequence[int]:
+    """The same without an object of Python for each of millions."""
+    return memoryview(places.buffers()[1]).cast("Q")[: len(places)] if len(places) else ()
+
+
+def _waking(shapes: pa.BinaryArray) -> list[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.ListArray.from_arrays(pa.array([0, len(shapes)], pa.int32()), shapes)
+    begins = pc.add(pc.cumulative_sum(pc.binary_length(shapes)), pa.array(range(1, len(shapes) + 1), pa.int32()))
+    return waking_shapes(pc.binary_join(whole, b"\n")[0].as_py(), [0, *begins.to_pylist()[:-1]])
+
+
+def _marks(count: int, chosen: list[int]) -> list[bool]:
+    marks = [False] * count
+    for place in chosen:
+        marks[place] = True
+    return marks
+
+
+def _first_places(shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array) -> list[tuple[int, int]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = pa.table({"shape": pc.take(of_line, places), "place": places}).group_by("shape", use_threads=False)
+    first = first.aggregate([("place", "min")])
+    words = pc.take(shapes, first["shape"]).to_pylist()
+    return [(hash(shape), place) for shape, place in zip(words, first["place_min"].to_pylist(), strict=True)]
+
+
+def _shapes_of(lines: pa.BinaryArray) -> pa.BinaryArray:
+    import pyarrow as pa
+
+    _, ends, text = lines.buffers()
+    zeroed = text.to_pybytes().translate(DIGITS_AS_ZERO) if text else b""
+    return pa.Array.from_buffers(pa.binary(), len(lines), [None, ends, pa.py_buffer(zeroed)], offset=lines.offset)
+
+
+def _ends(lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array) -> list[End]:
+    """The first and the last line of each kind of each process."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(places):
+        return []
+    used = pc.take(of_line, places).dictionary_encode()
+    told = pa.table({"place": places, "head": pc.binary_slice(pc.take(lines, places), 0, _HEAD_BYTES)})
+    words, labelled = _labelled(told, pc.take(shapes, used.dictionary), used.indices)
+    ends = labelled.group_by(["kind", "odd", "label"], use_threads=False)
+    ends = ends.aggregate([("place", "min"), ("place", "max"), ("place", "count")])
+    ends = ends.sort_by([("place_count", "descending")]).slice(0, _MOST_KINDS)
+    return [
+        End(b"%d %b\0%b" % (row["odd"], row["label"], words[row["kind"]]), row["place_min"], row["place_max"])
+        for row in ends.to_pylist()
+    ]
+
+
+def _before_own_norms(
+    ends: list[End], shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
+) -> dict[int, list[int]]:
+    """The lines of progress right before gradients that are a rank's own, where one of these is not finite."""
+    import pyarrow.compute as pc
+
+    is_own = pc.match_substring_regex(shapes, _OWN_NORM)
+    if not pc.any(pc.and_(is_own, pc.match_substring_regex(shapes, _NOT_FINITE))).as_py():
+        return {}
+    known = {place for end in ends for place in (end.first, end.last)}
+    own = known.intersection(pc.indices_nonzero(pc.take(is_own, of_line)).to_pylist())
+    listed = places.to_pylist()
+    return {end: listed[max(0, at - _BEFORE) : at] for end in own for at in [bisect_left(listed, end)]}
+
+
+def _labelled(told: pa.Table, shapes: pa.BinaryArray, of_line: pa.Int32Array) -> tuple[list[bytes], pa.Table]:
+    """The words of all kinds; and the table, in another order, with what tells kinds and processes apart.
+
+    That are the columns `kind` (a place among the words), `odd` and `label`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    heads = pc.binary_slice(shapes, 0, _HEAD_BYTES).to_pylist()
+    spans = [_label_spans(head) for head in heads]
+    layouts = list(dict.fromkeys([(), *spans]))[:_LAYOUTS_LIMIT]
+    numbers = {layout: number for number, layout in enumerate(layouts)}
+    words = pa.array(b"\n".join(heads).translate(None, _VARYING).split(b"\n"), pa.binary()).dictionary_encode()
+    of_shape = {
+        "kind": words.indices,
+        "odd": pc.match_substring_regex(shapes, _NOT_FINITE),
+        "layout": pa.array([numbers.get(layout, 0) for layout in spans], pa.int32()),
+    }
+    for name, column in of_shape.items():
+        told = told.append_column(name, pc.take(column, of_line))
+    parts = (_with_label(told.filter(pc.equal(told["layout"], at)), layout) for at, layout in enumerate(layouts))
+    return words.dictionary.to_pylist(), pa.concat_tables(parts)
+
+
+def _with_label(told: pa.Table, layout: _Layout) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not layout:
+        return told.append_column("label", pa.repeat(pa.scalar(b"", pa.binary()), len(told)))
+    parts = [pc.binary_slice(told["head"], start, end) for start, end in layout]
+    return told.append_column("label", pc.binary_join_element_wise(*parts, b""))
+
+
+def _label_spans(head: bytes) -> _Layout:
+    """Where in lines of a shape labels stand, and where the words name a rank."""
+    found = _LABELS.match(head)
+    spans = [found.span(1), found.span(2)] if found else []
+    named = head.lower().find(b"rank", found.end() if found else 0)
+    if named >= 0:
+        spans.append((named, named + _RANK_BYTES))
+    return tuple((start, end) for start, end in spans if start < end)

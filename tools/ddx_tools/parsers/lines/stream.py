@@ -1,0 +1,91 @@
+"""One pass over the bytes of a log, for everybody who wants something of it.
+
+The log comes in blocks of whole lines. What can be said of a block alone is found in threads, a few blocks ahead (Arrow
+and RE2 work outside of Python's lock); what follows from the order of the lines is then told block by block. So memory
+is that of a few blocks, however long the log is, and no byte of it is left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.formats.log_text import BLOCK_BYTES, Block, Readable, read_blocks
+
+_THREADS = 2
+_AHEAD = 2
+_SMALL_BYTES = 64 << 10
+"""A block that is not worth a thread."""
+
+
+class Consumer(Protocol):
+    """Somebody who reads a log."""
+
+    def look(self, block: Block) -> Any:
+        """What can be said of a block alone. Runs in threads, for several blocks at a time."""
+
+    def take(self, block: Block, seen: Any) -> None:
+        """The blocks in order, each with what `look` said of it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How far a log was read."""
+
+    ends_within_line: bool
+    """Its last line has no end: more of it may still be in the buffer of whoever wrote it."""
+    problem: str | None
+    """Why the rest of it could not be read."""
+
+
+def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int = BLOCK_BYTES) -> Reading:
+    """Give the whole log to the consumers. Any bytes will do."""
+    source = _Source(read_blocks(stream, block_bytes))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for block, seen in _looked_at(threads, source.blocks(), consumers):
+            for consumer, what in zip(consumers, seen, strict=True):
+                consumer.take(block, what)
+    last = source.last
+    open_end = last is not None and not last.data.endswith(b"\n")
+    return Reading(open_end, source.problem)
+
+
+class _Source:
+    """Blocks as far as they can be read, and what kept the rest from it."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self._blocks = blocks
+        self.last: Block | None = None
+        self.problem: str | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        try:
+            for block in self._blocks:
+                self.last = block
+                yield block
+        except UnreadableInput as error:
+            self.problem = error.message
+
+
+def _looked_at(
+    threads: ThreadPoolExecutor, blocks: Iterator[Block], consumers: Sequence[Consumer]
+) -> Iterator[tuple[Block, list[Any]]]:
+    def look(raw: Block) -> tuple[Block, list[Any]]:
+        block = raw.cleaned()
+        return block, [consumer.look(block) for consumer in consumers]
+
+    pending: deque[Future[tuple[Block, list[Any]]]] = deque()
+    for block in blocks:
+        is_small = len(block.data) < _SMALL_BYTES
+        while len(pending) > (0 if is_small else _AHEAD):
+            yield pending.popleft().result()
+        if is_small:
+            yield look(block)
+        else:
+            pending.append(threads.submit(look, block))
+    while pending:
+        yield pending.popleft().result()
