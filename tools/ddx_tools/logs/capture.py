@@ -19,7 +19,7 @@ from ddx_tools.job_target import select_job
 from ddx_tools.logs.packed import head_and_tail, is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.redact import redact
+from ddx_tools.sources.redaction.text import redact_bytes
 
 _PART_BYTES = 32 << 20
 _ALL_BYTES = 96 << 20
@@ -29,7 +29,6 @@ _PACKED_BYTES = 64 << 20
 _PACKED_PART_BYTES = 16 << 20
 _ERROR_FILE_BYTES = 1 << 20
 _OVERLAP_BYTES = 4 << 10
-_TEXT_SAMPLE_BYTES = 8 << 10
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
 _PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40})?\.(?:gz|zst|zstd)$", re.I)
@@ -83,7 +82,7 @@ def _plain(host: Host, raw: Raw, path: str, part_bytes: int) -> list[RawItem]:
     if kind is None:
         return []
     facts = {"path": path, "part": "head" if head.truncated else "whole"}
-    items = [RawItem(kind, _text(head.data), head.source or path, facts)]
+    items = [RawItem(kind, as_utf8(head.data), head.source or path, facts)]
     if head.truncated:
         tail = host.read(path, max_bytes=part_bytes, tail=True)
         overlap = _overlap(head.data, tail.data)
@@ -91,7 +90,7 @@ def _plain(host: Host, raw: Raw, path: str, part_bytes: int) -> list[RawItem]:
             raw.problems.append(f"{path}: only the first and the last {part_bytes >> 10} KiB of it were read.")
         first_line = 1 + tail.data.count(b"\n", 0, overlap)
         rest = {"path": path, "part": "tail", "first_line": first_line}
-        items.append(RawItem(kind, _text(tail.data[overlap:]), tail.source or path, rest))
+        items.append(RawItem(kind, as_utf8(tail.data[overlap:]), tail.source or path, rest))
     return items
 
 
@@ -119,21 +118,12 @@ def _packed(host: Host, raw: Raw, path: str) -> list[RawItem]:
     return [
         RawItem(
             "log",
-            _without_secrets(part.data),
+            redact_bytes(part.data),
             reply.source or path,
             {"path": path, "first_line": part.first_line, "cut": is_cut},
         )
         for part in parts
     ]
-
-
-def _text(data: bytes) -> bytes:
-    """What a host gave. It frees of secrets what has no NUL near its beginning: other bytes are not text to it."""
-    return _without_secrets(as_utf8(data)) if b"\0" in data[:_TEXT_SAMPLE_BYTES] else data
-
-
-def _without_secrets(data: bytes) -> bytes:
-    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _kind(data: bytes) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 
 from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_secret_in_query, is_value_field, meaning_of
@@ -16,10 +17,12 @@ NAME_HINT = (
     r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
     r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
-    r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}[A-Za-z_$/%^*!#@~]"
+    r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
+    r"[A-Za-z_$/%^*!#@~]"
     r"|[\w\-][_-](?:key|token|tok|auth|pat)[\"'`\\\])]{0,6}[ \t]{0,8}[:=][ \t\"'\\]{0,8}[0-9]{6}"
     r"|--?[\w.\-]{0,60}(?:key|token|tok|auth|dsn|webhook|pat|pass)[\w\-]{0,24}[\"',\\ \t]"
-    r"|[:=][ \t]*[\"']?[\w.\-]{0,60}(?:key|token|tok|secret|pass\w{0,8}|credentials?|cookie|pwd|jwt|dsn|auth)[\"',]{0,3}[ \t]*\r?(?:\n|$)"
+    r"|[:=][ \t]*[\"']?[\w.\-]{0,60}(?:key|token|tok|secret|pass\w{0,8}|credentials?|cookie|pwd|jwt|dsn|auth)"
+    r"[\"',]{0,3}[ \t]*\r?(?:\n|$)"
     r"|(?:secret|key|token|pass\w{0,8}|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was)\b)"
 )
 """What stands in each line in which `assigned` finds something, and in few others."""
@@ -104,10 +107,11 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         separator in (b"=", b":=") and name == name.upper() and line[at - 1 : at] == b"="
     )
     run = _RUN.match(line, at)
-    if not run or separator in (b",", b"|", b"\xe2\x94\x82", b"\xe2\x94\x83") and meaning is not Meaning.CERTAINLY:
+    is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
+    if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
         return
     value = _cut(run[0], separator, before)
-    if not _is_value(value) or (separator == b"," and value.startswith(b"-")):
+    if not _is_value(value):
         return
     end = at + len(value)
     if _is_code(line, at, end, value, separator, is_name_quoted):
@@ -219,6 +223,12 @@ def _is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
     return len(following) > 0 and bool(_WORD.fullmatch(following[0])) and not following[0].endswith((b":", b"="))
 
 
+def may_be_secret(text: str) -> bool:
+    """Whether a value under the name of a secret is one: not nothing, not a reference, not where it is kept."""
+    value = text.strip().encode("utf-8", "surrogatepass")
+    return _is_value(value) and not _is_path(value)
+
+
 def _is_path(value: bytes) -> bool:
     return bool(_PATH.fullmatch(value) and _PATH_ROOT.match(value))
 
@@ -251,9 +261,8 @@ def _of_options(line: bytes) -> Iterator[Span]:
         value = line[start:end]
         if not _is_value(value) or (in_list and value.startswith(b"-")) or _IS_PROSE_BEHIND.match(value):
             continue
-        if meaning is Meaning.CERTAINLY or not (_NUMBER.fullmatch(value) or _is_path(value)):
-            if not (_is_path(value) and b"+" not in value):
-                yield Span(start, end, KIND)
+        if not _is_path(value) and (meaning is Meaning.CERTAINLY or not _NUMBER.fullmatch(value)):
+            yield Span(start, end, KIND)
 
 
 _IS_PROSE_BEHIND = re.compile(
@@ -265,7 +274,7 @@ def _of_elements(line: bytes) -> Iterator[Span]:
     if b"</" in line:
         for match in _ELEMENT.finditer(line):
             if meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY and match[2].strip():
-                yield Span(*match.span(2), KIND)
+                yield Span(match.start(2), match.end(2), KIND)
 
 
 def _of_pairs(line: bytes) -> Iterator[Span]:
@@ -288,12 +297,10 @@ def _is_secret_name(name: bytes) -> bool:
 
 def names_a_secret(line: bytes) -> bool:
     """Whether a line ends in the name of something, as in `- name: HF_TOKEN`, whose value stands in one of the next."""
-    match = None
-    for match in _FIELD.finditer(line):
-        pass
-    if not match or not is_name_field(match[2].decode("latin-1")):
+    match = deque(_FIELD.finditer(line), maxlen=1)
+    if not match or not is_name_field(match[0][2].decode("latin-1")):
         return False
-    return _is_secret_name(line[match.end() :].strip(b" \t\r\n\"',"))
+    return _is_secret_name(line[match[0].end() :].strip(b" \t\r\n\"',"))
 
 
 def option_at_the_end(line: bytes) -> bool:
@@ -325,9 +332,9 @@ def _of_urls(line: bytes) -> Iterator[Span]:
     if b"://" in line:
         for match in _URL_USER.finditer(line):
             user, _, password = match[1].partition(b":")
-            if password or len(user) >= 20 or (len(user) >= 8 and _looks_secret(user)):
-                if not match[1].startswith(b"<"):
-                    yield Span(*match.span(1), "password in a URL")
+            is_token = len(user) >= 20 or (len(user) >= 8 and _looks_secret(user))
+            if (password or is_token) and not user.startswith(b"<"):
+                yield Span(match.start(1), match.end(1), "password in a URL")
     if b"=" in line:
         for match in _QUERY.finditer(line):
             name, value = match[1].decode("latin-1"), match[2]
@@ -336,7 +343,7 @@ def _of_urls(line: bytes) -> Iterator[Span]:
                 and _is_value(value)
                 and (meaning_of(name) >= Meaning.PROBABLY or len(value) >= 8)
             ):
-                yield Span(*match.span(2), "parameter of a URL")
+                yield Span(match.start(2), match.end(2), "parameter of a URL")
 
 
 def _of_headers(line: bytes) -> Iterator[Span]:
@@ -353,4 +360,4 @@ def _of_headers(line: bytes) -> Iterator[Span]:
             yield Span(start, start + len(value), "header")
     for match in _BEARER.finditer(line):
         if any(48 <= c < 58 for c in match[1]) or len(match[1]) >= 20:
-            yield Span(*match.span(1), "bearer token")
+            yield Span(match.start(1), match.end(1), "bearer token")

@@ -41,12 +41,13 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
 _SHAPE_HINT = (
-    r"://[^\s/@]{1,512}@|(?i:bearer[ \t])|[?&](?i:sig|signature|key|auth|sign|code|hmac|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
-    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
+    r"://[^\s/@]{1,512}@|(?i:bearer[ \t])|[?&](?i:sig|signature|key|auth|sign|code|hmac|session|ticket|policy|st|t|q-ak"
+    r"|x-\w{2,8}-\w+)=|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
 )
 _SEAM_WORDS = (
-    b"password", b"passwd", b"passphrase", b"secret_", b"secret-", b"api_key", b"api-key", b"apikey", b"_token", b"-token",
-    b"access_key", b"access-key", b"private_key", b"authorization", b"credential", b"-key=", b"_key=", b"_KEY=",
+    b"password", b"passwd", b"passphrase", b"secret_", b"secret-", b"api_key", b"api-key", b"apikey",
+    b"_token", b"-token", b"access_key", b"access-key", b"private_key", b"authorization", b"credential",
+    b"-key=", b"_key=", b"_KEY=",
     b"hf_", b"ghp_", b"github_pat_", b"glpat-", b"nvapi-", b"wandb_v1_", b"AKIA", b"ASIA", b"AIza", b"xoxb-", b"xoxp-",
     b"sk-proj-", b"sk-ant-", b"eyJ", b"dckr_pat_", b"pypi-", b"npm_", b"gho_", b"ghs_", b"gsk_", b"hvs.", b"tskey-",
 )  # fmt: skip
@@ -146,9 +147,8 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
     """What stands in the lines below one: of a private key, of a name, of an option at the end of its line."""
     if begin := _KEY_BEGIN.search(line):
         yield from _key_lines(block, line[: begin.start()], line[begin.end() :], end)
-    elif (closing := _KEY_END.search(line)) and KEY_BLOCK in line.lower():
+    elif _KEY_END.search(line) and KEY_BLOCK in line.lower():
         yield from _key_lines_above(block, start)
-        del closing
     elif option_at_the_end(line):
         for first, last in _lines(block, end, 1):
             place = _behind_prefix(block, first, last)
@@ -219,7 +219,9 @@ def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
 
 
 _PREFIX = re.compile(
-    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
+    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?"
+    rb"|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
 )
 _SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
 _LEAST_REST = 4

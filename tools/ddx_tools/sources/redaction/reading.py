@@ -1,7 +1,7 @@
 """Text as a reader sees it, and where each character of it stands in the bytes.
 
-A terminal shows no colours and no NULs, UTF-16 is two bytes a letter, JSON and `repr` write `\\n` for the end of a line:
-what is looked for is looked for in what all that stands for.
+A terminal shows no colours and no NULs, UTF-16 is two bytes a letter, JSON and `repr` write `\\n` for the end of a
+line: what is looked for is looked for in what all that stands for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens that are known by their look (`knowledge/secret_shapes.yaml`), and long random ones of which nobody knows more."""
+"""Tokens that are known by their look (`knowledge/secret_shapes.yaml`), and long random ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,8 @@ _DIGEST_BEFORE = re.compile(
 )
 _TOKEN_CHARACTERS = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 _PATH_PART = re.compile(rb"[^/]+")
-_CLASSES = bytes.maketrans(
-    bytes(range(256)),
-    bytes(
-        ord("a" if chr(c).islower() else "A" if chr(c).isupper() else "0" if chr(c).isdigit() else "-")
-        if c < 128
-        else ord("-")
-        for c in range(256)
-    ),
+_CLASSES = bytes(
+    ord("a" if 97 <= c < 123 else "A" if 65 <= c < 91 else "0" if 48 <= c < 58 else "-") for c in range(256)
 )
 _RUNS = re.compile(rb"a+|A+|0+|-+")
 
@@ -105,7 +99,7 @@ def shaped(line: bytes) -> Iterator[Span]:
         for match in shape.pattern.finditer(line):
             group = 1 if match.re.groups and match.start(1) >= 0 else 0
             if not shape.mixed or _is_mixed(match[group]):
-                yield Span(*match.span(group), shape.kind)
+                yield Span(match.start(group), match.end(group), shape.kind)
 
 
 def _is_mixed(token: bytes) -> bool:

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddx_tools.sources.redaction.blocks import secrets_of
-from ddx_tools.sources.redaction.reading import has_nul, placed_seen, placed_without_nuls, seen, without_nuls
-from ddx_tools.sources.redaction.reading import Reading
+from ddx_tools.sources.redaction.reading import Reading, has_nul, placed_seen, placed_without_nuls, seen, without_nuls
 from ddx_tools.sources.redaction.shapes import Span
 
 MARK = "<redacted>"
@@ -20,7 +19,6 @@ LEFT_OUT = "<left out: it could not be searched for secrets>"
 
 _BLOCK_BYTES = 4 << 20
 _SHORTEST_BYTES = 4
-_NUMBER_KIND = "0"
 
 Counts = Counter[str]
 """How many secrets of each kind were taken out. More is not said of them: neither length nor beginning."""
@@ -46,6 +44,13 @@ def redact_bytes(data: bytes, counts: Counts | None = None) -> bytes:
     return b"".join(clean)
 
 
+def redacted_part(data: bytes, begin: int, end: int) -> bytes:
+    """A part of some text, of which what stands around it tells whether it begins or ends within a secret."""
+    part = data[begin:end]
+    spans = [(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in secrets_in(data)]
+    return replaced(part, [Span(*span) for span in spans if span[0] < span[1]])
+
+
 def _blocks(data: bytes) -> Iterator[bytes]:
     """Stretches of whole lines; none ends within a private key."""
     if len(data) <= _BLOCK_BYTES:
@@ -53,7 +58,8 @@ def _blocks(data: bytes) -> Iterator[bytes]:
         return
     start = 0
     while start < len(data):
-        end = whole_lines(data, start, min(start + _BLOCK_BYTES, len(data)))
+        end = min(start + _BLOCK_BYTES, len(data))
+        end = whole_lines(data, start, end) if end < len(data) else end
         yield data[start:end]
         start = end
 
@@ -63,21 +69,20 @@ _LONGEST_KEY_BYTES = 64 << 10
 
 
 def whole_lines(data: bytes, start: int, end: int) -> int:
-    """Where a stretch that begins at `start` best ends, at `end` or before: behind a line, before a private key."""
-    if end < len(data):
-        end = data.rfind(b"\n", start, end) + 1 or end
+    """Where a stretch that more text follows best ends: behind a line, before a private key. `end` at the latest."""
+    end = data.rfind(b"\n", start, end) + 1 or end
     begin = data.rfind(_BEGIN, max(start, end - _LONGEST_KEY_BYTES), end)
-    if begin >= 0 and end < len(data) and data.find(_END, begin, end) < 0:
+    if begin >= 0 and data.find(_END, begin, end) < 0:
         return (data.rfind(b"\n", start, begin) + 1) or end
     return end
 
 
 def _redacted(block: bytes, counts: Counts | None) -> bytes:
     try:
-        spans = _found(block)
+        spans = secrets_in(block)
         if counts is not None:
             counts.update(span.kind for span in spans)
-        return _replaced(block, spans) if spans else block
+        return replaced(block, spans) if spans else block
     except Exception:
         # Nobody knows what it holds: better a gap that is told of than a secret that leaves.
         if counts is not None:
@@ -85,7 +90,7 @@ def _redacted(block: bytes, counts: Counts | None) -> bytes:
         return LEFT_OUT.encode() + b"\n" * block.count(b"\n")
 
 
-def _found(block: bytes) -> list[Span]:
+def secrets_in(block: bytes) -> list[Span]:
     """The secrets of a block, where they stand in its bytes."""
     if not has_nul(block):
         view = seen(block)
@@ -161,7 +166,8 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
     return merged
 
 
-def _replaced(block: bytes, spans: list[Span]) -> bytes:
+def replaced(block: bytes, spans: list[Span]) -> bytes:
+    """The block with a mark for each secret; as many lines as before."""
     out = bytearray()
     at = 0
     for span in _without_overlaps(spans):
