@@ -50,9 +50,9 @@ _RUN = re.compile(rb"[^\s\"'`<>]+")
 _NOT_A_VALUE = re.compile(
     rb"(?i)(?:none|null|nil|true|false|undefined|yes|no|on|off|n/?a|unset|unknown|missing|required|optional|empty|default|redacted|hidden"
     rb"|str|string|bytes|int|float|bool|any|dict|list|tuple|type|object|secretstr|optional\[.*|union\[.*|list\[.*|dict\[.*)[,;.)\]}|]*"
-    rb"|\*+|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+"
+    rb"|[|>][+-]?|\*+|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+"
 )
-_BARE = re.compile(rb"[^\s,}\]]+")
+_BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -83,7 +83,7 @@ def assigned(line: bytes) -> Iterator[Span]:
         separator = match[3].strip() or b" "
         name = match[1].decode("latin-1")
         before = line[match.start(1) - 1 : match.start(1)]
-        is_name_quoted = match[2][:1] in (b'"', b"'") or before in (b'"', b"'")
+        is_name_quoted = match[2][:1] in (b'"', b"'")
         yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
     yield from _of_options(line)
     yield from _of_elements(line)
@@ -332,6 +332,8 @@ def _of_urls(line: bytes) -> Iterator[Span]:
     if b"://" in line:
         for match in _URL_USER.finditer(line):
             user, _, password = match[1].partition(b":")
+            if b"/" in password and password.partition(b"/")[0].isdigit():
+                continue  # a port, and an @ in the path
             is_token = len(user) >= 20 or (len(user) >= 8 and _looks_secret(user))
             if (password or is_token) and not user.startswith(b"<"):
                 yield Span(match.start(1), match.end(1), "password in a URL")

@@ -18,7 +18,7 @@ from ddx_tools.sources.redaction.assignments import (
 )
 from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.reading import unescaped
-from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, random_tokens, shaped
+from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, prefixes, random_tokens, shaped
 
 _LONG_BYTES = 16 << 10
 """Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
@@ -41,15 +41,12 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
 _SHAPE_HINT = (
-    r"://[^\s/@]{1,512}@|(?i:bearer[ \t])|[?&](?i:sig|signature|key|auth|sign|code|hmac|session|ticket|policy|st|t|q-ak"
+    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|[?&](?i:sig|signature|key|auth|sign|code|hmac|session|ticket|policy|st|t|q-ak"
     r"|x-\w{2,8}-\w+)=|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
 )
 _SEAM_WORDS = (
-    b"password", b"passwd", b"passphrase", b"secret_", b"secret-", b"api_key", b"api-key", b"apikey",
-    b"_token", b"-token", b"access_key", b"access-key", b"private_key", b"authorization", b"credential",
-    b"-key=", b"_key=", b"_KEY=",
-    b"hf_", b"ghp_", b"github_pat_", b"glpat-", b"nvapi-", b"wandb_v1_", b"AKIA", b"ASIA", b"AIza", b"xoxb-", b"xoxp-",
-    b"sk-proj-", b"sk-ant-", b"eyJ", b"dckr_pat_", b"pypi-", b"npm_", b"gho_", b"ghs_", b"gsk_", b"hvs.", b"tskey-",
+    "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
+    "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=",
 )  # fmt: skip
 
 
@@ -78,7 +75,7 @@ def secrets_of(block: bytes) -> list[Span]:
     search = _hint().search
     while at < len(block) and (match := search(block, at)):
         start = block.rfind(b"\n", 0, match.start()) + 1
-        end = block.find(b"\n", match.end())
+        end = block.find(b"\n", match.start())
         end = len(block) if end < 0 else end
         if end - start > _LONG_BYTES:
             start, end = max(start, match.start() - _BEFORE_BYTES, at), min(end, match.end() + _BEHIND_BYTES)
@@ -232,8 +229,13 @@ _MOST_WRAPPED = 40
 @functools.cache
 def _seam_hint() -> Any:
     parts = {word[:length] for word in _SEAM_WORDS for length in range(3, len(word))}
-    cut, whole = ("|".join(re.escape(word.decode()) for word in sorted(words)) for words in (parts, _SEAM_WORDS))
-    return compiled(rf"(?i)(?:(?:{whole})[A-Za-z0-9_\-+/=.~%]{{0,200}}|{cut})\r?\n")
+    cut, whole = ("|".join(map(re.escape, sorted(words))) for words in (parts, _SEAM_WORDS))
+    rest = r"[A-Za-z0-9_\-+/=.~%:]{0,200}"
+    tokens = "|".join(map(re.escape, prefixes()))
+    return compiled(
+        rf"(?:(?i:(?:{whole}){rest}|{cut})|(?:{tokens}){rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
+    )
 
 
 def _over_seams(block: bytes, found: list[Span]) -> Iterator[Span]:

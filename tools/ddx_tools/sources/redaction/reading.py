@@ -29,6 +29,7 @@ _ESCAPE = re.compile(
 )
 _BY_LETTER = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f", b"a": b"\a", b"v": b"\v", b"e": b"\x1b"}
 _BY_ENTITY = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
+_OF_TABLES = (0x2502, 0x2503)
 _NO_WIDTH = frozenset({0xAD, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)})
 
 
@@ -58,6 +59,7 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
     Of UTF-16 and UTF-32 they are a part of each letter. Ends of lines stay where they are.
     """
+    data = _with_bars(data)
     yield _NUL_BEFORE_VARIABLE.sub(lambda match: b"" if match[1] else b" ", data)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield data.replace(b"\0", b" ")
@@ -65,9 +67,15 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
 def placed_without_nuls(data: bytes) -> Iterator[Reading]:
     """The same as `without_nuls`, of one line and with places."""
+    data = _with_bars(data)
     yield _rewritten(Reading(data), _NUL_BEFORE_VARIABLE, lambda match: b"" if match[1] else b" ")
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield Reading(data.replace(b"\0", b" "))
+
+
+def _with_bars(data: bytes) -> bytes:
+    """The lines of tables in UTF-16, as long as they were: the only letters beyond ASCII that part a name and a value."""
+    return re.sub(rb"[\x02\x03]%|%[\x02\x03]", b"|\0", data)
 
 
 def seen(data: bytes) -> bytes:
@@ -97,9 +105,11 @@ def _escaped(match: re.Match[bytes]) -> bytes:
     number = match[1] or match[2] or match[5] or match[8]
     if number or match[3] or match[7]:
         code = int(number, 16) if number else int(match[3], 8) if match[3] else int(match[7])
+        if code in _OF_TABLES:
+            return b"|"
         if code in _NO_WIDTH:
             return b""
-        return bytes([code]) if code < 128 else b"?"
+        return bytes([code]) if code < 128 or match[2] or match[5] else b"?"
     return _BY_LETTER.get(match[4], match[4]) if match[4] else _BY_ENTITY[match[6]]
 
 

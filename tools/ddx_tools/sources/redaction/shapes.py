@@ -23,7 +23,9 @@ _LEAST_RANDOM = 32
 _LEAST_TURNS = 0.45
 _MOST_IN_WORDS = 0.45
 _WORD_RUN = 4
-_LEAST_OF_EACH = 3
+_LEAST_LETTERS = 0.12
+"""Of each case."""
+_LEAST_DIGITS = 2
 _DIGEST_BEFORE = re.compile(
     rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
@@ -76,11 +78,16 @@ def _family(described: dict[str, Any]) -> _Shape:
     return _Shape(described["kind"], compiled(before + token), hints, described.get("mixed", False))
 
 
+def prefixes() -> list[str]:
+    """What tokens of known families begin with."""
+    return [prefix for family in _described()["families"] for prefix in family["prefixes"]]
+
+
 def hint() -> str:
     """An expression that matches wherever a shape may begin; where it does not, no shape is."""
-    prefixes = "|".join(re2.escape(prefix) for family in _described()["families"] for prefix in family["prefixes"])
+    begin = "|".join(map(re2.escape, prefixes()))
     others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
-    return rf"(?:{prefixes})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|{'|'.join(others)}"
+    return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|{'|'.join(others)}"
 
 
 @functools.cache
@@ -122,8 +129,8 @@ def random_tokens(line: bytes) -> Iterator[Span]:
 def is_random(token: bytes) -> bool:
     """Whether letters and digits follow each other without any order."""
     classes = token.translate(_CLASSES)
-    counts = [classes.count(c) for c in b"aA0"]
-    if min(counts) < _LEAST_OF_EACH:
+    small, capital, digits = (classes.count(c) for c in b"aA0")
+    if min(small, capital) < _LEAST_LETTERS * len(token) or digits < _LEAST_DIGITS:
         return False
     runs = [len(run) for run in _RUNS.findall(classes)]
     in_words = sum(run for run in runs if run >= _WORD_RUN)
