@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Secrets as jobs print, set, pass and keep them: each line with the secret in it. All are made up here."""
 
 from __future__ import annotations

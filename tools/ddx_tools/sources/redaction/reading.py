@@ -74,7 +74,7 @@ def placed_without_nuls(data: bytes) -> Iterator[Reading]:
 
 
 def _with_bars(data: bytes) -> bytes:
-    """The lines of tables in UTF-16, as long as they were: the only letters beyond ASCII that part a name and a value."""
+    """The lines of tables in UTF-16, as long as they were: no other letters beyond ASCII part name and value."""
     return re.sub(rb"[\x02\x03]%|%[\x02\x03]", b"|\0", data)
 
 
