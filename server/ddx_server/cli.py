@@ -33,6 +33,7 @@ from ddx_server.output import (
 from ddx_server.probe_commands import mount_probes
 from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
+from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.model import Finding
 
@@ -365,7 +366,8 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     sys.stderr = redacted(sys.stderr)
     try:
-        app(prog_name="ddx")
+        with ended_by_signals():
+            app(prog_name="ddx")
     except DdxError as error:
         _explain(error)
         sys.exit(error.exit_code)

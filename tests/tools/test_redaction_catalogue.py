@@ -95,7 +95,7 @@ def test_a_private_key_is_found_under_any_prefix_and_between_lines_of_others(pre
 def test_a_private_key_in_one_line_is_found(form: Callable[[str], str]) -> None:
     clean = redact(form(KEY))
     assert not any(leaks(line, clean) for line in KEY_LINES)
-    assert clean.count("PRIVATE KEY") == 2 and MARK in clean
+    assert MARK in clean
 
 
 @pytest.mark.parametrize("kept", [slice(0, 6), slice(6, None)])

@@ -34,6 +34,7 @@ from ddx_tools.model import Missing
 from ddx_tools.sources.redaction.files import copy_redacted
 from ddx_tools.sources.redaction.structures import redact_value
 from ddx_tools.sources.redaction.text import Counts, redact
+from ddx_tools.sources.temporary import temporary_directory
 
 MANIFEST = "manifest.json"
 _PACKED_SUFFIX = ".tar.zst"
@@ -182,7 +183,7 @@ class Bundle:
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
         self.directory = path
         if path.is_file():
-            self._unpacked = tempfile.TemporaryDirectory(prefix="ddx-bundle-")
+            self._unpacked = temporary_directory("bundle")
             self.directory = Path(self._unpacked.name)
         try:
             if self._unpacked:

@@ -15,14 +15,17 @@ KIND = "value of a secret name"
 NAME_HINT = (
     r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
     r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
-    r"(?:[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
+    r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
     r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
     r"[A-Za-z_$/%^*!#@~]"
     r"|[\w\-][_-](?:key|token|tok|auth|pat)[\"'`\\\])]{0,6}[ \t]{0,8}[:=][ \t\"'\\]{0,8}[0-9]{6}"
+    r"|[_.\-](?:key|token|tok|pat)[ \t][\"']?[^\s]{0,30}[0-9]"
+    r"|(?:key|token|pat|auth): ?[a-z][\w\[\], .|]{0,60} ?= ?[\"']"
     r"|--?[\w.\-]{0,60}(?:key|token|tok|auth|dsn|webhook|pat|pass)[\w\-]{0,24}[\"',\\ \t]"
     r"|[:=][ \t]*[\"']?[\w.\-]{0,60}(?:key|token|tok|secret|pass\w{0,8}|credentials?|cookie|pwd|jwt|dsn|auth)"
     r"[\"',]{0,3}[ \t]*\r?(?:\n|$)"
+    r"|(?:[:=][ \t]*[\"']|>)[\w.\-]{0,60}(?:key|token|secret|password|credentials?)(?:[\"']|</)"
     r"|(?:secret|key|token|pass\w{0,8}|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was)\b)"
 )
 """What stands in each line in which `assigned` finds something, and in few others."""
@@ -30,9 +33,11 @@ NAME_HINT = (
 _NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
 _ASSIGNMENT = compiled(
     _NAME + r"([\"'`\])}]{0,4})[ \t\r\n]{0,8}"
-    r"(:=|=>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was):?[ \t])[ \t\r\n]{0,60}"
+    r"(:=|=>|-{1,2}>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was):?[ \t])[ \t\r\n]{0,60}"
 )
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
+_SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
+_ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
 _ELEMENT = compiled(r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s[^<>]{0,200})?>([^<>]+)</")
@@ -43,7 +48,7 @@ _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
     r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
 )
-_BEARER = compiled(r"(?i)\bbearer[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
+_BEARER = compiled(r"\b(?:(?i:bearer)|Basic)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
 
 _STRING = re.compile(rb"[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
@@ -69,6 +74,7 @@ _NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,
 _NO_SECRET_LOOK = re.compile(
     rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
 )
+_LONG = 12
 _NEVER_BEHIND = b"<[("
 
 
@@ -80,7 +86,7 @@ def assigned(line: bytes) -> Iterator[Span]:
     while match := _ASSIGNMENT.search(line, at):
         # The value may be a name itself: `config: {password: …`.
         at = match.end() if match.end() > match.start(1) else match.end() + 1
-        separator = match[3].strip() or b" "
+        separator = match[3].strip() or (b"\t" if b"\t" in match[3] else b" ")
         name = match[1].decode("latin-1")
         before = line[match.start(1) - 1 : match.start(1)]
         is_name_quoted = match[2][:1] in (b'"', b"'")
@@ -88,12 +94,15 @@ def assigned(line: bytes) -> Iterator[Span]:
     yield from _of_options(line)
     yield from _of_elements(line)
     yield from _of_pairs(line)
+    yield from _of_words(line)
 
 
 def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is_name_quoted: bool) -> Iterator[Span]:
     meaning = meaning_of(name)
-    if " " in name and meaning is not Meaning.CERTAINLY:
-        meaning = meaning_of(name.rpartition(" ")[2])  # words of a sentence: "barrier for key: …"
+    if " " in name and meaning is not Meaning.CERTAINLY:  # words of a sentence: "barrier for key: …"
+        words = [word for word in name.split() if word not in ("is", "was")] or [name]
+        has_secret = any(meaning_of(word) is Meaning.CERTAINLY for word in words)
+        meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted):
         return
     string = _STRING.match(line, at)
@@ -103,9 +112,8 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     if line[at : at + 1] in (b"[", b"(", b"{") and meaning is Meaning.CERTAINLY and separator in (b":", b"="):
         yield from _each_string(line, at)
         return
-    is_shell = name.startswith("-") or (
-        separator in (b"=", b":=") and name == name.upper() and line[at - 1 : at] == b"="
-    )
+    is_tight = separator in (b"=", b":=") and line[at - 1 : at] == b"="
+    is_shell = name.startswith("-") or (is_tight and name == name.upper())
     run = _RUN.match(line, at)
     is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
     if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
@@ -116,12 +124,15 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     end = at + len(value)
     if _is_code(line, at, end, value, separator, is_name_quoted):
         return
-    if separator in (b" ", b"is", b"was", b"is:", b"was:", b"|") and not _looks_secret(value):
+    if separator in (b" ", b"is", b"was", b"is:", b"was:") and not _looks_secret(value):
         return
     if meaning is Meaning.CERTAINLY:
         if not (_is_sentence(line, end, value, separator) or _is_path(value)):
             yield Span(at, end, KIND)
-    elif (is_shell and not _NUMBER.fullmatch(value) and not _is_path(value)) or _looks_secret(value):
+    elif is_shell or (is_tight and len(value) >= _LONG and not _IDENTIFIER.fullmatch(value)):
+        if not _NUMBER.fullmatch(value) and not _is_path(value):
+            yield Span(at, end, KIND)
+    elif _looks_secret(value):
         yield Span(at, end, KIND)
 
 
@@ -271,24 +282,43 @@ _IS_PROSE_BEHIND = re.compile(
 
 
 def _of_elements(line: bytes) -> Iterator[Span]:
-    if b"</" in line:
-        for match in _ELEMENT.finditer(line):
-            if meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY and match[2].strip():
-                yield Span(match.start(2), match.end(2), KIND)
+    if b"</" not in line:
+        return
+    named = False
+    for match in _ELEMENT.finditer(line):
+        element = match[1].decode("latin-1")
+        is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and is_value_field(element))
+        if is_secret and match[2].strip():
+            yield Span(match.start(2), match.end(2), KIND)
+        named = is_name_field(element) and _is_secret_name(match[2])
 
 
 def _of_pairs(line: bytes) -> Iterator[Span]:
-    """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds."""
-    named = -1
+    """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds, in any order."""
+    names: list[int] = []
+    values: list[Span] = []
     at = 0
     while match := _FIELD.search(line, at):
         at = match.end()
         field = match[2].decode("latin-1")
         value = rest_as_value(line, at, _BARE)
         if value and is_name_field(field) and _is_secret_name(line[value.start : value.end]):
-            named = at = value.end
-        elif value and named >= 0 and is_value_field(field) and not {*line[named : value.start]} & {*b"}{"}:
-            yield value
+            names.append(value.start)
+            at = value.end
+        elif value and is_value_field(field):
+            values.append(value)
+    for name in names:
+        yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
+
+
+def _of_words(line: bytes) -> Iterator[Span]:
+    """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
+    for match in _SPACED.finditer(line):
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and _looks_secret(match[2]):
+            yield Span(match.start(2), match.end(2), KIND)
+    for match in _ANNOTATED.finditer(line):
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
+            yield Span(match.start(2), match.end(2), KIND)
 
 
 def _is_secret_name(name: bytes) -> bool:
@@ -361,5 +391,5 @@ def _of_headers(line: bytes) -> Iterator[Span]:
         if len(value) >= 4 and _is_value(words[0]) and _is_value(words[-1]) and not _IDENTIFIER.fullmatch(value):
             yield Span(start, start + len(value), "header")
     for match in _BEARER.finditer(line):
-        if any(48 <= c < 58 for c in match[1]) or len(match[1]) >= 20:
+        if _looks_secret(match[1]) or len(match[1]) >= 20:
             yield Span(match.start(1), match.end(1), "bearer token")

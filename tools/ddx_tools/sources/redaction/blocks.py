@@ -41,8 +41,9 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
 _SHAPE_HINT = (
-    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|[?&](?i:sig|signature|key|auth|sign|code|hmac|session|ticket|policy|st|t|q-ak"
-    r"|x-\w{2,8}-\w+)=|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
+    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
+    r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
+    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
 )
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",

@@ -25,11 +25,12 @@ _MOST_IN_WORDS = 0.45
 _WORD_RUN = 4
 _LEAST_LETTERS = 0.12
 """Of each case."""
-_LEAST_DIGITS = 2
+_LEAST_DIGITS = 1
 _DIGEST_BEFORE = re.compile(
     rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
 _TOKEN_CHARACTERS = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
+_LETTERS = re.compile(rb"[A-Za-z0-9]{%d,}" % _LEAST_RANDOM)
 _PATH_PART = re.compile(rb"[^/]+")
 _CLASSES = bytes(
     ord("a" if 97 <= c < 123 else "A" if 65 <= c < 91 else "0" if 48 <= c < 58 else "-") for c in range(256)
@@ -121,6 +122,7 @@ def random_tokens(line: bytes) -> Iterator[Span]:
             continue
         parts = [(run.start() + part.start(), run.start() + part.end()) for part in _PATH_PART.finditer(run[0])]
         tokens = [part for part in parts if part[1] - part[0] >= _LEAST_RANDOM] or [run.span()]
+        tokens += [(run.start() + part.start(), run.start() + part.end()) for part in _LETTERS.finditer(run[0])]
         for start, end in tokens:
             if is_random(line[start:end]) and not _DIGEST_BEFORE.search(line[max(0, start - 24) : start]):
                 yield Span(start, end, "random token")
