@@ -31,7 +31,9 @@ from ddx_server.output import (
     progress_line,
 )
 from ddx_server.probe_commands import mount_probes
+from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
+from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.model import Finding
 
@@ -319,7 +321,7 @@ def serve(
         raise UsageError("--host, --port, --token-file and --allow-remote belong to --http", "Try: ddx serve --http …")
 
     def say(text: str) -> None:
-        error_console().print(text, markup=False, soft_wrap=True)
+        print(text, file=as_it_is(sys.stderr), flush=True)
 
     from ddx_server.serve.app import build_server
     from ddx_server.serve.config import ServeConfig
@@ -362,8 +364,10 @@ def main() -> None:
     """Entry point: expected failures in two lines, unexpected ones as ours, Ctrl-C without a trace."""
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    sys.stderr = redacted(sys.stderr)
     try:
-        app(prog_name="ddx")
+        with ended_by_signals():
+            app(prog_name="ddx")
     except DdxError as error:
         _explain(error)
         sys.exit(error.exit_code)

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
@@ -25,17 +26,20 @@ SAVE_OPTION = Annotated[
 
 def console() -> Console:
     """Standard output; colours only on a terminal (rich honours NO_COLOR)."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE)
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    return Console(file=redacted(sys.stdout), highlight=False, width=width)
 
 
 def error_console() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False)
+    return Console(file=redacted(sys.stderr), stderr=True, highlight=False)
 
 
 def print_json(text: str) -> None:
-    """JSON alone on standard output."""
-    sys.stdout.write(text + "\n")
+    """JSON alone on standard output, without secrets."""
+    from ddx_tools.sources.redaction.structures import redact_json
+
+    as_it_is(sys.stdout).write(redact_json(text) + "\n")
 
 
 @contextmanager

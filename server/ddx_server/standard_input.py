@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from ddx_tools.errors import UsageError
+from ddx_tools.sources.temporary import temporary_directory
 
 _LIMIT_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 20
@@ -23,7 +23,7 @@ def on_disk(target: Sequence[str]) -> Iterator[list[str]]:
         return
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("nothing is piped into ddx", "Pipe a log in (cat train.log | ddx why -), or name the file.")
-    with tempfile.TemporaryDirectory(prefix="ddx-stdin-") as directory:
+    with temporary_directory("stdin") as directory:
         file = Path(directory) / "stdin.log"
         _copy(sys.stdin.buffer, file)
         yield [str(file) if item == "-" else item for item in target]

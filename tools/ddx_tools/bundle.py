@@ -9,6 +9,7 @@ entry per call to a host, so that a recorded host can give the same answers to t
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import io
 import json
@@ -18,6 +19,7 @@ import tarfile
 import tempfile
 import threading
 import zlib
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
@@ -29,7 +31,10 @@ from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Missing
-from ddx_tools.redact_bytes import copy_redacted
+from ddx_tools.sources.redaction.files import copy_redacted
+from ddx_tools.sources.redaction.structures import redact_value
+from ddx_tools.sources.redaction.text import Counts, redact
+from ddx_tools.sources.temporary import temporary_directory
 
 MANIFEST = "manifest.json"
 _PACKED_SUFFIX = ".tar.zst"
@@ -82,6 +87,7 @@ class Manifest(BaseModel):
     hosts: list[str] = Field(default_factory=list)
     probes: list[ProbeRun] = Field(default_factory=list)
     journal: list[JournalEntry] = Field(default_factory=list)
+    redacted: dict[str, int] = Field(default_factory=dict, description="Secrets that were taken out, by kind.")
 
 
 class BundleWriter:
@@ -101,13 +107,18 @@ class BundleWriter:
         self.kept = kept
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self.manifest = Manifest(created=created, target=target)
+        self.redacted: Counts = Counter()
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], int] = {}
         self._elsewhere: dict[str, str] = {}
         """Answers that were left where they are, by their path in the bundle."""
 
     def write(self, host: str, section: str, call: Call, reply: Reply, at: float) -> str:
-        """Keep one answer; returns its path inside the bundle ("" for an answer without bytes)."""
+        """Keep one answer; returns its path inside the bundle ("" for an answer without bytes).
+
+        The question is kept without secrets, too: a path or a command may hold one.
+        """
+        call = dataclasses.replace(call, key=redact(call.key, self.redacted))
         with self._lock:
             identity = (host, call.op, call.key)
             occurrence = self._seen[identity] = self._seen.get(identity, -1) + 1
@@ -121,7 +132,7 @@ class BundleWriter:
             file = self.directory / path
             file.parent.mkdir(parents=True, exist_ok=True)
             if reply.file and call.suffix == "log":
-                copy_redacted(Path(reply.file), file)
+                copy_redacted(Path(reply.file), file, self.redacted)
             elif reply.file:
                 _copy_record(Path(reply.file), file)
             else:
@@ -150,13 +161,14 @@ class BundleWriter:
 
     def close(self) -> None:
         """Write the manifest; without it a directory is not a bundle."""
-        text = self.manifest.model_dump_json(by_alias=True, indent=1)
-        (self.directory / MANIFEST).write_text(text, encoding="utf-8")
+        self.manifest.redacted = dict(sorted(self.redacted.items()))
+        manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
+        (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def _copy_record(source: Path, target: Path) -> None:
     """A record or an archive of them; of what else lies in that, without its secrets."""
-    from ddx_tools.redact_archives import copy_archive_redacted
+    from ddx_tools.sources.redaction.archives import copy_archive_redacted
 
     with source.open("rb") as file, target.open("wb") as kept:
         if copy_archive_redacted(file, kept):
@@ -171,7 +183,7 @@ class Bundle:
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
         self.directory = path
         if path.is_file():
-            self._unpacked = tempfile.TemporaryDirectory(prefix="ddx-bundle-")
+            self._unpacked = temporary_directory("bundle")
             self.directory = Path(self._unpacked.name)
         try:
             if self._unpacked:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ddx_tools.errors import UsageError
+from ddx_tools.sources.redaction.text import redact_bytes
 
 _FASTEST_SENSIBLE = 4
 """gzip's level: the default takes three times as long for a tenth less."""
@@ -28,7 +29,7 @@ def write_pieces(out: Path, pieces: Iterator[bytes], progress: Callable[[str], N
     try:
         with _opened(out) as file:
             for piece in pieces:
-                file.write(piece)
+                file.write(redact_bytes(piece))
                 size += len(piece)
                 progress(f"writing {out.name}: {size / 1e6:.0f} MB")
     except OSError as error:

@@ -6,7 +6,6 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from ddx_tools.origins import origin_of, origins
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import UNKNOWN_HOST, Probe, Raw
 from ddx_tools.probes import probe
+from ddx_tools.sources.temporary import temporary_directory
 from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
@@ -391,7 +391,7 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
 def _bundle_directory(save: Path | None) -> Iterator[Path]:
     """Where the bundle is written: kept if somebody named a place, else gone at the end."""
     if save is None or save.name.endswith(".tar.zst"):
-        with tempfile.TemporaryDirectory(prefix="ddx-") as directory:
+        with temporary_directory("capture") as directory:
             yield Path(directory) / "bundle"
             if save is not None and (Path(directory) / "bundle").is_dir():
                 pack(Path(directory) / "bundle", save)

@@ -201,7 +201,9 @@ class Diagnosis(Contract):
 
     def to_json(self) -> str:
         """The published JSON, keys in the order of this page."""
-        return self.model_dump_json(by_alias=True, indent=2)
+        from ddx_tools.sources.redaction.structures import redact_json
+
+        return redact_json(self.model_dump_json(by_alias=True, indent=2))
 
 
 def rank_list(ranks: list[int] | set[int]) -> str:

@@ -10,6 +10,8 @@ from ddx_server.ask import prompt
 from ddx_server.ask.conclusion import diagnosis_in
 from ddx_server.ask.display import call_in_words
 from ddx_server.ask.toolbox import Answer
+from ddx_tools.sources.redaction.structures import redact_value
+from ddx_tools.sources.redaction.text import redact
 
 if TYPE_CHECKING:
     from ddx_server.ask.budget import Budget
@@ -55,7 +57,7 @@ class Investigator:
         call spent the model may speak once more, to report.
         """
         system, tools = prompt.system(self.toolbox.client.instructions), self.toolbox.for_the_model()
-        messages = [prompt.opening(question, target)]
+        messages = [prompt.opening(redact(question), redact_value(list(target)))]
         self.transcript.add("question", question=question, target=list(target), model=self.model.name, system=system)
         reminded = False
         while self.budget.tokens_left:
@@ -144,4 +146,4 @@ def _report(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis |
 
 
 def _result(call: ToolCall, answer: Answer) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call.id, "content": answer.text, "is_error": answer.is_error}
+    return {"type": "tool_result", "tool_use_id": call.id, "content": redact(answer.text), "is_error": answer.is_error}

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from ddx_tools.errors import UsageError
-from ddx_tools.redact import redact
+from ddx_tools.sources.redaction.structures import redact_value
+from ddx_tools.sources.redaction.text import redact
 
 
 class Transcript:
@@ -44,20 +45,11 @@ class Transcript:
 
     def add(self, kind: str, **what: Any) -> None:
         """Append a line. Values are JSON."""
-        told = _without_secrets({"at": datetime.now(UTC).isoformat(), "kind": kind, **what})
+        told = redact_value({"at": datetime.now(UTC).isoformat(), "kind": kind, **what})
         # Once more as a line: there the names of fields stand beside their values.
         line = json.dumps(told, ensure_ascii=False)
         self._file.write(redact(line) + "\n")
         self._file.flush()
-
-
-def _without_secrets(value: Any) -> Any:
-    """JSON with every text in it redacted as it is: in the text of a tool's answer, JSON stands within JSON."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, list | tuple):
-        return [_without_secrets(item) for item in value]
-    return {name: _without_secrets(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def default_path() -> Path:

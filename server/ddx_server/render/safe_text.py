@@ -1,4 +1,4 @@
-"""Text out of a job, made harmless for a terminal: bounded, and without control characters."""
+"""Text out of a job, made harmless for a terminal: bounded, without secrets and control characters."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def safe(text: str, style: str = "", limit: int = 600) -> Text:
 
     Further lines are indented, so that nothing out of a job can pose as a line of ours.
     """
+    from ddx_tools.sources.redaction.text import redact
+
+    text = redact(text)  # before it is cut and laid out: half a secret looks like none
     bounded = text if len(text) <= limit else text[: limit - 1] + "…"
     return Text("".join(map(_shown, bounded)), style=style)
 

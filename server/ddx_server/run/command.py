@@ -132,6 +132,8 @@ def _report(incident: Incident, on_incident: OnIncident) -> None:
 
 
 def _say(sentence: str) -> None:
+    from ddx_tools.sources.redaction.text import redact
+
     # Through the descriptor: sys.stderr may belong to a display of the caller's.
     with contextlib.suppress(OSError):
-        os.write(2, f"ddx: {sentence}\n".encode())
+        os.write(2, f"ddx: {redact(sentence)}\n".encode())

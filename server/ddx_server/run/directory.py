@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_tools.errors import UsageError
-from ddx_tools.redact import redact
+from ddx_tools.sources.redaction.structures import redact_argv, redact_value
 
 SUBDIRECTORIES = ("ranks", "logs", "flight_recorder")
 
@@ -51,13 +51,13 @@ def describe(path: Path, argv: Sequence[str], record: Mapping[str, Any]) -> None
     """Write `run.json`. In `record`: `variables` were set for the job, `kept` are the user's own."""
     whole = {
         "schema": 1,
-        "command": redact(shlex.join(argv)),
+        "command": shlex.join(redact_argv(argv)),
         "cwd": str(Path.cwd()),
         "host": socket.gethostname(),
         **record,
     }
     part = path / "run.json.part"
-    part.write_text(redact(json.dumps(whole, indent=2)) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(redact_value(whole), indent=2) + "\n", encoding="utf-8")
     part.rename(path / "run.json")
 
 

@@ -14,6 +14,7 @@ from ddx_server.serve.playbook_tool import playbook_tool
 from ddx_server.serve.probe_tools import probe_tool
 from ddx_server.serve.prompts import register_prompts
 from ddx_server.serve.query_tool import query_tool
+from ddx_server.serve.redaction import without_secrets
 from ddx_server.serve.report_tool import report_tool
 from ddx_server.serve.resources import register_resources
 from ddx_server.serve.skills_extension import SkillsExtension
@@ -34,6 +35,7 @@ def build_server(config: ServeConfig) -> MCPServer:
         version=__version__,
         tools=_tools(workspace),
         extensions=[SkillsExtension()],
+        middleware=[without_secrets],
         log_level="WARNING",
     )
     register_resources(server, workspace)

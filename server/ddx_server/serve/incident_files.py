@@ -17,6 +17,7 @@ from ddx_tools.errors import UsageError
 _MOST_FILES = 100
 _MOST_HOSTS = 100
 _MOST_BYTES = 32 << 10
+_AROUND_BYTES = 8 << 10
 _MOST_CHARACTERS_OF_ORIGIN = 200
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
@@ -126,11 +127,9 @@ def raw_text(incident_id: str, material: Path, path: str, begin: str) -> RawText
         first_byte = int(begin) if _NUMBER.fullmatch(begin) else -1
         if not 0 <= first_byte <= size_bytes:
             raise UsageError(f"first_byte={begin[:20]} lies outside the file", f"It has {size_bytes} bytes.")
-        with file.open("rb") as stream:
-            stream.seek(first_byte)
-            data = stream.read(_MOST_BYTES)
+        data = _part(file, first_byte)
     uri = _uri(incident_id, path)
-    end = first_byte + len(data)
+    end = min(size_bytes, first_byte + _MOST_BYTES)
     return RawText(
         uri=uri,
         size_bytes=size_bytes,
@@ -138,6 +137,18 @@ def raw_text(incident_id: str, material: Path, path: str, begin: str) -> RawText
         next=f"{uri}?first_byte={end}" if end < size_bytes else None,
         untrusted_text=data.decode("utf-8", "replace"),
     )
+
+
+def _part(file: Path, first_byte: int) -> bytes:
+    """A part of a file. Whether it begins or ends within a secret, only what is around it tells."""
+    from ddx_tools.sources.redaction.text import redacted_part
+
+    around = max(0, first_byte - _AROUND_BYTES)
+    with file.open("rb") as stream:
+        stream.seek(around)
+        data = stream.read(_MOST_BYTES + 2 * _AROUND_BYTES)
+    begin = first_byte - around
+    return redacted_part(data, begin, begin + _MOST_BYTES)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from ddx_server.serve.roots import below_roots
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import RECORDED_ID, Incident, Workspace
 from ddx_tools.errors import NotPermitted, UsageError
+from ddx_tools.sources.temporary import temporary_directory
 
 _CAPTURE = (
     "Keep everything about a live job (stacks of all ranks, flight records, logs, environment) as an incident, BEFORE "
@@ -94,7 +94,7 @@ def _pasted(workspace: Workspace, investigations: Investigations, call: ToolCall
             f"{len(data)} bytes of text are more than {_MOST_TEXT_BYTES}",
             "Save it as a file below a root, and open that.",
         )
-    with tempfile.TemporaryDirectory(prefix="ddx-pasted-") as directory:
+    with temporary_directory("pasted") as directory:
         file = Path(directory).resolve() / _PASTED
         file.write_bytes(data)
         return _kept(workspace, investigations, call, [str(file)], pasted=file.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -29,7 +30,7 @@ class Opened:
     """What an investigation found, and a file with its rows, which lasts as long as this object."""
 
     def __init__(self, found: Investigation, store: Store) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="ddx-evidence-"))
+        directory = Path(tempfile.mkdtemp(prefix=f"ddx-evidence-{os.getpid()}-"))
         weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self.found = found
         self.rows = directory / "evidence.duckdb"

@@ -84,6 +84,9 @@ class ReportReply(Reply):
 
 
 def result(content: dict[str, Any]) -> CallToolResult:
-    """The content as structured content and, for hosts that show only that, the same as text."""
+    """The content as structured content and, for hosts that show only that, the same as text; without secrets."""
+    from ddx_tools.sources.redaction.structures import redact_value
+
+    content = redact_value(content)
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content)

@@ -201,7 +201,10 @@ class Workspace:
         return place
 
     def _write(self, directory: Path, incident: Incident) -> None:
-        (directory / _RECORD).write_text(incident.model_dump_json(indent=1), encoding="utf-8")
+        from ddx_tools.sources.redaction.structures import redact_value
+
+        told = incident.model_copy(update={"about": redact_value(incident.about)})
+        (directory / _RECORD).write_text(told.model_dump_json(indent=1), encoding="utf-8")
 
 
 def _not_kept(place: Path, reason: str) -> UsageError:

@@ -12,7 +12,7 @@ from ddx_tools.environment.versions import Version, Versions
 from ddx_tools.formats.launch_command import Layer, Option
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.probe import Rows
-from ddx_tools.redact import redact_argv
+from ddx_tools.sources.redaction.structures import redact_argv, redact_variable
 from ddx_tools.store import Store
 
 _VALUE_CHARS = 1_000
@@ -39,10 +39,10 @@ def rows_of_file(found: Found, path: str, source: str) -> Rows:
 def value_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> Iterator[dict[str, Any]]:
     """Rows of `env_values`."""
     for value in found.values:
-        shown = _redacted(value.name, value.shown)
+        shown = redact_variable(value.name, value.shown[:_VALUE_CHARS])
         yield head | {
             "name": value.name,
-            "value": None if value.value is None else _redacted(value.name, value.value),
+            "value": None if value.value is None else redact_variable(value.name, value.value[:_VALUE_CHARS]),
             "shown": shown,
             "certain": value.certain,
             "exported": value.exported,
@@ -50,10 +50,6 @@ def value_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> It
             "source": source,
             "source_line": value.line,
         }
-
-
-def _redacted(name: str, value: str) -> str:
-    return redact_argv([f"{name}={value[:_VALUE_CHARS]}"])[0].partition("=")[2]
 
 
 def option_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> Iterator[dict[str, Any]]:
@@ -76,7 +72,7 @@ def _option(option: Option) -> dict[str, Any]:
     text = redact_argv([option.shown[:_VALUE_CHARS]])[0]
     value = None
     if option.value is not None:
-        value = redact_argv([f"--{option.name}={option.value[:_VALUE_CHARS]}"])[0].partition("=")[2]
+        value = redact_variable(f"--{option.name}", option.value[:_VALUE_CHARS])
     return {"name": option.name, "value": value, "text": text}
 
 

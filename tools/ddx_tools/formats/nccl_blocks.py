@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.redact import redact
+from ddx_tools.sources.redaction.text import redact
 
 _NEEDLE = b": opCount "
 _MARKS = (b"NCCL ", b" Pid ")

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ddx_tools.hosts.tcp_connections import TcpConnections
-from ddx_tools.redact import redact_argv, redact_environment
+from ddx_tools.sources.redaction.structures import redact_argv, redact_environment
 
 _MAX_PROCESSES = 4_000
 _MAX_ARGUMENTS = 100

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from ddx_tools.bundle import Bundle, BundleWriter, JournalEntry
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.hosts.base import Call, Host, Reply
-from ddx_tools.redact import redact
-from ddx_tools.redact_bytes import redact_bytes, redact_packed_log
+from ddx_tools.sources.redaction.files import redact_file
+from ddx_tools.sources.redaction.text import redact
 
 _TEXT_SUFFIXES = {"txt", "json", "log"}
 
@@ -41,14 +41,16 @@ class RecordingHost(Host):
 
     def answer(self, call: Call) -> Reply:
         """The live answer, redacted and kept."""
-        from ddx_tools.redact_archives import redact_archive
+        from ddx_tools.sources.redaction.archives import redact_archive
 
         reply = self._inner.answer(call)
-        if call.suffix in _TEXT_SUFFIXES:
-            reply = dataclasses.replace(reply, data=redact_bytes(reply.data))
+        counts = self._writer.redacted
+        data = reply.data
         if call.op == "read" and self._writer.kept:
-            reply = dataclasses.replace(reply, data=redact_archive(redact_packed_log(reply.data)))
-        reply = dataclasses.replace(reply, message=redact(reply.message))
+            data = redact_archive(data)
+        if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and self._writer.kept):
+            data = redact_file(data, counts)
+        reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         file = self._writer.file_of(source) if reply.file else None
         return dataclasses.replace(reply, source=source, file=file)

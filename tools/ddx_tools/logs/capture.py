@@ -19,14 +19,12 @@ from ddx_tools.job_target import select_job
 from ddx_tools.logs.packed import is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.redact import redact
 
 _HEAD_BYTES = 1 << 20
 """So much of a file tells what it is; what is no longer is taken along."""
 _MOST_FILE_BYTES = 1 << 40
 _PACKED_BYTES = 64 << 20
 _TAIL_BYTES = 4 << 10
-_TEXT_SAMPLE_BYTES = 8 << 10
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
 _PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40})?\.(?:gz|zst|zstd)$", re.I)
@@ -83,7 +81,7 @@ def _plain(host: Host, raw: Raw, path: str) -> list[RawItem]:
         return []
     facts = {"path": path}
     if not head.truncated:
-        return [RawItem(kind, _text(head.data), head.source or path, facts)]
+        return [RawItem(kind, as_utf8(head.data), head.source or path, facts)]
     whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
     items = [RawItem(kind, whole.data, whole.source or path, facts, whole.file)]
     if whole.truncated:
@@ -98,15 +96,6 @@ def _packed(host: Host, path: str) -> list[RawItem]:
     if not is_packed_log(reply.data):
         return []
     return [RawItem("log", reply.data, reply.source or path, {"path": path, "packed": True, "cut": reply.truncated})]
-
-
-def _text(data: bytes) -> bytes:
-    """What a host gave. It frees of secrets what has no NUL near its beginning: other bytes are not text to it."""
-    return _without_secrets(as_utf8(data)) if b"\0" in data[:_TEXT_SAMPLE_BYTES] else data
-
-
-def _without_secrets(data: bytes) -> bytes:
-    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _kind(data: bytes) -> str | None:

@@ -30,8 +30,7 @@ from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
-from ddx_tools.redact import MARK
-from ddx_tools.redact_bytes import redact_bytes
+from ddx_tools.sources.redaction.text import MARK, redact_bytes
 
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000

@@ -28,7 +28,7 @@ from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.preflight import job
 from ddx_tools.preflight.args import PreflightArgs
-from ddx_tools.redact import redact
+from ddx_tools.sources.redaction.structures import redact_argv
 
 _LOOK_S = 0.1
 _NCCL_TESTS = "all_reduce_perf"
@@ -61,7 +61,7 @@ def run_preflight(args: PreflightArgs) -> Path:
     directory = _new_directory(args.directory)
     by_nccl_tests = _run_nccl_tests(args, directory)
     argv = job.command_of(args, directory, sweep=not by_nccl_tests)
-    outcome = Outcome(redact(shlex.join(argv))[:2000])
+    outcome = Outcome(shlex.join(redact_argv(argv))[:2000])
     began = time.monotonic()
     launcher: subprocess.Popen[bytes] | None = None
     with ended_by_signals():

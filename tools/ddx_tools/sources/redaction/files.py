@@ -1,4 +1,4 @@
-"""Secrets are taken out of bytes, too: of text in any encoding that can be told, of compressed logs, of large files."""
+"""Files lose their secrets: text in any encoding, compressed logs, large files a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.file_kinds import Kind, kind_of
-from ddx_tools.formats.log_text import encoding_of
-from ddx_tools.redact import redact
+from ddx_tools.formats.file_kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.sources.redaction.text import Counts, redact_bytes, whole_lines
 
 if TYPE_CHECKING:
     from ddx_tools.formats.unpacking import UnpackedStream
 
-_TEXT_SAMPLE_BYTES = 8 << 10
+RECORDS = (Kind.DUMP, Kind.PICKLE, Kind.EMPTY)
+"""Files whose bytes say how long each text in them is: they stay as they are."""
+
 _PIECE_BYTES = 4 << 20
-_UTF16_UNIT_BYTES = 2
 
 
 class _Readable(Protocol):
@@ -30,20 +30,17 @@ class _Packer(Protocol):
     def flush(self, mode: int = ..., /) -> bytes: ...
 
 
-def redact_bytes(data: bytes) -> bytes:
-    """Text in UTF-8 or UTF-16 without its secrets. Bytes that hold none, or are no text, stay as they are."""
-    encoding = encoding_of(data)
-    if encoding:
-        whole = len(data) - len(data) % _UTF16_UNIT_BYTES
-        text = data[:whole].decode(encoding, "surrogatepass")
-        clean = redact(text)
-        return data if clean == text else clean.encode(encoding, "surrogatepass") + data[whole:]
-    if b"\0" in data[:_TEXT_SAMPLE_BYTES]:
+def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
+    """What a file holds, without its secrets, if it is text or a compressed log; the same bytes if it holds none."""
+    kind = kind_of(data[:HEAD_BYTES])
+    if kind in RECORDS:
         return data
-    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    if kind in (Kind.GZIP, Kind.ZSTD):
+        return redact_packed_log(data, counts)
+    return data if kind in (Kind.TAR, Kind.ZIP) else redact_bytes(data, counts)
 
 
-def redact_packed_log(data: bytes) -> bytes:
+def redact_packed_log(data: bytes, counts: Counts | None = None) -> bytes:
     """A log in gzip or zstd without its secrets, packed again; the same bytes if it holds none, or is no such log.
 
     What cannot be unpacked to its end is kept as far as it can: nobody knows what the rest holds.
@@ -52,28 +49,28 @@ def redact_packed_log(data: bytes) -> bytes:
 
     if not is_packed_log(data) or _is_clean(data):
         return data
-    kind = kind_of(data[:_TEXT_SAMPLE_BYTES])
+    kind = kind_of(data[:HEAD_BYTES])
     assert kind is not None
     packer, cut = packer_of(kind)
     packed = bytearray()
     try:
         for piece in _pieces(_unpacked(data)):
-            packed += packer.compress(redact_bytes(piece))
+            packed += packer.compress(redact_bytes(piece, counts))
     except UnreadableInput:
         return bytes(packed + cut())
     return bytes(packed + packer.flush())
 
 
-def copy_redacted(source: Path, target: Path) -> None:
+def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> None:
     """Copy a file of text without its secrets. Raises OSError."""
     with source.open("rb") as log, target.open("wb") as kept:
         for piece in _pieces(log):
-            kept.write(redact_bytes(piece))
+            kept.write(redact_bytes(piece, counts))
 
 
 def _is_clean(packed: bytes) -> bool:
     try:
-        return all(redact_bytes(piece) == piece for piece in _pieces(_unpacked(packed)))
+        return all(redact_bytes(piece) is piece for piece in _pieces(_unpacked(packed)))
     except UnreadableInput:
         return False
 
@@ -98,11 +95,11 @@ def packer_of(kind: Kind) -> tuple[_Packer, Callable[[], bytes]]:
 
 
 def _pieces(stream: _Readable) -> Iterator[bytes]:
-    """Whole lines, some megabytes of them at a time."""
+    """Whole lines, some megabytes of them at a time; a private key stays in one piece."""
     rest = b""
     while chunk := stream.read(_PIECE_BYTES):
         data = rest + chunk
-        end = data.rfind(b"\n") + 1 or len(data)
+        end = whole_lines(data, 0, len(data))
         yield data[:end]
         rest = data[end:]
     if rest:

@@ -21,9 +21,9 @@ from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordingHost
 from ddx_tools.investigate import investigate
 from ddx_tools.logs.packed import opened
-from ddx_tools.redact import MARK
-from ddx_tools.redact_archives import redact_archive
-from ddx_tools.redact_bytes import copy_redacted, redact_bytes, redact_packed_log
+from ddx_tools.sources.redaction.archives import redact_archive
+from ddx_tools.sources.redaction.files import copy_redacted, redact_packed_log
+from ddx_tools.sources.redaction.text import MARK, redact_bytes
 
 SECRET = "hf_" + "a1B2c3D4" * 4
 LOG = f"step 1 loss 0.5\nlogging in with {SECRET}\nKeyError: 'x'\n".encode()

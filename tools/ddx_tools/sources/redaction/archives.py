@@ -15,12 +15,11 @@ from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, Kind,
 from ddx_tools.formats.tar_members import tar_members
 from ddx_tools.formats.unpacking import Budget, ByteStream, PlainStream, unpacked
 from ddx_tools.formats.zip_members import zip_members
-from ddx_tools.redact_bytes import packer_of, redact_bytes, redact_packed_log
+from ddx_tools.sources.redaction.files import RECORDS, packer_of, redact_file
 
 _LIMITS = Limits()
 _MOST_DEEP = 2
 """As deep as archives in archives are read."""
-_RECORDS = (Kind.DUMP, Kind.PICKLE, Kind.EMPTY)
 
 _Members = Iterator[tuple[str, int, ByteStream]]
 """Name, size and content of each regular file."""
@@ -61,7 +60,7 @@ def _holds_secrets(source: BinaryIO, depth: int) -> bool:
     with suppress(UnreadableInput):
         for _, size, content in _members(source):
             head = content.read(min(size, HEAD_BYTES))
-            if kind_of(head) in _RECORDS or size > _LIMITS.member_bytes:
+            if kind_of(head) in RECORDS or size > _LIMITS.member_bytes:
                 continue
             data = head + content.read(size - len(head))
             if _clean(data, depth) != data:
@@ -78,12 +77,8 @@ def _cleaned(source: BinaryIO, depth: int) -> Iterator[tuple[str, int | None, by
 
 
 def _clean(data: bytes, depth: int) -> bytes:
-    kind = kind_of(data[:HEAD_BYTES])
-    if kind in _RECORDS:
-        return data
-    if kind in COMPRESSED | ARCHIVES:
-        return redact_packed_log(redact_archive(data, depth=depth + 1) if depth < _MOST_DEEP else data)
-    return redact_bytes(data)
+    is_archive = kind_of(data[:HEAD_BYTES]) in COMPRESSED | ARCHIVES
+    return redact_file(redact_archive(data, depth=depth + 1) if is_archive and depth < _MOST_DEEP else data)
 
 
 def _members(source: BinaryIO) -> _Members:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddx_tools.redact import MARK, redact, redact_argv, redact_environment
+from ddx_tools.sources.redaction.structures import redact_argv, redact_environment
+from ddx_tools.sources.redaction.text import MARK, redact
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 

@@ -1,0 +1,37 @@
+"""The last door before a terminal: what is written to a stream loses its secrets, whoever writes it."""
+
+from __future__ import annotations
+
+from typing import IO, Any, cast
+
+
+class _Redacted:
+    """A stream of text that passes everything on to another, without secrets."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write what a reader may see of it."""
+        from ddx_tools.sources.redaction.text import redact
+
+        self._stream.write(redact(text))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Write each."""
+        for line in lines:
+            self.write(line)
+
+
+def redacted(stream: IO[str]) -> IO[str]:
+    """The stream, without secrets from now on."""
+    return stream if isinstance(stream, _Redacted) else cast("IO[str]", _Redacted(stream))
+
+
+def as_it_is(stream: IO[str]) -> IO[str]:
+    """The stream for what a person must see: the token of the server that was just started."""
+    return stream._stream if isinstance(stream, _Redacted) else stream

@@ -1,0 +1,142 @@
+# ruff: noqa: E501
+"""Secrets as jobs print, set, pass and keep them: each line with the secret in it. All are made up here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+import string
+
+_RANDOM = random.Random(19)
+_LETTERS = string.ascii_letters + string.digits
+
+
+def some(length: int, letters: str = _LETTERS) -> str:
+    """A random text that holds a digit and, where the letters allow it, both cases."""
+    while True:
+        text = "".join(_RANDOM.choices(letters, k=length))
+        if any(c.isdigit() for c in text) and text.upper() != text:
+            return text
+
+
+def _hex(length: int) -> str:
+    return some(length, "0123456789abcdef")
+
+
+def _base64(count: int) -> str:
+    return base64.b64encode(_RANDOM.randbytes(count)).decode()
+
+
+# Known by their look: in any sentence.
+TOKENS = [
+    "hf_" + some(34), "hf_" + some(34, string.ascii_letters + "7"), "api_org_" + some(34), "wandb_v1_" + some(77),
+    "local-" + _hex(40), "ghp_" + some(36), "gho_" + some(36), "ghs_" + some(36),
+    "github_pat_" + some(22) + "_" + some(59), "glpat-" + some(20), "glrt-" + some(20), "sk-" + some(48),
+    "sk-proj-" + some(64), "sk-ant-api03-" + some(93) + "AA", "sk-or-v1-" + _hex(64), "nvapi-" + some(64),
+    "gsk_" + some(52), "r8_" + some(37), "xai-" + some(80), "pplx-" + some(48), "lsv2_pt_" + _hex(32) + "_" + _hex(10),
+    "AKIA" + some(16, string.ascii_uppercase + "234567abc").upper(), "ABSK" + _base64(96), "AIza" + some(35),
+    "ya29." + some(90), "GOCSPX-" + some(28), "LTAI" + some(20), "dop_v1_" + _hex(64), "dckr_pat_" + some(27),
+    "xoxb-1234567890123-1234567890123-" + some(24), "xapp-1-A01ABCDEF-1234567890123-" + _hex(64), "npm_" + some(36),
+    "pypi-AgEIcHlwaS5vcmc" + some(80), "dapi" + _hex(32), "glsa_" + some(32) + "_" + _hex(8), "hvs." + some(95),
+    "sk_live_" + some(24), "SG." + some(22) + "." + some(43), "tskey-auth-" + some(17) + "-" + some(30),
+    "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiJ4In0" + some(8) + "." + some(43),
+    "eyJhcGlfYWRkcmVzcyI6Imh0dHBzOi8v" + some(90),
+    "MUNGE:" + _base64(120) + ":", "$6$" + some(16) + "$" + some(86), "123456789:AA" + some(33),
+    some(3) + "8Q~" + some(34), "LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQ" + some(80), some(40), some(64), some(86),
+]  # fmt: skip
+
+# Beside a name, a header or in a command: `{}` is the secret.
+WEAK, STRONG, HEX = "hunter2", some(30), _hex(40)
+STRUCTURES = [
+    ("export HF_TOKEN={}", STRONG), ("WANDB_API_KEY={} python train.py", HEX), ("AWS_SECRET_ACCESS_KEY={}", _base64(30)),
+    ("AWS_SESSION_TOKEN={} next", _base64(90)), ("COMET_API_KEY: {}", some(25)), ("NEPTUNE_API_TOKEN={}", _base64(80)),
+    ("DB_PASSWORD={}", "swordfish"), ("password: {}", "swordfish"), ("password = {}", WEAK), ("pwd={}x;", "Pa$$w0rd"),
+    ("  wandb_api_key ................................... {}", HEX), ("│ api_key      │ {} │", STRONG),
+    ("MLFLOW_TRACKING_PASSWORD={}", "tiger"), ("KAGGLE_KEY={}", _hex(32)), ("SLURM_JWT={}", some(60)),
+    ("env: {{'HF_TOKEN': '{}', 'RANK': '0'}}", STRONG), ('{{"api_key": "{}", "rank": 1}}', "short one"),
+    ('{{"apiKey": "{}"}}', WEAK), ('{{"wandbApiKey" : "{}"}}', HEX), ("Namespace(lr=0.1, hf_token='{}')", STRONG),
+    ('{{"name": "aws_secret_access_key", "repr": "{}"}}', "'quite short'"), ("<password>{}</password>", WEAK),
+    ('{{"name": "HF_TOKEN", "value": "{}"}}', WEAK), ("name: HF_TOKEN, value: {}", WEAK),
+    ('os.environ["HF_TOKEN"] = "{}"', STRONG), ('os.environ.setdefault("WANDB_API_KEY", "{}")', HEX),
+    ('login(token="{}")', STRONG), ('client_secret = "{}"', WEAK), ('API_KEY = "{}"', "abc def"),
+    ("wandb login {}", HEX), ("wandb login --relogin {}", HEX), ("train.py --wandb-key {} --lr 1", WEAK),
+    ("train.py --x-key={} --lr 1", WEAK), ("train.py --x-token {} --lr 1", WEAK), ("train.py --hub_token {}", STRONG),
+    ('["--api-key", "{}"]', WEAK), ("['train.py', '--wandb-key', '{}']", WEAK), ("--db.password={}", "tiger"),
+    ("curl -u someone:{} https://example.org", "tiger"), ("sshpass -p {} ssh node-1", "tiger"),
+    ("docker login -u me -p {} registry.example.org", "tiger"), ("mysql -u root -p{} db", "tiger"),
+    ("git clone https://user:{}@example.org/repo.git", "tiger"), ("git clone https://{}@example.org/repo.git", STRONG),
+    ("redis://:{}@10.0.0.1:6379/0", "tiger"), ("postgresql://me:{}@db.example.org/x", "ti/ger"),
+    ("GET https://example.org/data?access_token={}&part=3", STRONG), ("https://x.example.org/y?key={}", some(20)),
+    ("https://bucket.example.org/x?X-Amz-Signature={}&x=1", _hex(64)),
+    ("https://a.blob.core.windows.net/c?sv=2022&sig={}", some(40) + "%3D"),
+    ("https://storage.example.org/b?X-Goog-Signature={}", _hex(80)),
+    ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", _base64(64)),
+    ("https://hooks.slack.com/services/{}", "T0123ABCD/B0123ABCD/" + some(24)),
+    ("https://discord.com/api/webhooks/{}", "112233445566/" + some(60)),
+    ("https://x.webhook.office.com/webhookb2/{}", _hex(32) + "@" + _hex(32)),
+    ("Authorization: Bearer {}", STRONG), ("{{'Authorization': 'Basic {}'}}", _base64(20)),
+    ("curl -H 'authorization: token {}'", STRONG), ("> Proxy-Authorization: Digest {}", STRONG),
+    ("Cookie: session={}; theme=dark", STRONG), ("Set-Cookie: sid={}; Path=/", STRONG), ("X-Api-Key: {}", WEAK),
+    ("machine api.wandb.ai login user password {}", HEX), ('{{"auths": {{"x.io": {{"auth": "{}"}}}}}}', _base64(24)),
+    ("//registry.npmjs.org/:_authToken={}", STRONG), ("db.example.org:5432:train:me:{}", "tiger"),
+    ("my wandb api key is {}", HEX), ("ssh_passphrase => {}", "tiger"), ('<add key="Password" value="{}"/>', "tiger"),
+    ("+trainer.logger.api_key={}", WEAK), ("passwd:\t{}", "tiger"), ("client-key-data: {}", _base64(60)),
+]  # fmt: skip
+
+PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
+PLANTED += [(line.format(secret), secret) for line, secret in STRUCTURES]
+
+KEY_LINES = [_base64(48) for _ in range(12)] + [_base64(20)]
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "\n".join(KEY_LINES) + "\n-----END OPENSSH PRIVATE KEY-----"
+
+
+def leaks(secret: str, text: str) -> bool:
+    """Whether a text holds a secret, or so much of a long one that it helps."""
+    parts = {secret[at : at + 12] for at in range(max(1, len(secret) - 11))}
+    return any(part in text for part in parts)
+
+
+def ordinary_lines(count: int) -> list[str]:
+    """What jobs print that looks like secrets and is none: hashes, ids, addresses, shapes, stacks, symbols."""
+    made = random.Random(7)
+    number = made.randrange
+
+    def digest(name: str) -> str:
+        return hashlib.new(name, str(number(1 << 60)).encode()).hexdigest()
+
+    def uuid() -> str:
+        text = digest("md5")
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    kinds = [
+        lambda: f"[rank{number(64)}]: step {number(10**5)} | loss {made.random():.4f} | tokens/s {number(10**5)} "
+        f"| tokens: {number(10**9)} | num_tokens={number(10**7)} | lr {made.random():.2e}",
+        lambda: f"commit {digest('sha1')} (HEAD -> main, tag: v{number(9)}.{number(9)})",
+        lambda: f"sha256:{digest('sha256')}  model-{number(99):05d}-of-00099.safetensors",
+        lambda: f"node-{number(99)}:{number(9**6)}:{number(9**6)} [{number(8)}] NCCL INFO comm 0x{number(1 << 46):x} "
+        f"rank {number(64)} nranks 64 commId 0x{number(1 << 63):x} - Init COMPLETE",
+        lambda: f"torchrun rdzv_id={uuid()} rdzv_endpoint=node-{number(9)}:29500 run_id={uuid()}",
+        lambda: f"  size mismatch for layers.{number(80)}.mlp.weight: torch.Size([{number(9999)}, {number(9999)}])",
+        lambda: f'  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line {number(5000)}, '
+        "in all_reduce",
+        lambda: f"#{number(60)} 0x{number(1 << 47):016x} in _ZN4c10d16ProcessGroupNCCL{number(30)}WatchdogHeartbeatMonitorEv () "
+        "from /usr/lib/libtorch_cuda.so",
+        lambda: f"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x{number(256)}_32x3_tn_align8>(Params)",
+        lambda: f"pad_token_id={number(99999)} eos_token='</s>' bos_token=\"<s>\" max_tokens: {number(9999)}",
+        lambda: f"Added key: store_based_barrier_key:{number(99)} to store for rank: {number(64)}",
+        lambda: f"triton cache key: {digest('sha256')} for kernel triton_poi_fused_add_mul_{number(99)}",
+        lambda: f"Missing key(s) in state_dict: \"model.layers.{number(80)}.self_attn.q_proj.weight\"",
+        lambda: f"key_value_heads={number(99)} sort_key=lambda x: x.rank, num_key_value_heads: {number(64)}",
+        lambda: f"TCPStore key {number(9)}/default_pg/0//cuda//{number(9)} get(timeout={number(99)}s)",
+        lambda: f"wandb: Syncing run astute-river-{number(99)} https://wandb.ai/team/project/runs/{digest('md5')[:8]}",
+        lambda: f"etag: \"{digest('md5')}\" Last-Modified: Mon, 09 Nov 2026 10:{number(60):02d}:00 GMT",
+        lambda: "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TOKENIZERS_PARALLELISM=false NCCL_IB_HCA=mlx5_0,mlx5_1 RANK=0",
+        lambda: f"{uuid()} GPU-{uuid()} UUID of device {number(8)}",
+        lambda: f"RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:{number(5000)}, unhandled system error, NCCL version 2.21.5",
+        lambda: f"Token indices sequence length is longer than the specified maximum ({number(9999)} > 512)",
+        lambda: f"pod train-7c9d8f6b5-x2k4q on ip-10-0-{number(255)}-{number(255)}.ec2.internal, image @sha256:{digest('sha256')}",
+        lambda: f"client = Client(token=token, api_key=api_key, password=args.password)  # line {number(999)}",
+        lambda: f"KeyError: 'secret_{number(99)}' while the secretary keeps the keys of the author",
+    ]  # fmt: skip
+    return [kinds[at % len(kinds)]() for at in range(count)]

@@ -1,0 +1,395 @@
+"""Values beside a name that means a secret: `NAME=…`, `"name": "…"`, `--name …`, `{"name": "…", "value": "…"}`."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_secret_in_query, is_value_field, meaning_of
+from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.shapes import Span
+
+KIND = "value of a secret name"
+
+NAME_HINT = (
+    r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
+    r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
+    r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
+    r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
+    r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
+    r"[A-Za-z_$/%^*!#@~]"
+    r"|[\w\-][_-](?:key|token|tok|auth|pat)[\"'`\\\])]{0,6}[ \t]{0,8}[:=][ \t\"'\\]{0,8}[0-9]{6}"
+    r"|[_.\-](?:key|token|tok|pat)[ \t][\"']?[^\s]{0,30}[0-9]"
+    r"|(?:key|token|pat|auth): ?[a-z][\w\[\], .|]{0,60} ?= ?[\"']"
+    r"|--?[\w.\-]{0,60}(?:key|token|tok|auth|dsn|webhook|pat|pass)[\w\-]{0,24}[\"',\\ \t]"
+    r"|[:=][ \t]*[\"']?[\w.\-]{0,60}(?:key|token|tok|secret|pass\w{0,8}|credentials?|cookie|pwd|jwt|dsn|auth)"
+    r"[\"',]{0,3}[ \t]*\r?(?:\n|$)"
+    r"|(?:[:=][ \t]*[\"']|>)[\w.\-]{0,60}(?:key|token|secret|password|credentials?)(?:[\"']|</)"
+    r"|(?:secret|key|token|pass\w{0,8}|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was)\b)"
+)
+"""What stands in each line in which `assigned` finds something, and in few others."""
+
+_NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
+_ASSIGNMENT = compiled(
+    _NAME + r"([\"'`\])}]{0,4})[ \t\r\n]{0,8}"
+    r"(:=|=>|-{1,2}>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was):?[ \t])[ \t\r\n]{0,60}"
+)
+_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
+_SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
+_ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
+_LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
+_LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
+_ELEMENT = compiled(r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s[^<>]{0,200})?>([^<>]+)</")
+_FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
+_URL_USER = compiled(r"://([^\s/\"'`\\<>?#]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
+_HEADER = compiled(
+    r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
+    r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
+)
+_BEARER = compiled(r"\b(?:(?i:bearer)|Basic)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
+
+_STRING = re.compile(rb"[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
+_RUN = re.compile(rb"[^\s\"'`<>]+")
+_NOT_A_VALUE = re.compile(
+    rb"(?i)(?:none|null|nil|true|false|undefined|yes|no|on|off|n/?a|unset|unknown|missing|required|optional|empty|default|redacted|hidden"
+    rb"|str|string|bytes|int|float|bool|any|dict|list|tuple|type|object|secretstr|optional\[.*|union\[.*|list\[.*|dict\[.*)[,;.)\]}|]*"
+    rb"|[|>][+-]?|\*+|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+"
+)
+_BARE = re.compile(rb"[^\s,}\]\"']+")
+_REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
+_NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
+_IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_OF_PROGRAM = re.compile(
+    rb"(?:self|args?|cfg|conf|config|opts?|os|env|environ|settings|ctx|kwargs|cls|hparams|params|options)\."
+)
+_PATH = re.compile(rb"(?:~|\.{0,2}|[A-Za-z]:)?[/\\](?:[\w.@%-]+[/\\])*[\w.@%-]*")
+_PATH_ROOT = re.compile(
+    rb"(?:~|\.{1,2}|[A-Za-z]:)?[/\\](?:home|root|etc|run|var|tmp|mnt|opt|usr|data|workspace|scratch|dev|proc|Users|secrets|[\w-]+/[\w.-]+/)|[~.]{1,2}/|.*\.(?:json|ya?ml|txt|pem|key|crt|py|log|toml|cfg|ini)$"
+)
+_WORD = re.compile(rb"[A-Za-z][a-z]*(?:['-][a-z]+)*[.,!?:]*")
+_NEXT_NAME = re.compile(rb",(?=\s|$|[\"']|[A-Za-z_][\w.-]*[=:])|[;](?=\s|$|[A-Za-z_])|&(?=[A-Za-z_][\w.-]*=)")
+_NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,;)\]}]*")
+_NO_SECRET_LOOK = re.compile(
+    rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
+)
+_LONG = 12
+_NEVER_BEHIND = b"<[("
+
+
+def assigned(line: bytes) -> Iterator[Span]:
+    """The secrets that stand beside their names."""
+    yield from _of_urls(line)
+    yield from _of_headers(line)
+    at = 0
+    while match := _ASSIGNMENT.search(line, at):
+        # The value may be a name itself: `config: {password: …`.
+        at = match.end() if match.end() > match.start(1) else match.end() + 1
+        separator = match[3].strip() or (b"\t" if b"\t" in match[3] else b" ")
+        name = match[1].decode("latin-1")
+        before = line[match.start(1) - 1 : match.start(1)]
+        is_name_quoted = match[2][:1] in (b'"', b"'")
+        yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
+    yield from _of_options(line)
+    yield from _of_elements(line)
+    yield from _of_pairs(line)
+    yield from _of_words(line)
+
+
+def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is_name_quoted: bool) -> Iterator[Span]:
+    meaning = meaning_of(name)
+    if " " in name and meaning is not Meaning.CERTAINLY:  # words of a sentence: "barrier for key: …"
+        words = [word for word in name.split() if word not in ("is", "was")] or [name]
+        has_secret = any(meaning_of(word) is Meaning.CERTAINLY for word in words)
+        meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
+    if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted):
+        return
+    string = _STRING.match(line, at)
+    if string:
+        yield from _string(line, string, meaning, separator)
+        return
+    if line[at : at + 1] in (b"[", b"(", b"{") and meaning is Meaning.CERTAINLY and separator in (b":", b"="):
+        yield from _each_string(line, at)
+        return
+    is_tight = separator in (b"=", b":=") and line[at - 1 : at] == b"="
+    is_shell = name.startswith("-") or (is_tight and name == name.upper())
+    run = _RUN.match(line, at)
+    is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
+    if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
+        return
+    value = _cut(run[0], separator, before)
+    if not _is_value(value):
+        return
+    end = at + len(value)
+    if _is_code(line, at, end, value, separator, is_name_quoted):
+        return
+    if separator in (b" ", b"is", b"was", b"is:", b"was:") and not _looks_secret(value):
+        return
+    if meaning is Meaning.CERTAINLY:
+        if not (_is_sentence(line, end, value, separator) or _is_path(value)):
+            yield Span(at, end, KIND)
+    elif is_shell or (is_tight and len(value) >= _LONG and not _IDENTIFIER.fullmatch(value)):
+        if not _NUMBER.fullmatch(value) and not _is_path(value):
+            yield Span(at, end, KIND)
+    elif _looks_secret(value):
+        yield Span(at, end, KIND)
+
+
+def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: bytes) -> Iterator[Span]:
+    start = string.end()
+    end = _end_of_string(line, start, string[1])
+    value = line[start:end]
+    if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
+        return
+    if separator == b"," and _is_next_argument(line[end + 1 : end + 4], value, meaning):
+        return
+    if meaning is Meaning.CERTAINLY and not _is_path(value):
+        yield Span(start, end, KIND)
+    elif meaning is Meaning.PROBABLY and (any(48 <= c < 58 for c in value) or len(value) >= 16) and b" " not in value:
+        if not _NUMBER.fullmatch(value) and not _is_path(value):
+            yield Span(start, end, KIND)
+    elif meaning is Meaning.PERHAPS and (_looks_secret(value) or b"://" in value) and not _is_path(value):
+        yield Span(start, end, KIND)
+
+
+def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
+    """Whether a string behind a name and a comma is no value of it: the next name, an option, words of help."""
+    if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
+        return True
+    if _IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
+        return True
+    return b" " in value and meaning is not Meaning.CERTAINLY
+
+
+def _each_string(line: bytes, at: int) -> Iterator[Span]:
+    """The strings of a list or mapping, as far as it goes on."""
+    closing = {ord("["): b"]", ord("("): b")", ord("{"): b"}"}[line[at]]
+    limit = line.find(closing, at)
+    limit = len(line) if limit < 0 else limit
+    at += 1
+    while (string := _STRING.search(line, at, limit)) and string.start() < limit:
+        end = _end_of_string(line, string.end(), string[1])
+        is_key = line[end + 1 : end + 3].lstrip().startswith(b":")
+        if end > string.end() and not is_key and not line.startswith(b"<redacted", string.end()):
+            yield Span(string.end(), end, KIND)
+        at = end + 1
+
+
+def _end_of_string(line: bytes, start: int, quote: bytes) -> int:
+    """Where a string ends: at its quote, not behind a backslash; of one that is cut off, with the line."""
+    at = start
+    while True:
+        end = line.find(quote, at)
+        if end < 0:
+            newline = line.find(b"\n", start)
+            return newline if newline >= 0 else len(line)
+        if line[end - 1 : end] != b"\\" or line[end - 2 : end] == b"\\\\":
+            break
+        at = end + 1
+    if quote == b"'":
+        # In JSON an apostrophe alone would take the end of its string with it.
+        double = line.find(b'"', start, end)
+        if double >= 0 and re.match(rb"\"\s*[,:}\]]", line[double : double + 8]):
+            return double
+    return end
+
+
+def _cut(value: bytes, separator: bytes, before: bytes) -> bytes:
+    if (end := _NEXT_NAME.search(value)) and end.start():
+        value = value[: end.start()]
+    if before in (b"?", b"&"):
+        value = value.partition(b"&")[0]
+    stripped = value.rstrip(b",;)]}\\" if separator in (b"=", b":=") else b",;.:!?)]}|\\")
+    return stripped or value
+
+
+def _is_value(value: bytes) -> bool:
+    return bool(value) and not _NOT_A_VALUE.fullmatch(value) and not value.startswith(b"<redacted")
+
+
+def _is_code(line: bytes, at: int, end: int, value: bytes, separator: bytes, is_name_quoted: bool) -> bool:
+    """Whether an unquoted value is a name or a call of a program: `password=args.password`, `token = next(it)`."""
+    identifier = _IDENTIFIER.match(value)
+    if not identifier:
+        return False
+    rest = value[identifier.end() :]
+    if rest[:1] in (b"(", b"["):
+        return True
+    if rest:
+        return False
+    if _OF_PROGRAM.match(value) or meaning_of(value.decode("latin-1")) or line[end : end + 1] in (b"(", b"["):
+        return True
+    if any(48 <= c < 58 for c in value):
+        return False
+    in_call = line.count(b"(", 0, at) > line.count(b")", 0, at)
+    return (in_call or is_name_quoted) and separator in (b"=", b":")
+
+
+def _is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
+    """`password: expected a string`, against `password: hunter user: bob`."""
+    if separator != b":" or not _WORD.fullmatch(value):
+        return False
+    following = line[end : end + 80].split()
+    return len(following) > 0 and bool(_WORD.fullmatch(following[0])) and not following[0].endswith((b":", b"="))
+
+
+def may_be_secret(text: str) -> bool:
+    """Whether a value under the name of a secret is one: not nothing, not a reference, not where it is kept."""
+    value = text.strip().encode("utf-8", "surrogatepass")
+    return _is_value(value) and not _is_path(value)
+
+
+def _is_path(value: bytes) -> bool:
+    return bool(_PATH.fullmatch(value) and _PATH_ROOT.match(value))
+
+
+def _looks_secret(value: bytes) -> bool:
+    if len(value) < 6 or _NO_SECRET_LOOK.fullmatch(value) or _is_path(value) or _NUMBER.fullmatch(value):
+        return False
+    has_digit = any(48 <= c < 58 for c in value)
+    return has_digit and value.upper() != value.lower() and not any(c in _NEVER_BEHIND for c in value)
+
+
+def _of_options(line: bytes) -> Iterator[Span]:
+    at = 0
+    while match := _OPTION.search(line, at):
+        at = match.end() - 1 if match.end() - 1 > match.start() else match.end()
+        meaning = meaning_of(match[1].decode("latin-1"))
+        start = match.end()
+        if meaning is Meaning.NOTHING or line[start : start + 2] == b"--":
+            continue
+        in_list = b"," in match[2]
+        string = _STRING.match(line, start)
+        if string:
+            end = _end_of_string(line, string.end(), string[1])
+            start = string.end()
+        elif in_list:
+            continue  # `add_argument("--token", type=str)`
+        else:
+            run = _RUN.match(line, start)
+            end = start + len(_cut(run[0], b"=", b"")) if run else start
+        value = line[start:end]
+        if not _is_value(value) or (in_list and value.startswith(b"-")) or _IS_PROSE_BEHIND.match(value):
+            continue
+        if not _is_path(value) and (meaning is Meaning.CERTAINLY or not _NUMBER.fullmatch(value)):
+            yield Span(start, end, KIND)
+
+
+_IS_PROSE_BEHIND = re.compile(
+    rb"(?:is|was|to|or|and|option|flag|argument|must|if|when|for|not|requires?|can|will|should|with|as|in)$"
+)
+
+
+def _of_elements(line: bytes) -> Iterator[Span]:
+    if b"</" not in line:
+        return
+    named = False
+    for match in _ELEMENT.finditer(line):
+        element = match[1].decode("latin-1")
+        is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and is_value_field(element))
+        if is_secret and match[2].strip():
+            yield Span(match.start(2), match.end(2), KIND)
+        named = is_name_field(element) and _is_secret_name(match[2])
+
+
+def _of_pairs(line: bytes) -> Iterator[Span]:
+    """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds, in any order."""
+    names: list[int] = []
+    values: list[Span] = []
+    at = 0
+    while match := _FIELD.search(line, at):
+        at = match.end()
+        field = match[2].decode("latin-1")
+        value = rest_as_value(line, at, _BARE)
+        if value and is_name_field(field) and _is_secret_name(line[value.start : value.end]):
+            names.append(value.start)
+            at = value.end
+        elif value and is_value_field(field):
+            values.append(value)
+    for name in names:
+        yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
+
+
+def _of_words(line: bytes) -> Iterator[Span]:
+    """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
+    for match in _SPACED.finditer(line):
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and _looks_secret(match[2]):
+            yield Span(match.start(2), match.end(2), KIND)
+    for match in _ANNOTATED.finditer(line):
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
+            yield Span(match.start(2), match.end(2), KIND)
+
+
+def _is_secret_name(name: bytes) -> bool:
+    return bool(_NAME_ALONE.fullmatch(name)) and meaning_of(name.decode("latin-1")) >= Meaning.PROBABLY
+
+
+def names_a_secret(line: bytes) -> bool:
+    """Whether a line ends in the name of something, as in `- name: HF_TOKEN`, whose value stands in one of the next."""
+    match = deque(_FIELD.finditer(line), maxlen=1)
+    if not match or not is_name_field(match[0][2].decode("latin-1")):
+        return False
+    return _is_secret_name(line[match[0].end() :].strip(b" \t\r\n\"',"))
+
+
+def option_at_the_end(line: bytes) -> bool:
+    """Whether a line ends in an option whose value stands in the next one: `--wandb-key \\`, `"--wandb-key",`."""
+    match = _LAST_OPTION.search(line) or _LAST_FIELD.search(line)
+    return bool(match) and meaning_of(match[1].decode("latin-1")) > Meaning.NOTHING
+
+
+def value_of_a_field(line: bytes) -> Span | None:
+    """The value in a line like `value: …` or `"repr": "…"`."""
+    match = _FIELD.search(line)
+    if not match or not is_value_field(match[2].decode("latin-1")):
+        return None
+    return rest_as_value(line, match.end())
+
+
+def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span | None:
+    """What stands from a place on, as one value: a string, or as much as `bare` matches."""
+    string = _STRING.match(line, at)
+    if string:
+        start, end = string.end(), _end_of_string(line, string.end(), string[1])
+    else:
+        found = bare.match(line, at)
+        start, end = found.span() if found else (at, at)
+    return Span(start, end, KIND) if end > start and _is_value(line[start:end]) else None
+
+
+def _of_urls(line: bytes) -> Iterator[Span]:
+    if b"://" in line:
+        for match in _URL_USER.finditer(line):
+            user, _, password = match[1].partition(b":")
+            if b"/" in password and password.partition(b"/")[0].isdigit():
+                continue  # a port, and an @ in the path
+            is_token = len(user) >= 20 or (len(user) >= 8 and _looks_secret(user))
+            if (password or is_token) and not user.startswith(b"<"):
+                yield Span(match.start(1), match.end(1), "password in a URL")
+    if b"=" in line:
+        for match in _QUERY.finditer(line):
+            name, value = match[1].decode("latin-1"), match[2]
+            if (
+                is_secret_in_query(name)
+                and _is_value(value)
+                and (meaning_of(name) >= Meaning.PROBABLY or len(value) >= 8)
+            ):
+                yield Span(match.start(2), match.end(2), "parameter of a URL")
+
+
+def _of_headers(line: bytes) -> Iterator[Span]:
+    for match in _HEADER.finditer(line):
+        start = match.end()
+        if match[2]:
+            end = _end_of_string(line, start, match[2])
+        else:
+            stops = [at for stop in (b'"', b"'", b"\n", b"`") if (at := line.find(stop, start)) >= 0]
+            end = min(stops, default=len(line))
+        value = line[start:end].rstrip(b" \t\r,;)}]")
+        words = value.split()
+        if len(value) >= 4 and _is_value(words[0]) and _is_value(words[-1]) and not _IDENTIFIER.fullmatch(value):
+            yield Span(start, start + len(value), "header")
+    for match in _BEARER.finditer(line):
+        if _looks_secret(match[1]) or len(match[1]) >= 20:
+            yield Span(match.start(1), match.end(1), "bearer token")

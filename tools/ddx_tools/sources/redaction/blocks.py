@@ -1,0 +1,322 @@
+"""Where secrets stand in a block of whole lines: in a line, in two that were one, in the lines of a private key."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ddx_tools.formats.log_text import DIGITS_AS_ZERO
+from ddx_tools.sources.redaction.assignments import (
+    NAME_HINT,
+    assigned,
+    names_a_secret,
+    option_at_the_end,
+    rest_as_value,
+    value_of_a_field,
+)
+from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.reading import unescaped
+from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, prefixes, random_tokens, shaped
+
+_LONG_BYTES = 16 << 10
+"""Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
+_BEFORE_BYTES, _BEHIND_BYTES = 1 << 10, 12 << 10
+_MOST_SHAPES = 20_000
+_FIELD_LINES = 4
+"""So many lines below its name a value may stand."""
+
+KEY_BLOCK = b"private key"
+_KEY_BEGIN = re.compile(
+    rb"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1)-{0,5}-?|Private-Lines: *\d+", re.I
+)
+_KEY_END = re.compile(rb"-{4,5} ?END [A-Z0-9 ]{0,40}(?:KEY|key V1)(?: BLOCK)?-{0,5}|Private-MAC:", re.I)
+_KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{1,1000}|[A-Z][A-Za-z-]{2,30}: .{1,200}|")
+_KEY_LINES = 400
+_OTHERS_LINES = 200
+_LONG_KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{40,}$")
+_INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
+
+_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
+
+_SHAPE_HINT = (
+    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
+    r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
+    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
+)
+_SEAM_WORDS = (
+    "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
+    "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=",
+)  # fmt: skip
+
+
+@functools.cache
+def _hint() -> Any:
+    return compiled(f"{NAME_HINT}|{_shape_hint()}")
+
+
+@functools.cache
+def _shape_hint_alone() -> Any:
+    return compiled(_shape_hint())
+
+
+def _shape_hint() -> str:
+    return f"{_SHAPE_HINT}|{hint()}|{RANDOM}"
+
+
+_clean_shapes: set[bytes] = set()
+"""Lines that held nothing, with each digit as 0: most lines of a log differ in numbers only."""
+
+
+def secrets_of(block: bytes) -> list[Span]:
+    """The secrets in whole lines, as these are seen: in their order, none over another."""
+    found: list[Span] = []
+    at = 0
+    search = _hint().search
+    while at < len(block) and (match := search(block, at)):
+        start = block.rfind(b"\n", 0, match.start()) + 1
+        end = block.find(b"\n", match.start())
+        end = len(block) if end < 0 else end
+        if end - start > _LONG_BYTES:
+            start, end = max(start, match.start() - _BEFORE_BYTES, at), min(end, match.end() + _BEHIND_BYTES)
+            found += _in_line(block, start, end)
+            at = max(match.end(), end - _BEFORE_BYTES if end < len(block) else end)
+            continue
+        line = block[start:end]
+        at = end + 1
+        shape = line.translate(DIGITS_AS_ZERO)
+        if shape in _clean_shapes:
+            continue
+        here = [*_in_line(block, start, end), *_below(block, line, start, end)]
+        if here:
+            found += here
+        elif not _shape_hint_alone().search(line):
+            _remember(shape)
+    found += list(_over_seams(block, found))
+    return _merged(found)
+
+
+def _remember(shape: bytes) -> None:
+    if len(_clean_shapes) >= _MOST_SHAPES:
+        _clean_shapes.clear()
+    _clean_shapes.add(shape)
+
+
+def _in_line(block: bytes, start: int, end: int) -> Iterator[Span]:
+    """The secrets of a line, or of a part of a long one, in all that its escapes may stand for."""
+    line = block[start:end]
+    for reading in unescaped(line):
+        for span in secrets_in_text(reading.text):
+            first, last = _between_escapes(line, *reading.place(span.start, span.end))
+            if first < last:
+                yield Span(start + first, start + last, span.kind)
+
+
+def _between_escapes(line: bytes, start: int, end: int) -> tuple[int, int]:
+    """The place without the half of an escape at its ends: JSON stays JSON."""
+    if _is_half(line, start) and (escape := _ESCAPE.match(line, start - 1)):
+        start = escape.end()
+    while end > start and _is_half(line, end):
+        end -= 1
+    return start, end
+
+
+def _is_half(line: bytes, at: int) -> bool:
+    """Whether the character at a place belongs to a backslash before it."""
+    before = line[max(0, at - 16) : at]
+    return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
+
+
+def secrets_in_text(text: bytes) -> Iterator[Span]:
+    """The secrets in a line without escapes, or in a whole text of some lines."""
+    yield from assigned(text)
+    yield from shaped(text)
+    yield from random_tokens(text)
+    for begin in _KEY_BEGIN.finditer(text):
+        closing = _KEY_END.search(text, begin.end())
+        inside = _INSIDE_KEY.match(text, begin.end())
+        end = closing.start() if closing else inside.end() if inside else begin.end()
+        if text[begin.end() : end].strip():
+            yield Span(begin.end(), end, KEY_BLOCK.decode())
+
+
+def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
+    """What stands in the lines below one: of a private key, of a name, of an option at the end of its line."""
+    if begin := _KEY_BEGIN.search(line):
+        yield from _key_lines(block, line[: begin.start()], line[begin.end() :], end)
+    elif _KEY_END.search(line) and KEY_BLOCK in line.lower():
+        yield from _key_lines_above(block, start)
+    elif option_at_the_end(line):
+        for first, last in _lines(block, end, 1):
+            place = _behind_prefix(block, first, last)
+            below = block[place:last].lstrip(b" \t")
+            if value := rest_as_value(below, 0):
+                shift = last - len(below)
+                yield Span(shift + value.start, shift + value.end, value.kind)
+    elif names_a_secret(line):
+        for first, last in _lines(block, end, _FIELD_LINES):
+            if value := value_of_a_field(block[first:last]):
+                yield Span(first + value.start, first + value.end, value.kind)
+                return
+
+
+def _lines(block: bytes, end: int, most: int) -> Iterator[tuple[int, int]]:
+    """Where the next lines begin and end, behind a line that ends at `end`."""
+    while most and end < len(block):
+        first = end + 1
+        end = block.find(b"\n", first)
+        end = len(block) if end < 0 else end
+        if first < end:
+            yield first, end
+        most -= 1
+
+
+def _key_lines(block: bytes, prefix: bytes, behind: bytes, end: int) -> Iterator[Span]:
+    """The lines of a private key; others may stand between them, as ranks print at the same time."""
+    if _KEY_END.search(behind):
+        return
+    shape = _prefix_shape(prefix)
+    others = 0
+    for first, last in _lines(block, end, _KEY_LINES):
+        line = block[first:last].rstrip(b"\r")
+        is_own = not prefix or (len(line) >= len(prefix) and _prefix_shape(line[: len(prefix)]) == shape)
+        content = line[len(prefix) :].strip(b" \t\"',|>+") if is_own else b""
+        if is_own and _KEY_END.search(line):
+            return
+        if is_own and content and _KEY_LINE.fullmatch(content.removesuffix(b"\\n")):
+            place = first + line.index(content, len(prefix))
+            yield Span(place, place + len(content), KEY_BLOCK.decode())
+        elif material := _LONG_KEY_LINE.search(line):
+            yield Span(first + material.start(), first + material.end(), KEY_BLOCK.decode())
+        elif is_own and content:
+            others += 10
+        others += 1
+        if others > _OTHERS_LINES:
+            return
+
+
+def _prefix_shape(prefix: bytes) -> bytes:
+    return re.sub(rb"[0-9]+", b"0", prefix)
+
+
+def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
+    """The lines of a key whose beginning is not there: the end of a long log was read."""
+    for _ in range(_KEY_LINES):
+        first = block.rfind(b"\n", 0, max(0, start - 1)) + 1
+        if first >= start:
+            return
+        material = re.search(rb"[A-Za-z0-9+/=]{20,}\s*$", block[first : start - 1])
+        if not material:
+            return
+        yield Span(first + material.start(), start - 1, KEY_BLOCK.decode())
+        start = first
+
+
+# --- lines that were one
+
+
+_PREFIX = re.compile(
+    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?"
+    rb"|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
+)
+_SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
+_LEAST_REST = 4
+_LEAST_WIDTH = 20
+_MOST_WRAPPED = 40
+
+
+@functools.cache
+def _seam_hint() -> Any:
+    parts = {word[:length] for word in _SEAM_WORDS for length in range(3, len(word))}
+    cut, whole = ("|".join(map(re.escape, sorted(words))) for words in (parts, _SEAM_WORDS))
+    rest = r"[A-Za-z0-9_\-+/=.~%:]{0,200}"
+    tokens = "|".join(map(re.escape, prefixes()))
+    return compiled(
+        rf"(?:(?i:(?:{whole}){rest}|{cut})|(?:{tokens}){rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
+    )
+
+
+def _over_seams(block: bytes, found: list[Span]) -> Iterator[Span]:
+    """Secrets that a terminal or a collector has wrapped: the rest of one, or one that no line holds whole."""
+    ends = {span.end + (block[span.end : span.end + 1] == b"\r") for span in found}
+    ends = {end for end in ends if block[end : end + 1] == b"\n"}
+    at = 0
+    search = _seam_hint().search
+    while match := search(block, at):
+        ends.add(match.end() - 1)
+        at = match.end()
+    for end in sorted(ends):
+        yield from _over_seam(block, end)
+
+
+def _over_seam(block: bytes, end: int) -> Iterator[Span]:
+    start = max(block.rfind(b"\n", 0, end) + 1, end - _LONG_BYTES)
+    upper = block[start:end].rstrip(b"\r")
+    seam = len(upper)
+    if seam < _LEAST_WIDTH:
+        return
+    joined, pieces = _joined(block, upper, start, end)
+    if len(pieces) == 1:
+        return
+    alone = None
+    for span in secrets_in_text(joined):
+        if span.end <= seam:
+            continue
+        if span.start >= seam:
+            # The name was cut, so that the value says nothing in its own line.
+            alone = alone or {(one.start + seam, one.end + seam) for one in secrets_in_text(joined[seam:])}
+            if (span.start, span.end) in alone:
+                continue
+        for first, last, place in pieces:
+            here, behind = max(first, span.start), min(last, span.end)
+            if here >= behind:
+                continue
+            if here == first and first and not _continues(joined[here:behind], joined[behind:last]):
+                break
+            yield Span(place + here - first, place + behind - first, span.kind)
+
+
+def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """A line and those that may go on with it; of each where it begins and ends in that, and where it stands."""
+    joined, pieces = upper, [(0, len(upper), start)]
+    for first, last in _lines(block, end, _MOST_WRAPPED):
+        if first != end + 1:
+            break
+        end = last
+        place = _behind_prefix(block, first, last)
+        lower = block[place:last].rstrip(b"\r")
+        rest = _SEAM_RUN.match(lower)
+        if not rest:
+            break
+        pieces.append((len(joined), len(joined) + len(lower), place))
+        joined += lower
+        if rest.end() < len(lower):
+            break
+    return joined, pieces
+
+
+def _continues(rest: bytes, behind: bytes) -> bool:
+    """Whether a piece at the beginning of a line is the rest of what stands at the end of the one before."""
+    if behind[:1] in (b":", b"(", b"=") or re.match(rb"[A-Za-z_][A-Za-z0-9_]*[=:]", rest):
+        return False
+    has_digit = any(48 <= c < 58 for c in rest)
+    both = rest.lower() != rest and rest.upper() != rest and not rest.istitle()
+    return has_digit or both or (len(rest) >= _LEAST_REST and behind[:1] in (b'"', b"'", b",")) or not behind.strip()
+
+
+def _behind_prefix(block: bytes, first: int, last: int) -> int:
+    prefix = _PREFIX.match(block, first, last)
+    return prefix.end() if prefix else first
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and span.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(span.end, merged[-1].end))
+        else:
+            merged.append(span)
+    return merged

@@ -1,0 +1,102 @@
+"""Which names mean that the value beside them is a secret, however they are spelt."""
+
+from __future__ import annotations
+
+import functools
+import re
+from enum import IntEnum
+from importlib import resources
+from typing import Any
+
+from ddx_tools.yaml_data import load_yaml
+
+_LONGEST_NAME = 120
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_BARE_TOKEN = ("token", "tok")
+
+
+class Meaning(IntEnum):
+    """What a name says of its value."""
+
+    NOTHING = 0
+    PERHAPS = 1
+    """A bare `token`, `auth`, `pass`: only what looks like a secret is one."""
+    PROBABLY = 2
+    """`<something> key` or `<something> token`: a secret as an option's or a variable's value, if not in a sentence."""
+    CERTAINLY = 3
+    """A secret of any look."""
+
+
+@functools.cache
+def _known() -> dict[str, Any]:
+    known = load_yaml(resources.files("ddx_tools").joinpath("knowledge/secret_names.yaml").read_text(encoding="utf-8"))
+    return {name: _flat(value) for name, value in known.items()}
+
+
+def _flat(value: list[Any]) -> frozenset[str]:
+    return frozenset(word for part in value for word in (part if isinstance(part, list) else [part]))
+
+
+@functools.lru_cache(maxsize=8192)
+def meaning_of(name: str) -> Meaning:
+    """What a variable, an option, a key, a header or some words of a sentence say of the value beside them."""
+    return _meaning(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name[-_LONGEST_NAME:])]
+
+
+def _meaning(words: list[str]) -> Meaning:
+    known = _known()
+    while len(words) > 1 and (words[-1].isdigit() or words[-1] in known["also_with_suffix"]):
+        words = words[:-1]
+    if words[-2:] == ["key", "id"]:
+        words = words[:-1]
+    if not words:
+        return Meaning.NOTHING
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last.removesuffix("s") in known["certain"] or last in known["certain"]:
+        return Meaning.CERTAINLY
+    whole = "".join(words[-4:])
+    if whole.endswith(tuple(known["certain_endings"])) or whole.removesuffix("s").endswith(
+        tuple(known["certain_endings"])
+    ):
+        return Meaning.NOTHING if before in ("public", "pub") else Meaning.CERTAINLY
+    if last == "pass":
+        return Meaning.CERTAINLY if before in known["pass_after"] else Meaning.NOTHING
+    if last in ("pwd", "dsn", "auth", "webhook", "pat", "bearer"):
+        certain = last == "pwd" and before not in ("", "old")
+        return Meaning.CERTAINLY if certain else Meaning.PERHAPS
+    if last == "key":
+        return _of_key(before)
+    return _of_token(before) if last in _BARE_TOKEN else Meaning.NOTHING
+
+
+def _of_key(before: str) -> Meaning:
+    if before in _known()["key_after"]:
+        return Meaning.CERTAINLY
+    return Meaning.NOTHING if not before or before in _known()["key_not_after"] else Meaning.PROBABLY
+
+
+def _of_token(before: str) -> Meaning:
+    if not before:
+        return Meaning.PERHAPS
+    return Meaning.NOTHING if before in _known()["token_not_after"] else Meaning.PROBABLY
+
+
+@functools.lru_cache(maxsize=2048)
+def is_secret_in_query(name: str) -> bool:
+    """Whether a parameter of a URL's query holds a secret: there a bare `key` or `sig` does."""
+    words = _words(name)
+    return "".join(words) in _known()["query"] or _meaning(words) >= Meaning.PERHAPS
+
+
+def is_name_field(name: str) -> bool:
+    """Whether a field of this name may hold the name of another value: `name`, `key`, `variable`."""
+    return "".join(_words(name)) in _known()["name_fields"]
+
+
+def is_value_field(name: str) -> bool:
+    """Whether a field of this name may hold the value of what a field beside it names."""
+    return "".join(_words(name)) in _known()["value_fields"]

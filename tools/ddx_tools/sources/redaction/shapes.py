@@ -1,0 +1,139 @@
+"""Tokens that are known by their look (`knowledge/secret_shapes.yaml`), and long random ones."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, NamedTuple
+
+import re2
+
+from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.yaml_data import load_yaml
+
+_TAIL_BYTES = 8
+"""So much of a token is looked for at first."""
+RANDOM = r"(?:[a-z0-9+/]{1,8}[A-Z]{1,6}){5}"
+"""What most random tokens of 32 characters and more match, and few words."""
+
+_LEAST_RANDOM = 32
+_LEAST_TURNS = 0.45
+_MOST_IN_WORDS = 0.45
+_WORD_RUN = 4
+_LEAST_LETTERS = 0.12
+"""Of each case."""
+_LEAST_DIGITS = 1
+_DIGEST_BEFORE = re.compile(
+    rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
+)
+_TOKEN_CHARACTERS = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
+_LETTERS = re.compile(rb"[A-Za-z0-9]{%d,}" % _LEAST_RANDOM)
+_PATH_PART = re.compile(rb"[^/]+")
+_CLASSES = bytes(
+    ord("a" if 97 <= c < 123 else "A" if 65 <= c < 91 else "0" if 48 <= c < 58 else "-") for c in range(256)
+)
+_RUNS = re.compile(rb"a+|A+|0+|-+")
+
+
+class Span(NamedTuple):
+    """A secret in a line: where it begins, the place behind it, of what kind it is."""
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Shape:
+    kind: str
+    pattern: Any
+    hints: tuple[bytes, ...]
+    mixed: bool = False
+
+
+@functools.cache
+def _described() -> dict[str, Any]:
+    text = resources.files("ddx_tools").joinpath("knowledge/secret_shapes.yaml").read_text(encoding="utf-8")
+    described: dict[str, Any] = load_yaml(text)
+    return described
+
+
+@functools.cache
+def _shapes() -> list[_Shape]:
+    shapes = [_family(described) for described in _described()["families"]]
+    for other in _described()["others"]:
+        hints = tuple(hint.lower().encode() for hint in other["hints"])
+        shapes.append(_Shape(other["kind"], compiled(other["pattern"]), hints))
+    return shapes
+
+
+def _family(described: dict[str, Any]) -> _Shape:
+    prefixes = "|".join(map(re2.escape, described["prefixes"]))
+    # An end of the longest is what was written: a token is taken whole.
+    token = f"((?:{prefixes})[{described['body']}]{{{described['least']},}}=*)"
+    before = "" if described.get("anywhere") else "(?:^|[^A-Za-z0-9])"
+    hints = tuple(prefix.lower().encode() for prefix in described["prefixes"])
+    return _Shape(described["kind"], compiled(before + token), hints, described.get("mixed", False))
+
+
+def prefixes() -> list[str]:
+    """What tokens of known families begin with."""
+    return [prefix for family in _described()["families"] for prefix in family["prefixes"]]
+
+
+def hint() -> str:
+    """An expression that matches wherever a shape may begin; where it does not, no shape is."""
+    begin = "|".join(map(re2.escape, prefixes()))
+    others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
+    return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|{'|'.join(others)}"
+
+
+@functools.cache
+def _any_hint() -> Any:
+    return compiled(hint())
+
+
+def shaped(line: bytes) -> Iterator[Span]:
+    """The tokens of known shapes."""
+    if not _any_hint().search(line):
+        return
+    small = line.lower()
+    for shape in _shapes():
+        if not any(hint in small for hint in shape.hints):
+            continue
+        for match in shape.pattern.finditer(line):
+            group = 1 if match.re.groups and match.start(1) >= 0 else 0
+            if not shape.mixed or _is_mixed(match[group]):
+                yield Span(match.start(group), match.end(group), shape.kind)
+
+
+def _is_mixed(token: bytes) -> bool:
+    body = token[3:]
+    return any(48 <= c < 58 for c in body) or (body != body.lower() and body != body.upper())
+
+
+def random_tokens(line: bytes) -> Iterator[Span]:
+    """Long tokens that no person and no compiler wrote: with capitals, small letters and digits in no order."""
+    for run in _TOKEN_CHARACTERS.finditer(line):
+        if run.end() - run.start() < _LEAST_RANDOM:
+            continue
+        parts = [(run.start() + part.start(), run.start() + part.end()) for part in _PATH_PART.finditer(run[0])]
+        tokens = [part for part in parts if part[1] - part[0] >= _LEAST_RANDOM] or [run.span()]
+        tokens += [(run.start() + part.start(), run.start() + part.end()) for part in _LETTERS.finditer(run[0])]
+        for start, end in tokens:
+            if is_random(line[start:end]) and not _DIGEST_BEFORE.search(line[max(0, start - 24) : start]):
+                yield Span(start, end, "random token")
+
+
+def is_random(token: bytes) -> bool:
+    """Whether letters and digits follow each other without any order."""
+    classes = token.translate(_CLASSES)
+    small, capital, digits = (classes.count(c) for c in b"aA0")
+    if min(small, capital) < _LEAST_LETTERS * len(token) or digits < _LEAST_DIGITS:
+        return False
+    runs = [len(run) for run in _RUNS.findall(classes)]
+    in_words = sum(run for run in runs if run >= _WORD_RUN)
+    return len(runs) - 1 >= _LEAST_TURNS * len(token) and in_words <= _MOST_IN_WORDS * len(token)
