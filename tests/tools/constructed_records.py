@@ -59,11 +59,11 @@ def dump(*entries: Any, **top: Any) -> dict[str, Any]:
     }
 
 
-def as_pickle(value: Any) -> bytes:
-    """As Python pickles it: no template reads that."""
+def as_pickle(value: Any, protocol: int = 2) -> bytes:
+    """As Python pickles it, with frames of its own for each entry."""
     if isinstance(value, dict) and isinstance(value.get("entries"), list):
         value = {**value, "entries": [_with_plain_frames(each) for each in value["entries"]]}
-    return pickle.dumps(value, 2)
+    return pickle.dumps(value, protocol)
 
 
 def _with_plain_frames(value: Any) -> Any:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.flight_records.tables import RecordTables, group_key
-from ddx_tools.formats import fr_dump, fr_entries, fr_pickle
+from ddx_tools.formats import fr_dump, fr_entries
 from ddx_tools.formats.call_sites import call_site
 from ddx_tools.formats.fr_calls import split_profiling_name
 from ddx_tools.formats.fr_dump import looks_like_dump, read_dump
@@ -192,14 +192,14 @@ def test_more_different_calls_than_any_record_has_are_refused(monkeypatch: pytes
             read_dump(data)
 
 
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [("MAX_BYTES", "larger than the 100"), ("MAX_OPERATIONS", "more than 100 values"), ("MAX_ENTRIES", "100 entries")],
-)
-def test_json_has_limits_too(monkeypatch: pytest.MonkeyPatch, limit: str, words: str) -> None:
-    monkeypatch.setattr(fr_pickle, limit, 100)
-    with pytest.raises(UnreadableInput, match=words):
-        read_dump(json.dumps(dump(*[{}] * 101)).encode())
+def test_json_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(dump(*[{}] * 101)).encode()
+    monkeypatch.setattr(fr_dump, "_MAX_ENTRIES", 100)
+    with pytest.raises(UnreadableInput, match="more than 100 entries"):
+        read_dump(data)
+    monkeypatch.setattr(fr_dump, "MAX_BYTES", 100)
+    with pytest.raises(UnreadableInput, match="larger than the 100"):
+        read_dump(data)
 
 
 @given(

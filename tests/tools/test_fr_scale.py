@@ -10,6 +10,7 @@ import hostile_records
 import pytest
 
 _MOST_MB = 1024
+"""Of the process that asks; the one that reads is limited."""
 QUICK = {"shared frames", "shared members", "deep JSON"}
 assert hostile_records.RECORDS.keys() >= QUICK
 
@@ -22,6 +23,6 @@ assert hostile_records.RECORDS.keys() >= QUICK
 def test_a_hostile_record_is_read_or_refused_in_bounded_memory(name: str) -> None:
     done = subprocess.run([sys.executable, hostile_records.__file__, name], capture_output=True, check=True)
     found = json.loads(done.stdout)
-    assert found["outcome"] is not None, "the kernel had to end it"
+    assert found["outcome"] and found["healthy"]
     assert found["peak_mb"] < _MOST_MB
     assert done.stderr == b""

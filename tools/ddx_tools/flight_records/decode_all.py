@@ -1,41 +1,32 @@
-"""Decoding flight records: few of them here, many in processes of their own, in pieces of bounded size."""
+"""Decoding flight records in processes of their own, in pieces of bounded size: few by one, many by one a CPU."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from itertools import chain
+from itertools import chain, islice
 from threading import Thread
 
-from ddx_tools.flight_records.decode import Decoded, Material, decode
-from ddx_tools.flight_records.workers import WorkerKilled, Workers, worker_count, workers
+from ddx_tools.flight_records.decode import Decoded, Material
+from ddx_tools.flight_records.workers import WorkerEnded, Workers, worker_count, workers
 
-_PIECE_BYTES = 6 << 20
+_PIECE_BYTES = 2 << 20
 _PIECE_FILES = 64
-_WORTH_PROCESSES_BYTES = 24 << 20
-"""Starting a process costs as much as decoding this many bytes."""
 
 
 def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | None = None) -> Iterator[Decoded]:
     """Decode dumps in pieces, in their order; many bytes by as many processes as there are CPUs.
 
-    If such a process is killed, the last piece says in words which dumps that costs. `meanwhile` is done by a thread of
-    this one while they decode.
+    A dump that ends such a process costs itself, and a line in words. `meanwhile` is done by a thread of this process
+    while others decode, where there is more than one piece.
     """
-    pieces = _pieces(materials)
-    first: list[list[Material]] = []
-    size = 0
-    while size < _WORTH_PROCESSES_BYTES and (piece := next(pieces, None)):
-        first.append(piece)
-        size += sum(material.size for material in piece)
     count = worker_count()
-    if size < _WORTH_PROCESSES_BYTES or count < 2:
-        yield from map(decode, chain(first, pieces))
-        return
-    with workers(decode, count) as processes:
+    with workers(count) as processes:
+        pieces = _pieces(materials)
+        first = list(islice(pieces, 2))
         # A daemon: an interrupt does not wait for what it loads.
-        beside = Thread(target=meanwhile, daemon=True)
+        beside = Thread(target=meanwhile if len(first) > 1 else None, daemon=True)
         beside.start()
         yield from _in_order(processes, chain(first, pieces), ahead=4 * count)
         beside.join()
@@ -54,31 +45,24 @@ def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:
         yield piece
 
 
-def _in_order(
-    processes: Workers[Sequence[Material], Decoded], pieces: Iterator[list[Material]], ahead: int
-) -> Iterator[Decoded]:
+def _in_order(processes: Workers, pieces: Iterator[list[Material]], ahead: int) -> Iterator[Decoded]:
     """Results in order, with few of them waiting: they are large."""
-    pending: deque[tuple[list[str], Future[Decoded]]] = deque()
-    lost: list[str] = []
-    for piece in chain(pieces, [None] * ahead):
-        if piece is not None:
-            pending.append(([material.name for material in piece], processes.submit(piece)))
-        if pending and (piece is None or len(pending) > ahead):
-            names, result = pending.popleft()
-            try:
-                yield result.result()
-            except WorkerKilled:
-                lost += names
-    if lost:
-        yield _lost(lost)
+    pending: deque[tuple[list[Material], Future[Decoded]]] = deque()
+    for piece in pieces:
+        pending.append((piece, processes.submit(piece)))
+        if len(pending) > ahead:
+            yield from _results(processes, *pending.popleft())
+    while pending:
+        yield from _results(processes, *pending.popleft())
 
 
-def _lost(names: Sequence[str]) -> Decoded:
-    which = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-    return Decoded(
-        problems=[
-            f"{which}: not read ({len(names)} flight records). A process that read them was killed, perhaps for "
-            "lack of memory (dmesg tells). Run this again where there is more, or name fewer files at once."
-        ],
-        damaged=True,
-    )
+def _results(processes: Workers, piece: list[Material], result: Future[Decoded]) -> Iterator[Decoded]:
+    """What was decoded of a piece; if that ended its process, of each dump by itself."""
+    try:
+        yield result.result()
+    except (WorkerEnded, OSError) as error:
+        if len(piece) == 1:
+            yield Decoded(problems=[f"{piece[0].name}: not read: {error}"], damaged=True)
+            return
+        for alone in [([material], processes.submit([material])) for material in piece]:
+            yield from _results(processes, *alone)

@@ -1,27 +1,41 @@
-"""The other end of `workers`: what a process does that works for another one. It starts often: it imports little."""
+"""The other end of `workers`: a process that decodes flight records for another. It starts often and imports little.
+
+It may be lost: its memory and its CPU time are limited, and what a record does to it, it does to nobody else.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import Thread
 from typing import IO, Any
 
+from ddx_tools.flight_records.decode import decode
 
-def serve(function: Callable[[Any], Any]) -> None:
-    """Send the result of each piece that comes in. Ctrl-C is for whoever asks, who ends this process then."""
+_MOST_BYTES = 1 << 30
+"""Address space: a record of `MAX_BYTES` takes nearly as much. Only its size bounds it where the system does not."""
+
+
+def serve() -> None:
+    """Send what is decoded of each piece that comes in. Ctrl-C is for whoever asks, who ends this process then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
+    gc.freeze()
+    _limit(resource.RLIMIT_AS, _MOST_BYTES)
+    _limit(resource.RLIMIT_CORE, 0)
     Thread(target=_end_with_the_asker, daemon=True).start()
     pieces, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that somebody prints may come between the results
-    for piece in _received(pieces):
-        send(results, function(piece))
+    for cpu_s, materials in _received(pieces):
+        _limit(resource.RLIMIT_CPU, int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + 1 + cpu_s)
+        send(results, decode(materials))
+        gc.collect()  # a record that holds itself
 
 
 def send(stream: IO[bytes] | None, value: Any) -> None:
@@ -29,6 +43,12 @@ def send(stream: IO[bytes] | None, value: Any) -> None:
     assert stream is not None
     pickle.dump(value, stream, 5)
     stream.flush()
+
+
+def _limit(what: int, most: int) -> None:
+    """Set the limit that can be raised again, unless it is lower anyway."""
+    _, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _end_with_the_asker() -> None:

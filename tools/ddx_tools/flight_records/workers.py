@@ -1,90 +1,135 @@
-"""Processes that decode: this interpreter once more for each CPU, with the decoder and nothing else imported.
+"""Processes that decode flight records: this interpreter once more, with the decoder and nothing else imported.
 
 `multiprocessing` would import the asking program in each of them (a command line, a server, somebody's script without
 a guard), or fork it while its threads hold locks. These read pieces from their standard input and write results to
 their standard output, and end when their input does: with the asking process, however that ends.
+
+One that has nothing to do is kept for who asks next.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from queue import SimpleQueue
-from typing import Generic, TypeVar
+from threading import Lock
 
 from ddx_tools.flight_records import serving
+from ddx_tools.flight_records.decode import Decoded, Material
 
 _MAX_PROCESSES = 16
 _PIPE_BYTES = 1 << 20
 """What an ordinary user may have on Linux; no system call for each 64 KiB of a result."""
+_LEAST_CPU_S = 3
+_BYTES_A_CPU_S = 1 << 20
+"""A tenth of what is decoded in a second."""
 
-P = TypeVar("P")
-R = TypeVar("R")
+_Process = subprocess.Popen[bytes]
+_kept: dict[int, _Process] = {}
+"""Of this process, by its pid: one that was forked from it has none."""
 
 
-class WorkerKilled(Exception):
-    """A process ended before it gave its result."""
+class WorkerEnded(Exception):
+    """A process ended before it gave its result; the text says why."""
 
 
-class Workers(Generic[P, R]):
-    """Some processes that apply a function of `ddx_tools` to pieces of work."""
+class Workers:
+    """Some processes that decode pieces, each started when it is needed."""
 
-    def __init__(self, function: Callable[[P], R], count: int) -> None:
-        from_where = f"from {function.__module__} import {function.__name__} as function"
-        code = f"from {serving.__name__} import serve; {from_where}; serve(function)"
-        # -P: whatever lies in the current directory is no module.
-        argv = [sys.executable, "-P", "-c", code]
+    def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count)
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._processes = [
-            subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=_PIPE_BYTES
-            )
-            for _ in range(count)
-        ]
-        for process in self._processes:
-            self._idle.put(process)
+        self._lock = Lock()
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._closed = False
 
-    def submit(self, piece: P) -> Future[R]:
-        """Hand over a piece. The future raises `WorkerKilled` if its process ends meanwhile."""
-        return self._threads.submit(self._ask, piece)
+    def submit(self, materials: Sequence[Material]) -> Future[Decoded]:
+        """Hand over a piece. The future raises `WorkerEnded` if its process ends meanwhile, OSError if none starts."""
+        return self._threads.submit(self._ask, materials)
 
     def close(self) -> None:
-        """End all processes, whatever they do."""
-        for process in self._processes:
-            process.kill()
+        """End the processes, whatever they do, but for an idle one."""
+        with self._lock:
+            self._closed = True
+            for process in self._busy:
+                process.kill()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for process in self._processes:
-            process.communicate()
+        for process in self._idle:
+            if _kept.setdefault(os.getpid(), process) is not process:
+                _end(process)
 
-    def _ask(self, piece: P) -> R:
-        process = self._idle.get()
+    def _ask(self, materials: Sequence[Material]) -> Decoded:
+        process = self._taken()
+        cpu_s = _LEAST_CPU_S + sum(material.size for material in materials) // _BYTES_A_CPU_S
         try:
-            serving.send(process.stdin, piece)
-            result: R = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
+            serving.send(process.stdin, (cpu_s, materials))
+            result: Decoded = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
+            self._idle.append(process)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            raise WorkerKilled from error
+            raise WorkerEnded(_why(_end(process))) from error
         finally:
-            self._idle.put(process)
+            self._busy.discard(process)
         return result
+
+    def _taken(self) -> _Process:
+        with self._lock:
+            if self._closed:
+                raise WorkerEnded("nobody waits for it any more")
+            process = self._idle.pop() if self._idle else _kept.pop(os.getpid(), None)
+            if process is not None and process.poll() is not None:
+                _end(process)
+                process = None
+            process = process or _started()
+            self._busy.add(process)
+        return process
 
 
 @contextmanager
-def workers(function: Callable[[P], R], count: int) -> Iterator[Workers[P, R]]:
-    """Processes for the time of a block."""
-    started = Workers(function, count)
+def workers(count: int) -> Iterator[Workers]:
+    """Processes for the time of a block, at most so many."""
+    some = Workers(count)
     try:
-        yield started
+        yield some
     finally:
-        started.close()
+        some.close()
 
 
 def worker_count() -> int:
     """As many processes as this one may use CPUs, within reason."""
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(cpus, _MAX_PROCESSES)
+
+
+def _started() -> _Process:
+    # -P: whatever lies in the current directory is no module.
+    argv = [sys.executable, "-P", "-c", f"from {serving.__name__} import serve; serve()"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, pipesize=_PIPE_BYTES)
+
+
+def _end(process: _Process) -> int:
+    """End a process; its exit status, below 0 for a signal."""
+    process.kill()
+    process.communicate()
+    return process.returncode
+
+
+@atexit.register
+def _end_kept() -> None:
+    if process := _kept.pop(os.getpid(), None):
+        _end(process)
+
+
+def _why(status: int) -> str:
+    if status == -signal.SIGXCPU:
+        return "it takes more CPU time than a flight record can need"
+    if status == -signal.SIGKILL:
+        return "a process that read it was killed, perhaps for lack of memory (dmesg tells)"
+    ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return f"it ended the process that read it ({ended}): it is damaged, or made to do so"

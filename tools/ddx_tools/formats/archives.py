@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats import fr_pickle
 from ddx_tools.formats.debug_pages import records_of_page
 from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.formats.fr_pickle import MAX_BYTES
 from ddx_tools.formats.names import shown
 from ddx_tools.formats.tar_members import tar_members
 from ddx_tools.formats.unpacking import Budget, ByteStream, PlainStream, TooMuch, UnpackedStream, unpacked
@@ -42,7 +42,7 @@ class Limits:
     ratio: int = 500
     """Records of a whole job, packed with `zstd -19 --long`, come to less."""
     members: int = 500_000
-    member_bytes: int = fr_pickle.MAX_BYTES
+    member_bytes: int = MAX_BYTES
 
 
 @dataclass(frozen=True)

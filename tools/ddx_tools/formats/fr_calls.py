@@ -144,7 +144,7 @@ def integer(raw: Any) -> int | None:
             raw = int(raw)
         except ValueError:
             return None
-    return raw if type(raw) is int and -(1 << 63) <= raw < 1 << 63 else None
+    return int(raw) if isinstance(raw, int) and -(1 << 63) <= raw < 1 << 63 else None
 
 
 def text(raw: Any) -> str:

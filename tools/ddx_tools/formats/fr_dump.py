@@ -14,10 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats import fr_pickle
 from ddx_tools.formats.fr_calls import integer, text
-from ddx_tools.formats.fr_entries import KINDS, NUMERIC, EntryColumns, EntryReader
+from ddx_tools.formats.fr_entries import EntryColumns, read_entries
+from ddx_tools.formats.fr_pickle import MAX_BYTES, load
 
+_MAX_ENTRIES = 500_000
+"""As torch writes them, no more of them are in `MAX_BYTES`."""
 _MAX_GROUPS = 100_000
 _MAX_MEMBER_CHARACTERS = 8 << 20
 """Lists of members of one dump, as text: a rank in ten groups of 100,000 has 7 MB of them."""
@@ -81,55 +83,41 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(data: bytes) -> FrDump:
-    """A dump from its bytes, pickle or JSON. Raises `UnreadableInput` with what is wrong; runs nothing."""
+    """A dump from its bytes, pickle or JSON. Raises `UnreadableInput` with what is wrong; runs nothing.
+
+    What a hostile pickle can do to the process: see fr_pickle.py.
+    """
     if not data:
         raise UnreadableInput("the file is empty (0 bytes): the process died before it wrote its record", _HELP)
-    reader = EntryReader()
     if data[:1] == b"\x80":
-        scanned = fr_pickle.scan(data, KINDS, NUMERIC)
-        top = _checked(scanned.value)
-        reader.add(_entries(top))
-        reader.add_scanned(scanned)
-        return _dump(top, reader.columns(), "pickle")
+        return _dump(load(data), "pickle")
     if data[:4] == b"PK\x03\x04":
         raise UnreadableInput("this is a zip archive, such as a torch checkpoint, not a flight record", _HELP)
     if data.lstrip()[:1] != b"{":
         raise UnreadableInput("this is neither a pickle nor a JSON object", _HELP)
-    if len(data) > fr_pickle.MAX_BYTES:
-        raise UnreadableInput(f"JSON of {len(data)} bytes is larger than the {fr_pickle.MAX_BYTES} that are read")
-    if sum(map(data.count, (b",", b":", b"[", b"{"))) > fr_pickle.MAX_OPERATIONS:
-        raise UnreadableInput(f"more than {fr_pickle.MAX_OPERATIONS} values: more than a flight record can need")
+    if len(data) > MAX_BYTES:
+        raise UnreadableInput(f"JSON of {len(data)} bytes is larger than the {MAX_BYTES} that are read")
     try:
-        top = _checked(json.loads(data))
+        return _dump(json.loads(data), "json")
     except (ValueError, RecursionError) as error:
         raise UnreadableInput(f"damaged or truncated JSON: {str(error)[:200]}", _HELP) from None
-    reader.add(_entries(top))
-    return _dump(top, reader.columns(), "json")
 
 
-def _checked(top: Any) -> dict[Any, Any]:
+def _dump(top: Any, encoding: str) -> FrDump:
     if not isinstance(top, dict):
         raise UnreadableInput(f"the record is a {type(top).__name__}, not a dictionary", _HELP)
     if not {"entries", "pg_config", "pg_status"} & top.keys():
         raise UnreadableInput("none of the keys entries, pg_config, pg_status: not a flight record", _HELP)
-    return top
-
-
-def _entries(top: Mapping[Any, Any]) -> list[dict[Any, Any]]:
     entries = top.get("entries") or []
     if not isinstance(entries, list):
         raise UnreadableInput("`entries` is not a list", _HELP)
-    if len(entries) > fr_pickle.MAX_ENTRIES:
-        raise UnreadableInput(f"more than {fr_pickle.MAX_ENTRIES} entries: more than a flight record can hold")
-    return [entry for entry in entries if isinstance(entry, dict)]
-
-
-def _dump(top: Mapping[Any, Any], entries: EntryColumns, encoding: str) -> FrDump:
+    if len(entries) > _MAX_ENTRIES:
+        raise UnreadableInput(f"more than {_MAX_ENTRIES} entries: more than a flight record can hold")
     return FrDump(
         encoding=encoding,
         version=text(top.get("version")),
         library=text(top.get("comm_lib_version")) or text(top.get("nccl_version")),
-        entries=entries,
+        entries=read_entries([entry for entry in entries if isinstance(entry, dict)]),
         config=tuple(_config(top.get("pg_config"))),
         status=dict(_status(top.get("pg_status"))),
     )
