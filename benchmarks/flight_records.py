@@ -9,21 +9,26 @@ read the dumps, each from its start to its answer:
 - `torchfrtrace DIR`, the analyzer that PyTorch ships (one process);
 - the floor: processes, as many as there are CPUs, that do nothing but `pickle.load` each dump and keep it, as whoever
   compares ranks by such objects must; and the same without keeping anything.
+
+The first and the last are repeated on the same dumps as Python's own pickler writes them, and on ones like Gloo's.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import Cost, cost_of
-from ddx_evals.simulator import write_benchmark
+from ddx_evals.simulator import torch_pickle, write_benchmark
+from ddx_evals.simulator.torch_pickle import Frame
 
 RANKS, ENTRIES = 256, 2000
 LARGE = ((1024, 2000), (4096, 500))
@@ -38,8 +43,8 @@ def measure() -> Iterator[Measurement]:
         pipelined, gives_up = ddx(directory), torchfrtrace(directory)
     with dumps(RANKS, ENTRIES, stages=1) as directory:
         ours, incumbent = ddx(directory), torchfrtrace(directory)
-        kept = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "keep"])
-        dropped = cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), "drop"])
+        kept, dropped = unpickled(directory, "keep"), unpickled(directory, "drop")
+        others = list(_written_otherwise(directory))
     size = f"{RANKS} ranks x {ENTRIES:,} entries"
     yield _row(f"{size}, pipelines: ddx flight-recorder", pipelined, 60.0)
     yield _row(f"{size}, pipelines: torchfrtrace, which gives up", gives_up, math.inf)
@@ -52,11 +57,10 @@ def measure() -> Iterator[Measurement]:
     yield Measurement("memory against torchfrtrace", share, 25.0, "%", "peak of the resident sum of all processes")
     yield Measurement("time against unpickling, kept", ours.wall_s / kept.wall_s, 2.0, "x", "wall time")
     yield Measurement("time against unpickling, dropped", ours.wall_s / dropped.wall_s, 2.0, "x", "wall time")
-    walls = {}
+    yield from others
     for ranks, entries in LARGE:
         with dumps(ranks, entries) as directory:
             large = ddx(directory)
-        walls[ranks] = large.wall_s
         what = f"{ranks:,} ranks x {entries:,} entries"
         yield _row(what, large, 30.0)
         yield Measurement(f"{what}: memory", large.peak_bytes / (1 << 20), 1024.0, "MiB", "peak, all processes")
@@ -71,9 +75,45 @@ def _row(what: str, cost: Cost, limit_s: float) -> Measurement:
     return Measurement(what, cost.wall_s, limit_s, "s", how)
 
 
+def _written_otherwise(directory: Path) -> Iterator[Measurement]:
+    """The same dumps in other bytes, rewritten in place. Python's pickler refers to each object that is shared."""
+    for protocol in (2, 4, 5):
+        for path in directory.iterdir():
+            path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()), protocol))
+        yield _against_unpickling(directory, f"written by Python, protocol {protocol}")
+    for path in directory.iterdir():
+        path.write_bytes(torch_pickle.encode(_as_gloo(pickle.loads(path.read_bytes()))))
+    yield _against_unpickling(directory, "like Gloo's, written by torch")
+
+
+def _against_unpickling(directory: Path, how: str) -> Measurement:
+    ours, kept = ddx(directory), unpickled(directory, "keep")
+    seconds = f"{ours.wall_s:.1f} s against {kept.wall_s:.1f} s, wall"
+    return Measurement(f"{how}: time against unpickling, kept", ours.wall_s / kept.wall_s, 2.0, "x", seconds)
+
+
+def _as_gloo(dump: dict[str, Any]) -> dict[str, Any]:
+    """What Gloo's recorder says of the same calls: it knows no device, and its state stays `scheduled`."""
+    known: dict[int, Frame] = {}
+    for entry in dump["entries"]:
+        entry["frames"] = [known.setdefault(id(frame), Frame(frame)) for frame in entry["frames"]]
+        entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
+        entry["retired"] = entry["state"] == "completed"
+        entry |= {"state": "scheduled", "time_discovered_started_ns": None, "time_discovered_completed_ns": None}
+    return dump
+
+
+def unpickled(directory: Path, keep_or_drop: str) -> Cost:
+    """The cost of unpickling alone."""
+    processes = len(os.sched_getaffinity(0))
+    return cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), keep_or_drop])
+
+
 def ddx(directory: Path) -> Cost:
-    """The cost of one `ddx flight-recorder`, the middle one of three; it names the stalled rank, so it ends with 1."""
-    return sorted((cost_of([DDX, "flight-recorder", str(directory), "--json"], (1,)) for _ in range(3)), key=_wall_s)[1]
+    """The cost of one `ddx flight-recorder`, the middle one of three; it names the stalled rank, or who may be."""
+    return sorted(
+        (cost_of([DDX, "flight-recorder", str(directory), "--json"], (0, 1, 3)) for _ in range(3)), key=_wall_s
+    )[1]
 
 
 def _wall_s(cost: Cost) -> float:
