@@ -30,6 +30,9 @@ _LEAST_CPU_S = 3
 _BYTES_A_CPU_S = 1 << 20
 """A tenth of what is decoded in a second."""
 
+_ENVIRONMENT = ("PYTHON", "HOME", "LANG", "LC_", "LD_", "DYLD_", "DDX_")
+"""What begins so is handed down. One that inherits RANK, say, would look like a rank to whoever looks at processes."""
+
 _Process = subprocess.Popen[bytes]
 _kept: dict[int, _Process] = {}
 """Of this process, by its pid: one that was forked from it has none."""
@@ -109,8 +112,9 @@ def worker_count() -> int:
 def _started() -> _Process:
     # -P: whatever lies in the current directory is no module.
     argv = [sys.executable, "-P", "-c", f"from {serving.__name__} import serve; serve()"]
+    env = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
     pipe = subprocess.PIPE
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, pipesize=_PIPE_BYTES)
+    return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, pipesize=_PIPE_BYTES)
 
 
 def _end(process: _Process) -> int:
