@@ -62,9 +62,9 @@ class Allowance:
         least = _ALL_READ if self.waking < _AMPLE else _FEW_READ
         return min(count, max(least, min(distinct, _MOST_WAKING - self.waking)))
 
-    def of_progress(self, count: int) -> int:
-        """How many of the ends of kinds of progress in a block to read."""
-        return min(count, max(_PROGRESS_READ, _MOST_PROGRESS - self.progress))
+    def of_progress(self) -> int:
+        """How many of the ends of kinds of progress to read in a block that is not the last."""
+        return max(_PROGRESS_READ, _MOST_PROGRESS - self.progress)
 
 
 class Selection:
@@ -122,10 +122,10 @@ class Selection:
         if matters is None:
             return
         places = set(matters.samples)
-        ends = {end.first for end in matters.ends if end.kind not in allowance.kinds}
-        ends.update(end.last for end in matters.ends if end.kind not in following)
-        if len(ends) > (most := allowance.of_progress(len(ends))):
-            ends = set(sorted(ends, key=lambda place: place in matters.samples)[:most])
+        firsts = [end.first for end in matters.ends if end.kind not in allowance.kinds]
+        lasts = [end.last for end in matters.ends if end.kind not in following]
+        most = len(matters.ends) if not following else allowance.of_progress()
+        ends = {*firsts[:most], *lasts[:most]}
         allowance.progress += len(ends)
         if len(allowance.kinds) < _MOST_PROGRESS:
             allowance.kinds.update(end.kind for end in matters.ends)
