@@ -7,6 +7,7 @@ import base64
 import hashlib
 import random
 import string
+from collections.abc import Callable
 
 _RANDOM = random.Random(19)
 _LETTERS = string.ascii_letters + string.digits
@@ -109,7 +110,7 @@ def ordinary_lines(count: int) -> list[str]:
         text = digest("md5")
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
-    kinds = [
+    kinds: list[Callable[[], str]] = [
         lambda: f"[rank{number(64)}]: step {number(10**5)} | loss {made.random():.4f} | tokens/s {number(10**5)} "
         f"| tokens: {number(10**9)} | num_tokens={number(10**7)} | lr {made.random():.2e}",
         lambda: f"commit {digest('sha1')} (HEAD -> main, tag: v{number(9)}.{number(9)})",
