@@ -26,6 +26,7 @@ from ddx_tools.logs import capture
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.sources import intake
 from ddx_tools.store import Store
 
 
@@ -55,7 +56,8 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_PART_BYTES", 1 << 20)
+    monkeypatch.setattr(capture, "_ALL_BYTES", 2 << 20)
+    monkeypatch.setattr(intake, "_MOST_BYTES", 2 << 20)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -74,14 +76,14 @@ def test_of_a_big_log_head_and_tail_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_head_and_tail_share_is_read_once(tmp_path: Path) -> None:
+def test_a_log_that_is_no_longer_than_its_share_is_read_once(tmp_path: Path) -> None:
     log = tmp_path / "rank1.log"
     lines = [f"nothing new, line {number}\n" for number in range(60_000)]
     lines[30_000] = "KeyError: in the middle\n"
     log.write_text("".join(lines))
     assert (1 << 20) < log.stat().st_size < (2 << 20)
     raw = captured(log)
-    assert (len(raw.items), raw.problems) == (2, [])
+    assert raw.problems == []
     assert sum(len(item.data) for item in raw.items) == log.stat().st_size
     (row,) = dict(PROBE.parse(raw))["log_events"]
     assert row["text"].startswith("in the middle\n")
@@ -91,10 +93,10 @@ def test_a_log_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
     log = tmp_path / "huge.log"
     with log.open("wb") as stream:
         stream.write(b"ValueError: at the top\n")
-        stream.seek(5 << 30)
+        stream.seek(300 << 20)
         stream.write(b"\nhf_abcdefghijklmnopqrstuvwxyz0123\nKeyError: at the end\n")
     raw = captured(log)
-    assert sum(len(item.data) for item in raw.items) <= 2 * capture._PART_BYTES
+    assert sum(len(item.data) for item in raw.items) <= capture._ALL_BYTES
     assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError", "KeyError"]
     assert not any(b"hf_abc" in item.data for item in raw.items)
 
@@ -104,7 +106,7 @@ class GrowingHost(LocalHost):
 
     def answer(self, call: Call) -> Reply:
         reply = super().answer(call)
-        if call.op == "read":
+        if call.op in ("look", "read"):
             with Path(call.key).open("a") as stream:
                 stream.writelines(f"step {number}\n" for number in range(100_000))
         return reply
@@ -115,9 +117,9 @@ def test_a_log_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 1\n" + "nothing new\n" * 100_000 + "ValueError: 2\n")
     raw = PROBE.capture(GrowingHost("unknown"), JobLogArgs(target=[str(log)]))
-    assert all(len(item.data) <= capture._PART_BYTES for item in raw.items)
+    assert sum(len(item.data) for item in raw.items) <= capture._ALL_BYTES
     found = {(row["kind"], row["code"]) for row in dict(PROBE.parse(raw))["log_events"]}
-    assert ("traceback", "KeyError") in found and ("step", None) in found
+    assert {("traceback", "KeyError"), ("traceback", "ValueError")} <= found
 
 
 PACKERS = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -128,7 +130,8 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
     plain = (LOGS / "torchrun_raise.log").read_bytes() + b"password=hunter2hunter2 KeyError: 3\n"
     (tmp_path / f"train.log{suffix}").write_bytes(PACKERS[suffix](plain))
     (tmp_path / f"nccl_trace_rank_0{suffix}").write_bytes(PACKERS[suffix](pickle.dumps({"entries": []})))
-    raw = captured(tmp_path)
+    host = RecordingHost(LocalHost("unknown"), BundleWriter(tmp_path.parent / f"bundle{suffix}", []), "import")
+    raw = PROBE.capture(host, JobLogArgs(target=[str(tmp_path)]))
     (item,) = raw.items
     assert b"hunter2" not in item.data and raw.problems == []
     (tmp_path / "twin").mkdir()
@@ -141,7 +144,7 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
 def test_of_a_long_compressed_log_head_and_tail_are_read_under_their_own_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(capture, "_PACKED_PART_BYTES", 1 << 20)
+    monkeypatch.setattr(capture, "_ALL_BYTES", 2 << 20)
     lines = ["ValueError: top\n", *(f"nothing new {number}\n" for number in range(400_000)), "KeyError: end\n"]
     path = tmp_path / f"train.log{suffix}"
     path.write_bytes(PACKERS[suffix]("".join(lines).encode()))
@@ -158,7 +161,7 @@ def test_a_compressed_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: P
     path.write_bytes(PACKERS[suffix](b"ValueError: top\n" + noise.encode())[:-1_000])
     raw = captured(path)
     assert [row["code"] for row in dict(PROBE.parse(raw))["log_events"]] == ["ValueError"]
-    assert "its end is not known" in raw.problems[0]
+    assert any("its end is not known" in problem for problem in raw.problems)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
@@ -254,7 +257,7 @@ def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     with Bundle(tmp_path / "bundle") as bundle:
         again = PROBE.capture(RecordedHost(bundle, "unknown"), args)
     assert PROBE.parse(again) == PROBE.parse(live)
-    assert {row["source"].split("/")[0] for row in dict(PROBE.parse(again))["log_events"]} == {"raw"}
+    assert all(Path(row["source"]).is_file() for row in dict(PROBE.parse(again))["log_events"])
 
 
 def test_rows_of_an_imported_log_belong_to_no_host() -> None:

@@ -18,6 +18,7 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.nccl import material, parts
 from ddx_tools.nccl.material import debug_file
 from ddx_tools.probes.nccl_log import PROBE, NcclLogArgs
+from ddx_tools.sources import intake
 from ddx_tools.store import Store
 
 
@@ -87,6 +88,7 @@ def test_secrets_of_a_mixed_log_are_not_kept(tmp_path: Path) -> None:
 def test_of_large_logs_heads_and_tails_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_LEAST_TAIL_BYTES", 20_000)
     monkeypatch.setattr(material, "MOST_BYTES", 400_000)
+    monkeypatch.setattr(intake, "_MOST_BYTES", 100_000)
     logs = world(4)
     train(logs, steps=3000, nranks=4)
     logs[1].lines = logs[1].lines[:-2]
@@ -102,14 +104,14 @@ def test_of_large_logs_heads_and_tails_are_read(tmp_path: Path, monkeypatch: pyt
     assert [(f.code, f.ranks) for f in found if f.code.startswith("collective")] == [("collective.missing_ranks", [1])]
 
 
-def test_a_file_of_many_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
-    """5 GB of nothing between a head and a tail: the middle is never read."""
+def test_a_file_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
+    """1 GB of nothing between a head and a tail: the middle is never read."""
     log = world(1)[0]
     train([log], steps=50, nranks=1)
     file = tmp_path / "nccl.node-00.4000.log"
     with file.open("wb") as stream:
         stream.write(log.text().encode() * 40)
-        stream.truncate(5 << 30)
+        stream.truncate(1 << 30)
         stream.seek(0, 2)
         stream.write(b"\n")
         for number in range(2000):
@@ -203,7 +205,7 @@ def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     with Bundle(tmp_path / "bundle") as bundle:
         again = dict(PROBE.parse(PROBE.capture(RecordedHost(bundle, "unknown"), args)))
     assert again == live
-    assert {row["source"].split("/")[0] for row in again["nccl_ranks"]} == {"raw"}
+    assert all(Path(row["source"]).is_file() for row in again["nccl_ranks"])
 
 
 def test_the_table_shows_communicators_that_are_apart_first(tmp_path: Path) -> None:

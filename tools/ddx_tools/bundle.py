@@ -32,7 +32,7 @@ from ddx_tools.model import Missing
 from ddx_tools.redact_bytes import copy_redacted
 
 MANIFEST = "manifest.json"
-_PACKED_SUFFIX = ".tar.zst"
+PACKED_SUFFIX = ".tar.zst"
 _FIRST_MEMBERS = 3
 _UNPACKED_LIMIT_BYTES = 4 << 30
 _UNPACKED_LIMIT_FILES = 200_000
@@ -51,6 +51,8 @@ class JournalEntry(BaseModel):
     path: str | None = Field(None, description="File of the answer, inside the bundle; null for an empty one.")
     rc: int = 0
     truncated: bool = False
+    kind: str | None = Field(None, description="Of a look at a file: what it is.")
+    first_line: int | None = Field(None, description="Of the end of a file: the 1-based number of its first line.")
     tail: bool | None = Field(None, description="Of a file: whether its end was asked for; null where nobody noted it.")
     error: str | None = None
     message: str = ""
@@ -123,7 +125,7 @@ class BundleWriter:
             if reply.file and call.suffix == "log":
                 copy_redacted(Path(reply.file), file)
             elif reply.file:
-                _copy_record(Path(reply.file), file)
+                shutil.copyfile(reply.file, file)
             else:
                 file.write_bytes(reply.data)
         entry = JournalEntry(
@@ -135,6 +137,8 @@ class BundleWriter:
             path=path,
             rc=reply.rc,
             truncated=reply.truncated,
+            kind=reply.kind,
+            first_line=reply.first_line,
             tail=bool(call.options.get("tail")) if call.op == "read" else None,
             error=reply.error,
             message=reply.message,
@@ -152,16 +156,6 @@ class BundleWriter:
         """Write the manifest; without it a directory is not a bundle."""
         text = self.manifest.model_dump_json(by_alias=True, indent=1)
         (self.directory / MANIFEST).write_text(text, encoding="utf-8")
-
-
-def _copy_record(source: Path, target: Path) -> None:
-    """A record or an archive of them; of what else lies in that, without its secrets."""
-    from ddx_tools.redact_archives import copy_archive_redacted
-
-    with source.open("rb") as file, target.open("wb") as kept:
-        if copy_archive_redacted(file, kept):
-            return
-    shutil.copyfile(source, target)
 
 
 class Bundle:
@@ -218,11 +212,11 @@ class Bundle:
 def is_bundle(path: Path) -> bool:
     """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
     if not path.is_dir():
-        return path.name.endswith(_PACKED_SUFFIX) and _begins_as_a_bundle(path)
+        return path.name.endswith(PACKED_SUFFIX) and begins_as_a_bundle(path)
     return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
 
 
-def _begins_as_a_bundle(archive: Path) -> bool:
+def begins_as_a_bundle(archive: Path) -> bool:
     """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
     try:
         with (

@@ -18,7 +18,7 @@ from ddx_evals.large.material import Material, material
 from ddx_evals.simulator.running import START_NS
 from ddx_tools.bundle import MANIFEST, BundleWriter, Manifest, pack
 from ddx_tools.hosts.local import LocalHost
-from ddx_tools.investigate import file_plan, probe_run, recording_host
+from ddx_tools.investigate import RecordingHosts, file_plan, probe_run
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
@@ -62,8 +62,9 @@ def bundle(files: Mapping[str, bytes], target: Path) -> None:
 def _capture(collected: str, directory: Path) -> None:
     """What an investigation of a directory would keep, without what it would conclude."""
     writer = BundleWriter(directory, [collected])
+    hosts = RecordingHosts(writer, LocalHost)
     for step in file_plan([collected]):
-        raw = step.probe.capture(recording_host(writer, step, LocalHost), step.probe.args.model_validate(step.args))
+        raw = step.probe.capture(hosts.of(step), step.probe.args.model_validate(step.args))
         writer.manifest.probes.append(probe_run(step, raw))
     writer.close()
 

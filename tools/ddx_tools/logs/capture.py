@@ -1,145 +1,81 @@
-"""Which files are logs of a job, and the head and tail of each."""
+"""Which files are logs of a job, and how much of each is read."""
 
 from __future__ import annotations
 
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.error_file import parse_error_file
-from ddx_tools.formats.file_suffixes import NO_LOG, suffix
 from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.formats.log_lines import is_text_log
 from ddx_tools.formats.log_text import as_utf8
 from ddx_tools.formats.process_table import Process
 from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
-from ddx_tools.logs.packed import head_and_tail, is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.redact import redact
+from ddx_tools.sources.intake import Material, intake_of
+from ddx_tools.sources.kinds import Kind
 
-_PART_BYTES = 32 << 20
 _ALL_BYTES = 96 << 20
-"""Reading, without secrets, takes some 2 s for 100 MB: of many big logs, shorter heads and tails are read."""
+"""Of all logs together: looking for messages in so much takes some 20 s."""
 _LEAST_BYTES = 128 << 10
-_PACKED_BYTES = 64 << 20
-_PACKED_PART_BYTES = 16 << 20
-_ERROR_FILE_BYTES = 1 << 20
-_OVERLAP_BYTES = 4 << 10
-_TEXT_SAMPLE_BYTES = 8 << 10
 _FILES_LIMIT = 2_000
+_TEXT_SAMPLE_BYTES = 8 << 10
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
-_PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40})?\.(?:gz|zst|zstd)$", re.I)
+_WHY = "What this log says of the ranks is not known."
 
 
 def capture_logs(host: Host, target: Sequence[str]) -> Raw:
-    """Read the head and the tail of every log; what is not a log is left to other probes."""
+    """The head and the tail of every log; what is not a log is left to other probes."""
     raw = Raw(host.name)
     paths = [item for item in target if not item.isdigit()]
     if not paths:
         paths = _paths_of_live_job(host, target, raw)
-    files = list(dict.fromkeys(file for path in paths for file in _logs_below(host, path)))
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    files = taken.of(Kind.LOG, Kind.ERROR_FILE)
     if len(files) > _FILES_LIMIT:
         raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
         raw.status = ProbeStatus.PARTIAL
-    part_bytes = max(_LEAST_BYTES, min(_PART_BYTES, _ALL_BYTES // (2 * max(1, len(files)))))
-    for file in files[:_FILES_LIMIT]:
-        _read(host, raw, file, part_bytes, named=file in paths)
-    raw.searched.append(f"{len(raw.items)} logs and error files among {len(files)} files")
+    most = max(_LEAST_BYTES, _ALL_BYTES // max(1, len(files)))
+    for material in files[:_FILES_LIMIT]:
+        raw.items += _parts(raw, material, most)
+    raw.problems += [
+        f"{material.path}: not a text log (left to the probes that read dumps)."
+        for material in taken.materials
+        if material.named and not material.error and material not in files
+    ]
+    raw.searched.append(f"{len(files)} logs and error files among {len(taken.materials)} files")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
 
 
-def _logs_below(host: Host, path: str) -> list[str]:
-    found = host.files_below(path)
-    return [file for file in found if file == path or _PACKED_LOG.search(file) or suffix(file) not in NO_LOG]
-
-
-def _read(host: Host, raw: Raw, path: str, part_bytes: int, *, named: bool) -> None:
-    try:
-        if path.endswith((".gz", ".zst", ".zstd")):
-            items = _packed(host, raw, path)
-        else:
-            items = _plain(host, raw, path, part_bytes)
-    except NotFound:
-        if named:
-            raw.problems.append(f"{path}: no such file. Name log files, or a directory that holds them.")
-        return
-    except HostError as error:
-        raw.failed(path, error, "What this log says of the ranks is not known.")
-        return
-    raw.items += items
-    if named and not items:
-        raw.problems.append(f"{path}: not a text log (left to the probes that read dumps).")
-
-
-def _plain(host: Host, raw: Raw, path: str, part_bytes: int) -> list[RawItem]:
-    head = host.read(path, max_bytes=part_bytes)
-    kind = _kind(head.data.lstrip(b"\0"))
-    if kind is None:
-        return []
-    facts = {"path": path, "part": "head" if head.truncated else "whole"}
-    items = [RawItem(kind, _text(head.data), head.source or path, facts)]
-    if head.truncated:
-        tail = host.read(path, max_bytes=part_bytes, tail=True)
-        overlap = _overlap(head.data, tail.data)
-        if not overlap:
-            raw.problems.append(f"{path}: only the first and the last {part_bytes >> 10} KiB of it were read.")
-        first_line = 1 + tail.data.count(b"\n", 0, overlap)
-        rest = {"path": path, "part": "tail", "first_line": first_line}
-        items.append(RawItem(kind, _text(tail.data[overlap:]), tail.source or path, rest))
-    return items
-
-
-def _overlap(head: bytes, tail: bytes) -> int:
-    """How many bytes at the end of the head are those at the beginning of the tail."""
-    at = head.find(tail[:_OVERLAP_BYTES]) if tail[:_OVERLAP_BYTES].strip(b"\0") else -1
-    while at >= 0:
-        if tail.startswith(head[at:]):
-            return len(head) - at
-        at = head.find(tail[:_OVERLAP_BYTES], at + 1)
-    return 0
-
-
-def _packed(host: Host, raw: Raw, path: str) -> list[RawItem]:
-    reply = host.read(path, max_bytes=_PACKED_BYTES, suffix="bin")
-    if not is_packed_log(reply.data):
-        return []
-    parts, problem = head_and_tail(reply.data, _PACKED_PART_BYTES)
-    if reply.truncated or problem:
-        reason = problem or f"only the first {_PACKED_BYTES >> 20} MiB of it were read"
-        raw.problems.append(f"{path}: its end is not known ({reason}). Unpack it, and name what comes out.")
-    if len(parts) > 1:
-        raw.problems.append(f"{path}: only the first and the last {_PACKED_PART_BYTES >> 20} MiB of it were read.")
-    is_cut = bool(reply.truncated or problem)
-    return [
-        RawItem(
-            "log",
-            _without_secrets(part.data),
-            reply.source or path,
-            {"path": path, "first_line": part.first_line, "cut": is_cut},
-        )
-        for part in parts
-    ]
+def _parts(raw: Raw, log: Material, most: int) -> Iterator[RawItem]:
+    """The log, or its head and its tail where it is longer than `most` bytes."""
+    kind = "error_file" if Kind.ERROR_FILE in log.kinds else "log"
+    facts = {"path": log.path, "cut": log.damaged}
+    head, tail, line = log.head, log.tail, log.tail_line
+    if len(head) + len(tail) > most:
+        whole, tail = tail or head, (tail or head)[-(most // 2) :]
+        line = None if log.tail and line is None else (line or 1) + whole.count(b"\n", 0, len(whole) - len(tail))
+        head = head[: most // 2]
+    yield RawItem(kind, _text(head), log.source, {**facts, "part": "head" if tail else "whole"})
+    if tail:
+        read = f"only the first and the last {len(tail) >> 10} KiB of it were read"
+        raw.problems.append(f"{log.path}: {read}.")
+        yield RawItem(kind, _text(tail), log.source, {**facts, "part": "tail", "first_line": line or 1})
+    if log.damaged:
+        raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
 
 
 def _text(data: bytes) -> bytes:
     """What a host gave. It frees of secrets what has no NUL near its beginning: other bytes are not text to it."""
-    return _without_secrets(as_utf8(data)) if b"\0" in data[:_TEXT_SAMPLE_BYTES] else data
-
-
-def _without_secrets(data: bytes) -> bytes:
-    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-
-
-def _kind(data: bytes) -> str | None:
-    if len(data) <= _ERROR_FILE_BYTES and parse_error_file(data):
-        return "error_file"
-    return "log" if is_text_log(data) else None
+    if b"\0" not in data[:_TEXT_SAMPLE_BYTES]:
+        return data
+    return redact(as_utf8(data).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 # --- a live job

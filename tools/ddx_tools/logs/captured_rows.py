@@ -9,6 +9,7 @@ from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.logs.error_rows import error_file_row
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.sources.kinds import plain_name
 
 
 def log_rows(raw: Raw) -> Rows:
@@ -17,7 +18,7 @@ def log_rows(raw: Raw) -> Rows:
 
 
 def _item_rows(item: RawItem, host: str | None) -> Rows:
-    identity = file_identity(item.facts["path"])
+    identity = file_identity(plain_name(item.facts["path"]))
     if item.kind == "error_file":
         content = parse_error_file(item.data)
         return {"log_events": [error_file_row(content, item.source, identity, host)] if content else []}

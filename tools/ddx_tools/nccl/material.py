@@ -7,31 +7,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.file_suffixes import NO_LOG, suffix
+from ddx_tools.errors import HostError
 from ddx_tools.formats.launchers import Job
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
-from ddx_tools.formats.nccl_lines import nccl_share
-from ddx_tools.formats.nccl_ras import is_ras, read_ras
+from ddx_tools.formats.nccl_ras import read_ras
 from ddx_tools.hosts.base import Host
-from ddx_tools.model import ProbeStatus
 from ddx_tools.nccl.gather import gather
 from ddx_tools.nccl.parts import MOST_BYTES, Part, stretches
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.kinds import Kind, nccl_shares, plain_name
 
 LOG, RAS = "log", "ras"
 
-_LOOK_BYTES = 64 << 10
-"""So much of the beginning and the end of a file tells whether NCCL wrote into it;"""
-_LONG_LOOK_BYTES = 4 << 20
-"""so much of a file that somebody named himself."""
-_MIXED_BYTES = 32 << 20
-"""Of a log that others wrote into as well, so much of the beginning and of the end is read, with secrets removed."""
 _MOST_FILE_BYTES = 1 << 40
-_MOST_FILES = 4_000
-_MOST_RAS_BYTES = 64 << 20
 _PURE = 0.9
 """From this share of NCCL's lines on nobody else writes into a file: it is read where it lies."""
 _WHY = "What NCCL logged there is not known."
@@ -39,67 +30,42 @@ _WHY = "What NCCL logged there is not known."
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the logs of NCCL among some files and directories to `raw`; other files are left alone."""
-    files = list(dict.fromkeys(file for path in paths for file in _files(host, raw, path)))
-    if len(files) > _MOST_FILES:
-        raw.problems.append(f"{len(files)} files: only the first {_MOST_FILES} were looked at. Name fewer.")
-        raw.status = ProbeStatus.PARTIAL
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
     pure: list[tuple[RawItem, int]] = []
-    for file in files[:_MOST_FILES]:
-        _take(host, raw, file, pure, named=file in paths)
+    for material in taken.of(Kind.RAS):
+        raw.items.append(RawItem(RAS, material.head, material.source, {"path": shown(material.path)}))
+    for material in taken.of(Kind.NCCL):
+        shares = nccl_shares(material.head, material.tail, named=material.named)
+        if material.cut and min(shares) >= _PURE:
+            _leave_in_place(raw, taken, material, pure)
+        else:
+            _take_parts(raw, material)
     _choose_stretches(raw, pure)
     raw.items += [item for item, _ in pure]
-    raw.searched.append(f"{len(files)} files: {len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS")
+    found = f"{len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS"
+    raw.searched.append(f"{len(taken.materials)} files: {found}")
 
 
-def _files(host: Host, raw: Raw, path: str) -> list[str]:
+def _leave_in_place(raw: Raw, taken: Intake, log: Material, pure: list[tuple[RawItem, int]]) -> None:
     try:
-        return [file for file in host.files_below(path) if file == path or suffix(file) not in NO_LOG]
+        reply = taken.locate(log, _MOST_FILE_BYTES, "log")
     except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-        return []
-
-
-def _take(host: Host, raw: Raw, path: str, pure: list[tuple[RawItem, int]], *, named: bool) -> None:
-    try:
-        look = _LONG_LOOK_BYTES if named else _LOOK_BYTES
-        head = host.read(path, max_bytes=look)
-        if is_ras(head.data.decode("utf-8", "replace")):
-            whole = host.read(path, max_bytes=_MOST_RAS_BYTES) if head.truncated else head
-            raw.items.append(RawItem(RAS, whole.data, whole.source or shown(path), {"path": shown(path)}))
-            return
-        looks = [head.data]
-        if head.truncated and b"\0" not in head.data:
-            looks.append(host.read(path, max_bytes=look, tail=True).data)
-        shares = [share for data in looks if (share := nccl_share(data)) is not None]
-        if not shares:
-            return
-        if min(shares) >= _PURE and len(shares) == len(looks):
-            pure.append(_in_place(host, path))
-        else:
-            _read_mixed(host, raw, path)
-    except NotFound:
-        if named:
-            raw.problems.append(f"{shown(path)}: no such file. Name logs of NCCL, or a directory that holds them.")
-    except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-
-
-def _in_place(host: Host, path: str) -> tuple[RawItem, int]:
-    reply = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
+        raw.failed(shown(log.path), error, _WHY)
+        return
     size = Path(reply.file).stat().st_size if reply.file else len(reply.data)
-    facts = {"path": path, "stretches": [(0, size)], "base": 0}
-    return RawItem(LOG, reply.data, reply.source or shown(path), facts, reply.file), size
+    facts = {"path": log.path, "stretches": [(0, size)], "base": 0}
+    pure.append((RawItem(LOG, reply.data, log.source, facts, reply.file), size))
 
 
-def _read_mixed(host: Host, raw: Raw, path: str) -> None:
-    head = host.read(path, max_bytes=_MIXED_BYTES)
-    facts = {"path": path, "stretches": [(0, len(head.data))], "at_start": True}
-    raw.items.append(RawItem(LOG, head.data, head.source or shown(path), facts))
-    if head.truncated:
-        tail = host.read(path, max_bytes=_MIXED_BYTES, tail=True)
-        facts = {"path": path, "stretches": [(0, len(tail.data))], "at_start": False}
-        raw.items.append(RawItem(LOG, tail.data, tail.source or shown(path), facts))
-        raw.problems.append(f"{shown(path)}: only its first and last {_MIXED_BYTES >> 20} MiB were read.")
+def _take_parts(raw: Raw, log: Material) -> None:
+    for data, at_start in ((log.head, True), (log.tail, False)):
+        if data:
+            facts = {"path": log.path, "stretches": [(0, len(data))], "at_start": at_start}
+            raw.items.append(RawItem(LOG, data, log.source, facts))
+    if log.tail:
+        read = f"only its first {len(log.head) >> 10} and last {len(log.tail) >> 10} KiB were read"
+        raw.problems.append(f"{shown(log.path)}: {read}.")
 
 
 def _choose_stretches(raw: Raw, pure: list[tuple[RawItem, int]]) -> None:
@@ -160,7 +126,7 @@ def material_rows(raw: Raw) -> Rows:
 
 def _parts(raw: Raw) -> Iterator[Part]:
     for item in raw.of(LOG):
-        label = file_identity(item.facts["path"]).rank
+        label = file_identity(plain_name(item.facts["path"])).rank
         for start, end in item.facts["stretches"]:
             at_start = start == 0 and item.facts.get("at_start", True)
             yield Part(item.source, item.file, item.data, start, end, at_start, label)
