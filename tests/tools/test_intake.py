@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from packed_records import CASE, DUMPS, tar, zipped
 
+from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
+from ddx_tools.sources.showing import show
 from ddx_tools.store import Store
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -204,3 +206,32 @@ def test_a_record_in_an_archive_and_one_beside_it_are_both_read(tmp_path: Path) 
         investigate([str(tmp_path)], store=store)
         sources = [row["source"] for row in store.query("SELECT source FROM fr_dumps ORDER BY rank")]
     assert sources == [f"{tmp_path}/node1.tar.bz2!rank_0", f"{tmp_path}/rank_1"]
+
+
+# --- kept
+
+
+def test_a_bundle_keeps_no_content_twice_and_gives_the_same_answer(tmp_path: Path) -> None:
+    directory = mixed(tmp_path / "job")
+    (directory / "copy.log").write_bytes(RAISED)
+    live = investigate([str(directory)], save=tmp_path / "bundle")
+    shutil.rmtree(directory)
+    again = investigate([str(tmp_path / "bundle")])
+    contents = [path.read_bytes() for path in (tmp_path / "bundle" / "raw").rglob("*") if path.is_file()]
+    assert len(contents) == len(set(contents)) >= 10
+    assert [finding.model_dump() for finding in again.findings] == [finding.model_dump() for finding in live.findings]
+    assert again.looked_at == live.looked_at
+
+
+def test_a_place_that_evidence_names_is_shown(tmp_path: Path) -> None:
+    files = {"run1/train.log": b"step 1\n" * 20 + KEY_ERROR}
+    (tmp_path / "job.tar.xz").write_bytes(lzma.compress(tar(files)))
+    found = investigate([str(tmp_path / "job.tar.xz")], save=tmp_path / "bundle").diagnose()
+    claim = next(claim for claim in found.evidence if claim.line)
+    place = f"{claim.source}:{claim.line}"
+    for shown in (show(place), show(place, tmp_path / "bundle")):
+        assert any((number == claim.line and "KeyError" in text) or "Traceback" in text for number, text in shown.lines)
+    with pytest.raises(UsageError):
+        show(f"{tmp_path}/job.tar.xz!run2/train.log:1")
+    with pytest.raises(UsageError):
+        show(f"{claim.source}:4000")

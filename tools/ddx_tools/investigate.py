@@ -173,16 +173,16 @@ def _replay(
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, _opened(kept) as store:
         found = Investigation(origins=origins(bundle.manifest.journal))
-        hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
+        hosts = RecordedHosts(bundle)
         steps = choose(bundle.manifest)
         for name, step in steps:
             progress(f"{step.probe.id} on {name} (recorded)")
-            if name in hosts:
-                _parse(store, found, step, _run(step, hosts[name]))
+            if name in bundle.manifest.hosts:
+                _parse(store, found, step, _run(step, hosts.of(name, step)))
         for step in on_top:
             if step.host:
                 _parse(store, found, step, _run(step, step.host))
-        _note_intakes(store, found, hosts.values())
+        _note_intakes(store, found, hosts.all)
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
@@ -203,7 +203,7 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
             continue
         kept = (entry for entry in bundle.manifest.journal if entry.path)
         asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
-        raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
+        raws = [_run(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
             progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
@@ -272,6 +272,26 @@ def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> 
         known = {missing.what for missing in found.missing}
         for gap in [gap for gap in [*gaps, *map(shown, taken.left_out)] if gap not in known][:_MOST_REASONS]:
             found.missing.append(Missing(what=gap, why_it_matters="what stands there was not looked at"))
+
+
+class RecordedHosts:
+    """The hosts of a bundle, each as every probe asks it; what was brought is read once for all."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._hosts: dict[tuple[str, str], RecordedHost] = {}
+
+    @property
+    def all(self) -> Iterable[Host]:
+        """Those that were asked."""
+        return self._hosts.values()
+
+    def of(self, name: str, step: Step) -> Host:
+        """Who answers a step on a host."""
+        section = IMPORT_SECTION if name == UNKNOWN_HOST else step.probe.id
+        if not any(entry.section for entry in self._bundle.manifest.journal):
+            section = ""  # of version 1: one order of answers for all
+        return self._hosts.setdefault((name, section), RecordedHost(self._bundle, name, section))
 
 
 class RecordingHosts:

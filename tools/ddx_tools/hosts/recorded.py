@@ -57,13 +57,24 @@ class RecordingHost(Host):
 class RecordedHost(Host):
     """Answers out of a bundle. What nobody asked at capture is `not_recorded`, never "healthy"."""
 
-    def __init__(self, bundle: Bundle, name: str) -> None:
+    def __init__(self, bundle: Bundle, name: str, section: str = "") -> None:
+        """A host of a bundle, as one probe asks it: what that asked at capture comes first (`section`).
+
+        Without a section, and in bundles of version 1, answers of all probes follow one another.
+        """
         self.name = name
         self._bundle = bundle
         self._journal: dict[_Question, dict[int, JournalEntry]] = {}
-        for entry in sorted(bundle.manifest.journal, key=lambda entry: entry.occurrence):
+        own = {section, ""} & {entry.section for entry in bundle.manifest.journal}
+        asked: dict[_Question, list[JournalEntry]] = {}
+        for entry in bundle.manifest.journal:
             if entry.host == name:
-                known = self._journal.setdefault((entry.op, entry.key, entry.tail), {})
+                asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
+        for question, entries in asked.items():
+            mine = [entry for entry in entries if entry.section in own] if section else []
+            entries = mine or [entry for entry in entries if entry.section == entries[0].section]
+            known = self._journal[question] = {}
+            for entry in sorted(entries, key=lambda entry: entry.occurrence):
                 known[entry.occurrence if entry.tail is None else len(known)] = entry
         self._asked: dict[_Question, int] = {}
         self._lock = threading.Lock()
