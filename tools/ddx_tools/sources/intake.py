@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ddx_tools.errors import HostError, NotRecorded
+from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.formats import file_kinds
 from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
 from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
@@ -206,7 +206,9 @@ class Intake:
                 if isinstance(reply, Reply):
                     yield reply
                     continue
-                if not isinstance(reply, NotRecorded):
+                # What is gone meanwhile, or was no file (a pipe, a socket), is none.
+                gone = isinstance(reply, NotFound) and not material.named
+                if not (gone or isinstance(reply, NotRecorded)):
                     material.error, material.why_not = reply, reply.message
                     self.materials.append(material)
                 yield None
