@@ -176,8 +176,10 @@ class RecordedHost(Host):
         entries = [e for tail in (None, False, True) for e in self._journal.get(("read", call.key, tail), {}).values()]
         if not entries:
             return _not_recorded(f"nobody read {call.key} when the bundle was captured", "")
-        whole = (entry for entry in entries if not (entry.truncated or entry.tail or entry.error))
-        entry = next(whole, max(entries, key=lambda entry: (not entry.tail, self._size_bytes(entry))))
+        whole = [entry for entry in entries if not (entry.truncated or entry.tail or entry.error)]
+        # Of a log that grew, what the probe of logs read is what was judged.
+        whole.sort(key=lambda entry: "/job_log/" not in (entry.path or ""))
+        entry = next(iter(whole), max(entries, key=lambda entry: (not entry.tail, self._size_bytes(entry))))
         return self._reply(entry, in_place=False)
 
     def _opened(self, call: Call) -> Reply:
