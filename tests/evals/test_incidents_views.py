@@ -20,6 +20,7 @@ from ddx_tools.formats.fr_pickle import load
 from ddx_tools.investigate import investigate
 from ddx_tools.model import ProbeStatus, Verdict
 from ddx_tools.rank_agent_client import record_parts
+from ddx_tools.resources import incidents_dir
 
 
 def manifest_of(material: Path) -> Manifest:
@@ -123,3 +124,14 @@ def test_an_incident_without_material_is_named(tmp_path: Path) -> None:
     (directory / "bundle.tar.zst").unlink()
     with pytest.raises(IncidentError, match="neither bundle"):
         load_incident(directory).material  # noqa: B018
+
+
+@pytest.mark.long
+def test_every_recorded_incident_still_opens_with_all_its_answers() -> None:
+    """They are bundles of version 1, whose files lie under the names of answers."""
+    bundles = sorted(incidents_dir().rglob("bundle.tar.zst"))
+    assert len(bundles) > 100
+    for material in bundles:
+        with Bundle(material) as bundle:
+            assert bundle.manifest.schema_ == "ddx.bundle/1"
+            assert all(bundle.file(entry.path).is_file() for entry in bundle.manifest.journal if entry.path)

@@ -85,7 +85,7 @@ def test_evidence_names_the_member_of_an_archive(run: Any, tmp_path: Path) -> No
     _, out, _ = run(str(tmp_path / "dumps.tar.gz"), "--json")
     result = ProbeResult.model_validate_json(out)
     first = result.findings[0].evidence[0]
-    assert result.origins[first.source] == f"{tmp_path}/dumps.tar.gz!/dumps/rank_1.pkl#record_id=10"
+    assert first.source == f"{tmp_path}/dumps.tar.gz!dumps/rank_1.pkl#record_id=10"
 
 
 def test_healthy_records_are_summed_up(run: Any) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zstandard
 
 from ddx_tools.flight_records.material import record_rows
-from ddx_tools.formats.archives import Archive, Limits, Member
-from ddx_tools.formats.file_kinds import Kind
+from ddx_tools.formats.file_kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.formats.fr_pickle import MAX_BYTES
 from ddx_tools.hosts.base import Host
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.probe import Raw
 from ddx_tools.probes.flight_recorder import PROBE, FlightRecorderArgs
+from ddx_tools.sources.archives import Budget, Unpacking
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 CASE = RECORDS / "no_sync-fault"
@@ -81,11 +83,29 @@ PACKERS: dict[str, Callable[[Files], bytes]] = {
 ALL_KINDS = frozenset({Kind.DUMP, Kind.HEADER, Kind.PICKLE, Kind.EMPTY})
 
 
-def opened(data: bytes, **limits: int) -> tuple[list[Member], list[str]]:
-    """The members of an archive, and what is said of the rest."""
-    archive = Archive("dumps", data, Limits(**limits))
-    members = list(archive.members(ALL_KINDS))
-    return members, list(archive.problems)
+class Opened(NamedTuple):
+    """A member of an archive, with its bytes."""
+
+    path: str
+    kind: Kind
+    data: bytes
+    facts: Mapping[str, Any]
+
+
+def opened(data: bytes, **limits: int) -> tuple[list[Opened], list[str]]:
+    """The records in an archive, and what is said of the rest."""
+    with tempfile.TemporaryDirectory() as directory:
+        archive, scratch = Path(directory) / "dumps", Path(directory) / "scratch"
+        archive.write_bytes(data)
+        scratch.mkdir()
+        way = Unpacking(scratch, Budget(len(data), **{"member_bytes": MAX_BYTES, **limits}))
+        members = []
+        for member in way.members("dumps", archive):
+            content = member.file.read_bytes()
+            kind = kind_of(content[:HEAD_BYTES])
+            if kind in ALL_KINDS:
+                members.append(Opened(member.path, kind, content, member.facts))
+        return members, list(way.problems)
 
 
 def captured(*targets: Path, host: Host | None = None, **args: Any) -> Raw:

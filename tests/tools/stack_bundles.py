@@ -50,7 +50,9 @@ def forget(directory: Path, which: Callable[[dict[str, Any]], bool]) -> int:
 
 def lose(directory: Path, which: Callable[[dict[str, Any]], bool]) -> int:
     """Delete raw files whose journal entries stay; how many."""
-    files = [directory / e["path"] for e in manifest(directory)["journal"] if e["path"] and which(e)]
+    files = [
+        directory / (e.get("content") or e["path"]) for e in manifest(directory)["journal"] if e["path"] and which(e)
+    ]
     for file in files:
         file.unlink()
     return len(files)
@@ -59,7 +61,7 @@ def lose(directory: Path, which: Callable[[dict[str, Any]], bool]) -> int:
 def pid_of_rank(directory: Path, rank: int) -> int:
     """The process of a rank, as the process table of the bundle has it."""
     entry = next(e for e in manifest(directory)["journal"] if e["op"] == "processes")
-    rows = json.loads((directory / entry["path"]).read_text(encoding="utf-8"))["processes"]
+    rows = json.loads((directory / (entry.get("content") or entry["path"])).read_text(encoding="utf-8"))["processes"]
     return next(int(row["pid"]) for row in rows if (row["env"] or {}).get("RANK") == str(rank))
 
 

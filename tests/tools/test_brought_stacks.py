@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddx_tools.formats.host_text import text_lines
 from ddx_tools.formats.process_text import parse_process_text, read_held_processes
-from ddx_tools.formats.pyspy_text import commands_of, parse_pyspy_text
+from ddx_tools.formats.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.investigate import Investigation, investigate
 from ddx_tools.model import Finding, Verdict
 
@@ -338,14 +338,13 @@ def test_native_frames_have_no_line_and_are_nobodys_program() -> None:
     text = LOCKED_WORKER.format(pid=7).replace("resample (libsox.so.3)", "take_gil (python3.12)")
     (thread,) = parse_pyspy_text(text)
     assert [frame.function for frame in thread.frames if frame.is_user] == ["augment"]
-    assert commands_of(text) == {7: "python train.py"}
 
 
 @given(st.text(alphabet="Process Thread():/\n\t 0123456789pidstatwchan<>[]+$D", max_size=400) | st.text(max_size=200))
 def test_any_text_is_read_without_a_complaint(text: str) -> None:
     parse_process_text(text)
     parse_pyspy_text(text)
-    commands_of(text)
+    assert "".join(part for _, part in parts_by_rank(text)) == "".join(text.splitlines(keepends=True))
 
 
 def test_hostile_lines_take_no_time() -> None:

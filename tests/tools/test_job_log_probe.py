@@ -111,7 +111,7 @@ class GrowingHost(LocalHost):
 
     def answer(self, call: Call) -> Reply:
         reply = super().answer(call)
-        if call.op == "read":
+        if call.op in ("look", "read"):
             with Path(call.key).open("a") as stream:
                 stream.writelines(f"step {number}\n" for number in range(100_000))
         return reply
@@ -119,7 +119,7 @@ class GrowingHost(LocalHost):
 
 def test_a_log_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_text("KeyError: 1\n" + "nothing new\n" * 100_000 + "ValueError: 2\n")
+    log.write_text("KeyError: 1\n" + "nothing new\n" * 400_000 + "ValueError: 2\n")
     raw = PROBE.capture(GrowingHost("unknown"), JobLogArgs(target=[str(log)]))
     found = {(row["kind"], row["code"]) for row in dict(PROBE.parse(raw))["log_events"]}
     assert {("traceback", "KeyError"), ("traceback", "ValueError"), ("step", None)} <= found
@@ -133,10 +133,11 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
     plain = (LOGS / "torchrun_raise.log").read_bytes() + b"password=hunter2hunter2 KeyError: 3\n"
     (tmp_path / f"train.log{suffix}").write_bytes(PACKERS[suffix](plain))
     (tmp_path / f"nccl_trace_rank_0{suffix}").write_bytes(PACKERS[suffix](pickle.dumps({"entries": []})))
-    raw = captured(tmp_path)
+    host = RecordingHost(LocalHost("unknown"), BundleWriter(tmp_path.parent / f"bundle{suffix}", []), "import")
+    raw = PROBE.capture(host, JobLogArgs(target=[str(tmp_path)]))
     (item,) = raw.items
     rows = dict(PROBE.parse(raw))["log_events"]
-    assert item.facts["packed"] and "hunter2" not in json.dumps(rows) and raw.problems == []
+    assert b"hunter2" not in item.data and "hunter2" not in json.dumps(rows) and raw.problems == []
     (tmp_path / "twin").mkdir()
     (tmp_path / "twin" / "train.log").write_bytes(plain)
     kinds = [(row["kind"], row["code"], row["source_line"]) for row in rows]
@@ -161,7 +162,7 @@ def test_a_compressed_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: P
     raw = captured(path)
     rows = dict(PROBE.parse(raw))
     assert [row["code"] for row in rows["log_events"]] == ["ValueError"]
-    assert "its end is not known" in raw.problems[0] and rows["logs"][0]["cut"]
+    assert any("its end is not known" in problem for problem in raw.problems) and rows["logs"][0]["cut"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
@@ -257,7 +258,7 @@ def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     with Bundle(tmp_path / "bundle") as bundle:
         again = PROBE.capture(RecordedHost(bundle, "unknown"), args)
     assert PROBE.parse(again) == PROBE.parse(live)
-    assert {row["source"].split("/")[0] for row in dict(PROBE.parse(again))["log_events"]} == {"raw"}
+    assert all(Path(row["source"]).is_file() for row in dict(PROBE.parse(again))["log_events"])
 
 
 def test_rows_of_an_imported_log_belong_to_no_host() -> None:

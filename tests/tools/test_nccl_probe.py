@@ -83,14 +83,14 @@ def test_secrets_of_a_mixed_log_are_not_kept(tmp_path: Path) -> None:
     assert b"hf_abcdef" not in kept and b"NCCL INFO" in kept
 
 
-def test_a_file_of_many_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
-    """5 GB of nothing between a head and a tail."""
+def test_a_file_of_gigabytes_does_not_enter_memory(tmp_path: Path) -> None:
+    """1 GB of nothing between a head and a tail."""
     log = world(1)[0]
     train([log], steps=50, nranks=1)
     file = tmp_path / "nccl.node-00.4000.log"
     with file.open("wb") as stream:
         stream.write(log.text().encode() * 40)
-        stream.truncate(5 << 30)
+        stream.truncate(1 << 30)
         stream.seek(0, 2)
         stream.write(b"\n")
         for number in range(2000):
@@ -184,7 +184,7 @@ def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     with Bundle(tmp_path / "bundle") as bundle:
         again = dict(PROBE.parse(PROBE.capture(RecordedHost(bundle, "unknown"), args)))
     assert again == live
-    assert {row["source"].split("/")[0] for row in again["nccl_ranks"]} == {"raw"}
+    assert all(Path(row["source"]).is_file() for row in again["nccl_ranks"])
 
 
 def test_the_table_shows_communicators_that_are_apart_first(tmp_path: Path) -> None:

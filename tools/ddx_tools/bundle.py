@@ -1,25 +1,27 @@
 """A bundle: one incident as a directory (or a `.tar.zst` of it).
 
-    manifest.json                what was asked, when, of whom; what failed and why
-    raw/<host>/<section>/<file>  the answers, byte for byte (after secrets were redacted)
+    manifest.json    what was asked, when, of whom; what failed and why
+    raw/<content>    the answers, byte for byte (after secrets were redacted), each content once
 
 Raw is the truth; rows, findings and the diagnosis can be rebuilt from it. The manifest's journal holds one
-entry per call to a host, so that a recorded host can give the same answers to the same questions.
+entry per call to a host, so that a recorded host can give the same answers to the same questions. In bundles of
+version 1 the files of `raw` lie under the names that the journal gives to answers, and hold many contents twice.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import hashlib
 import io
 import json
 import re
-import shutil
 import tarfile
 import tempfile
 import threading
 import zlib
 from collections import Counter
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
@@ -37,7 +39,7 @@ from ddx_tools.sources.redaction.text import Counts, redact
 from ddx_tools.sources.temporary import temporary_directory
 
 MANIFEST = "manifest.json"
-_PACKED_SUFFIX = ".tar.zst"
+PACKED_SUFFIX = ".tar.zst"
 _FIRST_MEMBERS = 3
 _UNPACKED_LIMIT_BYTES = 4 << 30
 _UNPACKED_LIMIT_FILES = 200_000
@@ -53,9 +55,12 @@ class JournalEntry(BaseModel):
     key: str
     occurrence: int
     at: float = Field(description="Wall clock of the capture, seconds since the epoch.")
-    path: str | None = Field(None, description="File of the answer, inside the bundle; null for an empty one.")
+    section: str = Field("", description="Who asked: a probe, or the intake of files that were brought.")
+    path: str | None = Field(None, description="Name of the answer, which evidence gives; null for an empty one.")
+    content: str | None = Field(None, description="File of its bytes, inside the bundle; null in version 1: `path`.")
     rc: int = 0
     truncated: bool = False
+    kind: str | None = Field(None, description="Of a look at a file: what it is.")
     tail: bool | None = Field(None, description="Of a file: whether its end was asked for; null where nobody noted it.")
     error: str | None = None
     message: str = ""
@@ -80,7 +85,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_: Literal["ddx.bundle/1"] = Field("ddx.bundle/1", alias="schema")
+    schema_: Literal["ddx.bundle/1", "ddx.bundle/2"] = Field("ddx.bundle/2", alias="schema")
     ddx_version: str = __version__
     created: str
     target: list[str] = Field(default_factory=list)
@@ -109,9 +114,9 @@ class BundleWriter:
         self.manifest = Manifest(created=created, target=target)
         self.redacted: Counts = Counter()
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str, str], int] = {}
-        self._elsewhere: dict[str, str] = {}
-        """Answers that were left where they are, by their path in the bundle."""
+        self._seen: dict[tuple[str, str, str, str], int] = {}
+        self._files: dict[str, str] = {}
+        """Where answers lie, of which the file is asked for, by their name in the bundle."""
 
     def write(self, host: str, section: str, call: Call, reply: Reply, at: float) -> str:
         """Keep one answer; returns its path inside the bundle ("" for an answer without bytes).
@@ -120,32 +125,30 @@ class BundleWriter:
         """
         call = dataclasses.replace(call, key=redact(call.key, self.redacted))
         with self._lock:
-            identity = (host, call.op, call.key)
+            identity = (host, section, call.op, call.key)
             occurrence = self._seen[identity] = self._seen.get(identity, -1) + 1
             if host not in self.manifest.hosts:
                 self.manifest.hosts.append(host)
         path = _answer_path(host, section, call, occurrence) if reply.data or reply.file else None
-        if path and reply.file and not self.kept:
-            # The bundle is gone in a moment: gigabytes of dumps need not be copied for that.
-            self._elsewhere[path] = str(Path(reply.file).absolute())
+        content = None
+        if path and not self.kept:
+            # The bundle is gone in a moment: nobody will open it, and gigabytes of dumps need not be copied.
+            self._files[path] = str(Path(reply.file).absolute()) if reply.file else ""
         elif path:
-            file = self.directory / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if reply.file and call.suffix == "log":
-                copy_redacted(Path(reply.file), file, self.redacted)
-            elif reply.file:
-                _copy_record(Path(reply.file), file)
-            else:
-                file.write_bytes(reply.data)
+            content = self._keep(call, reply)
+            self._files[path] = str(self.directory / content)
         entry = JournalEntry(
             host=host,
             op=call.op,
             key=call.key,
             occurrence=occurrence,
             at=at,
+            section=section,
             path=path,
+            content=content,
             rc=reply.rc,
             truncated=reply.truncated,
+            kind=reply.kind,
             tail=bool(call.options.get("tail")) if call.op == "read" else None,
             error=reply.error,
             message=reply.message,
@@ -155,25 +158,31 @@ class BundleWriter:
             self.manifest.journal.append(entry)
         return path or ""
 
+    def _keep(self, call: Call, reply: Reply) -> str:
+        """Write the bytes of an answer, if they are not there yet; returns their file inside the bundle."""
+        folder = self.directory / "raw"
+        folder.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            written = Path(file.name)
+            if not reply.file:
+                file.write(reply.data)
+        if reply.file:
+            copy_redacted(Path(reply.file), written, self.redacted)
+        with written.open("rb") as file:
+            name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.{call.suffix}"
+        written.chmod(0o644)
+        written.replace(self.directory / name)
+        return name
+
     def file_of(self, path: str) -> str:
         """Where on this machine an answer lies, of which `write` gave the path."""
-        return self._elsewhere.get(path) or str(self.directory / path)
+        return self._files[path]
 
     def close(self) -> None:
         """Write the manifest; without it a directory is not a bundle."""
         self.manifest.redacted = dict(sorted(self.redacted.items()))
         manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
         (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _copy_record(source: Path, target: Path) -> None:
-    """A record or an archive of them; of what else lies in that, without its secrets."""
-    from ddx_tools.sources.redaction.archives import copy_archive_redacted
-
-    with source.open("rb") as file, target.open("wb") as kept:
-        if copy_archive_redacted(file, kept):
-            return
-    shutil.copyfile(source, target)
 
 
 class Bundle:
@@ -193,8 +202,19 @@ class Bundle:
             self.close()
             raise
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The file of each answer, by its name in the journal and by the path of the file that was read."""
+        entries = [entry for entry in self.manifest.journal if entry.path]
+        read = [entry for entry in entries if entry.op in ("look", "read") and not entry.tail]
+        read.sort(key=lambda entry: not entry.truncated)
+        named = {entry.key: entry.content or entry.path for entry in read}
+        named |= {name: entry.content or name for entry in entries if (name := entry.path)}
+        return {name: file for name, file in named.items() if name and file}
+
     def file(self, path: str) -> Path:
-        """Where a raw file lies; the path is one of the journal's. Raises UnreadableInput."""
+        """Where a raw file lies, by its name in the journal or by its path on the host. Raises UnreadableInput."""
+        path = self.names.get(path, path)
         try:
             file = (self.directory / path).resolve()
             inside = file.is_relative_to(self.directory.resolve())
@@ -230,11 +250,11 @@ class Bundle:
 def is_bundle(path: Path) -> bool:
     """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
     if not path.is_dir():
-        return path.name.endswith(_PACKED_SUFFIX) and _begins_as_a_bundle(path)
+        return path.name.endswith(PACKED_SUFFIX) and begins_as_a_bundle(path)
     return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
 
 
-def _begins_as_a_bundle(archive: Path) -> bool:
+def begins_as_a_bundle(archive: Path) -> bool:
     """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
     try:
         with (

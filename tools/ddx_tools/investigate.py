@@ -6,7 +6,7 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -18,13 +18,14 @@ from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
-from ddx_tools.hosts.base import Host
+from ddx_tools.formats.names import shown
+from ddx_tools.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
 from ddx_tools.origins import origin_of, origins
 from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import UNKNOWN_HOST, Probe, Raw
+from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
 from ddx_tools.sources.temporary import temporary_directory
 from ddx_tools.store import Store
@@ -33,6 +34,7 @@ Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
 """Makes the host that answers for this machine: under its own name, or under the one given."""
 IMPORT_SECTION = "import"
+_MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
 
@@ -57,10 +59,13 @@ class Investigation:
     results: list[ProbeResult] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
     """For each raw file of the bundle: what was asked of the host to get it."""
+    looked_at: list[str] = field(default_factory=list)
+    """What there was to look at: lines for a person."""
 
     def diagnose(self) -> Diagnosis:
         """The judgement of the shipped playbooks."""
-        return diagnose(self.findings, load_playbooks(), self.missing)
+        said = diagnose(self.findings, load_playbooks(), self.missing)
+        return said.model_copy(update={"looked_at": self.looked_at})
 
 
 def live_plan(target: Sequence[str]) -> list[Step]:
@@ -101,13 +106,16 @@ def investigate(
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     if bundle := _the_bundle(target):
         return replay(bundle, progress, notes, store)
-    if all(item.isdigit() for item in target):
-        plan = [*live_plan(target), *_note_steps(notes)]
-        return _capture(plan, target, save, progress, machine, store)
     for item in target:
         _refuse_absent(item)
     absolute = _absolute(target)
-    return _capture([*file_plan(absolute), *_note_steps(notes)], absolute, save, progress, machine, store)
+    paths, pids = _paths_and_pids(absolute)
+    plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
+    return _capture(plan, absolute, save, progress, machine, store)
+
+
+def _paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
+    return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
 
 
 def _note_steps(notes: Sequence[str]) -> list[Step]:
@@ -165,15 +173,16 @@ def _replay(
     """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
     with Bundle(path) as bundle, _opened(kept) as store:
         found = Investigation(origins=origins(bundle.manifest.journal))
-        hosts = {name: RecordedHost(bundle, name) for name in bundle.manifest.hosts}
+        hosts = RecordedHosts(bundle)
         steps = choose(bundle.manifest)
         for name, step in steps:
             progress(f"{step.probe.id} on {name} (recorded)")
-            if name in hosts:
-                _parse(store, found, step, _run(step, hosts[name]))
+            if name in bundle.manifest.hosts:
+                _parse(store, found, step, _run(step, hosts.of(name, step)))
         for step in on_top:
             if step.host:
                 _parse(store, found, step, _run(step, step.host))
+        _note_intakes(store, found, hosts.all)
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
@@ -194,7 +203,7 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
             continue
         kept = (entry for entry in bundle.manifest.journal if entry.path)
         asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
-        raws = [_run(step, RecordedHost(bundle, host)) for host in sorted(asked)]
+        raws = [_run(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
             progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
@@ -221,12 +230,14 @@ def _capture(
         found = Investigation()
         raws: list[Raw] = []
         try:
+            hosts = RecordingHosts(writer, machine)
             for step in plan:
                 progress(step.probe.title.lower())
-                raws.append(_run(step, recording_host(writer, step, machine)))
+                raws.append(_run(step, hosts.of(step)))
                 _parse(store, found, step, raws[-1])
                 writer.manifest.probes.append(probe_run(step, raws[-1]))
-            _refuse_nothing(raws, target)
+            _refuse_nothing(raws, target, hosts.brought)
+            _note_intakes(store, found, [hosts.brought])
             _analyse(store, found, plan, progress)
         finally:
             writer.close()
@@ -234,26 +245,71 @@ def _capture(
         return found
 
 
-def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str]) -> None:
+def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:
     """Files of which no probe can read any are unusable input, not an undecided case."""
-    if all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
-        for item in target:
-            _refuse_absent(item)
-        raise UsageError(
-            f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
-            "launch script or text of a machine",
-            "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
-        )
+    if not all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
+        return
+    for item in target:
+        _refuse_absent(item)
+    materials = [material for taken in brought.intakes.values() for material in taken.materials]
+    reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
+    reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)
+    why = "; ".join(list(reasons)[:_MOST_REASONS])
+    raise UsageError(
+        f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
+        f"launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
+        "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
+    )
 
 
-def recording_host(writer: BundleWriter, step: Step, machine: Machine) -> Host:
-    """The local machine, recorded; files that somebody brought belong to no host that we know."""
-    if step.host:
-        return RecordingHost(step.host, writer, IMPORT_SECTION)
-    brought = any(not item.isdigit() for item in step.args["target"])
-    if brought:
-        return RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
-    return RecordingHost(machine(None), writer, step.probe.id)
+def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> None:
+    """Say what there was to look at, and what of it was not read."""
+    for taken in [taken for host in hosts for taken in host.intakes.values()]:
+        store.insert(taken.rows())
+        if taken.host.name == UNKNOWN_HOST and any(material.path != NOTE_PATH for material in taken.materials):
+            found.looked_at.append(taken.counts())
+        gaps = [f"{shown(m.path)}: {m.why_not}" for m in taken.materials if m.cut and m.why_not]
+        known = {missing.what for missing in found.missing}
+        for gap in [gap for gap in [*gaps, *map(shown, taken.left_out)] if gap not in known][:_MOST_REASONS]:
+            found.missing.append(Missing(what=gap, why_it_matters="what stands there was not looked at"))
+
+
+class RecordedHosts:
+    """The hosts of a bundle, each as every probe asks it; what was brought is read once for all."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._hosts: dict[tuple[str, str], RecordedHost] = {}
+
+    @property
+    def all(self) -> Iterable[Host]:
+        """Those that were asked."""
+        return self._hosts.values()
+
+    def of(self, name: str, step: Step) -> Host:
+        """Who answers a step on a host."""
+        section = IMPORT_SECTION if name == UNKNOWN_HOST else step.probe.id
+        if not any(entry.section for entry in self._bundle.manifest.journal):
+            section = ""  # of version 1: one order of answers for all
+        return self._hosts.setdefault((name, section), RecordedHost(self._bundle, name, section))
+
+
+class RecordingHosts:
+    """The hosts of one capture: this machine, and the one of files that somebody brought, which are read once."""
+
+    def __init__(self, writer: BundleWriter, machine: Machine) -> None:
+        self._writer = writer
+        self._machine = machine
+        self.brought: Host = RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
+        """Where files come from that somebody brought: no host that we know."""
+
+    def of(self, step: Step) -> Host:
+        """Who answers a step, recorded."""
+        if step.host:
+            return RecordingHost(step.host, self._writer, IMPORT_SECTION)
+        if any(not item.isdigit() for item in step.args["target"]):
+            return self.brought
+        return RecordingHost(self._machine(None), self._writer, step.probe.id)
 
 
 def _run(step: Step, host: Host) -> Raw:
@@ -277,7 +333,8 @@ def _run(step: Step, host: Host) -> Raw:
 
 def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     store.insert(step.probe.parse(raw))
-    found.missing.extend(raw.missing)
+    known = {missing.what for missing in found.missing}
+    found.missing.extend(missing for missing in raw.missing if missing.what not in known)
     found.results.append(
         ProbeResult(
             probe=step.probe.id,
@@ -347,14 +404,38 @@ def run_probe(
         found = _replay(bundle, as_asked, progress)
     else:
         absolute = _absolute(target)
-        found = _capture([replace(step, args={**step.args, "target": absolute})], absolute, save, progress, machine)
+        found = _capture(_parted(step, absolute), absolute, save, progress, machine)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
-    result = found.results[0]
+    result = _as_one(found.results) if not bundle else found.results[0]
     cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)
     return result, found
+
+
+def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
+    """What one probe says of what runs and of what was brought."""
+    first, *others = results
+    for other in others:
+        first.searched += other.searched
+        first.problems += other.problems
+        if first.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
+            first.status = other.status
+    return first
+
+
+def _parted(step: Step, target: Sequence[str]) -> list[Step]:
+    """A step about pids and files is two: what runs is asked of this machine, what was brought of no host."""
+    paths, pids = _paths_and_pids(target)
+    if not (paths and pids):
+        return [replace(step, args={**step.args, "target": list(target)})]
+    about_files = {name: value for name, value in step.args.items() if name in step.probe.about_files}
+    live = {name: value for name, value in step.args.items() if name not in about_files}
+    return [
+        replace(step, args={**live, "target": pids}),
+        replace(step, args={**about_files, "target": paths}, exports={}),
+    ]
 
 
 def _told(step: Step) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.errors import HostError
-from ddx_tools.hosts.base import Host
+from ddx_tools.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.model import Finding, Missing, ProbeStatus
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ class RawItem:
         return io.BytesIO(self.data) if self.file is None else Path(self.file).open("rb")
 
 
-UNKNOWN_HOST = "unknown"
-"""The host of files that somebody brought: nothing says where they were written."""
-
-
 @dataclass
 class Raw:
     """What one capture brought home from one host, and what it could not get."""
@@ -71,6 +67,8 @@ class Raw:
     problems: list[str] = field(default_factory=list)
     """Failures in words: what, why, what to type. One failing rank never costs the others."""
     status: ProbeStatus = ProbeStatus.OK
+    keep: list[object] = field(default_factory=list)
+    """What has to live until rows are made of the items: files that came out of archives go with their owner."""
 
     def failed(self, what: str, error: HostError, why_it_matters: str) -> None:
         """Note, once, something that could not be read; the probe goes on with the rest."""
@@ -139,6 +137,10 @@ class Probe(Generic[ArgsT]):
     """How to see those that are not."""
     examples: Mapping[str, str] = field(default_factory=dict)
     """Arguments as one types them, and what they do."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of files it takes (`ddx_tools.sources.kinds`, `ddx_tools.formats.file_kinds`) of what was brought."""
+    about_files: frozenset[str] = frozenset()
+    """Arguments that are about brought files alone."""
     exports: Mapping[str, Export] = field(default_factory=dict)
     """Files it can write: option of the command (snake_case) to what it writes."""
 

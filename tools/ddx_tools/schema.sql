@@ -196,6 +196,18 @@ CREATE VIEW collectives AS
     FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN fr_groups g USING (group_id)
         JOIN fr_dumps d USING (dump) JOIN fr_calls c USING (call) LEFT JOIN fr_sites s USING (site);
 
+CREATE TABLE materials (
+    path            VARCHAR,  -- a file that was brought or found, as it is called: job.tar!logs/rank3.log is a member of an archive
+    kinds           VARCHAR,  -- what it holds, which can be several things; NULL: nothing that is known
+    rank            INTEGER,  -- global rank, if the name says it
+    host            VARCHAR,  -- host name, if the name says it, or of a file of a known host
+    attempt         INTEGER,  -- of the launcher, if the path says it: 0-based
+    size_bytes      BIGINT,   -- its size, unpacked; NULL if nobody noted it
+    lines           BIGINT,   -- line ends, of a text that was read whole
+    why_not_read    VARCHAR,  -- why it was not read, or not whole; NULL if it was
+    source          VARCHAR   -- what evidence names
+);
+
 CREATE TABLE logs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- the file on the host

@@ -12,7 +12,7 @@ from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
 from ddx_evals.incidents.truth import CANARY, Fact, Truth, View
 from ddx_evals.incidents.views import staged_of, unpacked
-from ddx_tools.bundle import MANIFEST
+from ddx_tools.bundle import MANIFEST, Bundle, is_bundle
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
@@ -113,7 +113,17 @@ def _most_bytes(truth: Truth) -> int:
 
 
 def texts_below(directory: Path) -> Iterator[tuple[str, str]]:
-    """The files of a directory, by path in it, as text; bytes that are none become `�`."""
+    """The files of a directory, by path in it, as text; bytes that are none become `�`.
+
+    Those of a bundle go by the names of the answers that they are, of which several may share one.
+    """
+    names: dict[str, list[str]] = {}
+    if is_bundle(directory):
+        with Bundle(directory) as bundle:
+            for entry in bundle.manifest.journal:
+                if entry.content and entry.path:
+                    names.setdefault(entry.content, []).append(entry.path)
     for file in sorted(directory.rglob("*")):
         if file.is_file():
-            yield file.relative_to(directory).as_posix(), file.read_bytes().decode("utf-8", "replace")
+            path, text = file.relative_to(directory).as_posix(), file.read_bytes().decode("utf-8", "replace")
+            yield from ((name, text) for name in names.get(path, [path]))

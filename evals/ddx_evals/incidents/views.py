@@ -89,7 +89,8 @@ def _logs(bundle: Bundle, target: Path) -> Path:
 
 def _is_log(entry: JournalEntry) -> bool:
     section = entry.path.split("/")[2] if entry.path else ""
-    return entry.op == "read" and section in _LOG_SECTIONS and PurePosixPath(entry.key).suffix in _LOG_SUFFIXES
+    is_read = entry.op in ("look", "read")
+    return is_read and section in _LOG_SECTIONS and PurePosixPath(entry.key).suffix in _LOG_SUFFIXES
 
 
 def lost_processes(manifest: Manifest, seed: str) -> dict[str, int | None]:
@@ -130,9 +131,9 @@ def _without_lost(bundle: Bundle, lost: dict[str, int | None], target: Path) -> 
     shutil.copytree(bundle.directory, target)
     manifest = bundle.manifest.model_copy(deep=True)
     kept = [entry for entry in manifest.journal if not _is_lost(entry, lost)]
-    for entry in manifest.journal:
-        if entry.path and entry not in kept:
-            (target / entry.path).unlink(missing_ok=True)
+    still = {entry.content or entry.path for entry in kept}
+    for file in {entry.content or entry.path for entry in manifest.journal} - still:
+        (target / str(file)).unlink(missing_ok=True)
     manifest.journal = kept
     (target / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, indent=1), encoding="utf-8")
     return target
@@ -148,8 +149,15 @@ def _is_lost(entry: JournalEntry, lost: dict[str, int | None]) -> bool:
 def _wrap_records(directory: Path, seed: str) -> None:
     with Bundle(directory) as bundle:
         ranks = wrapped_ranks(bundle.manifest, seed)
+        changed: dict[str, bytes] = {}
         for entry in bundle.manifest.journal:
             rank = _asked(entry)[1] if entry.op == "agent" else _of_dump(entry)
             if rank in ranks and entry.path:
                 cut = wrapped_answer if entry.op == "agent" else wrapped
-                (directory / entry.path).write_bytes(cut(bundle.read(entry.path), ranks[rank]))
+                data = cut(bundle.read(entry.path), ranks[rank])
+                if entry.content:  # which other answers may share
+                    entry.content = f"raw/wrapped-{len(changed)}.bin"
+                changed[entry.content or entry.path] = data
+        for name, data in changed.items():
+            (directory / name).write_bytes(data)
+        (directory / MANIFEST).write_text(bundle.manifest.model_dump_json(by_alias=True, indent=1), encoding="utf-8")

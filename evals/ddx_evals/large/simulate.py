@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import tempfile
 import zlib
@@ -18,7 +19,7 @@ from ddx_evals.large.material import Material, material
 from ddx_evals.simulator.running import START_NS
 from ddx_tools.bundle import MANIFEST, BundleWriter, Manifest, pack
 from ddx_tools.hosts.local import LocalHost
-from ddx_tools.investigate import file_plan, probe_run, recording_host
+from ddx_tools.investigate import RecordingHosts, file_plan, probe_run
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 
@@ -62,8 +63,9 @@ def bundle(files: Mapping[str, bytes], target: Path) -> None:
 def _capture(collected: str, directory: Path) -> None:
     """What an investigation of a directory would keep, without what it would conclude."""
     writer = BundleWriter(directory, [collected])
+    hosts = RecordingHosts(writer, LocalHost)
     for step in file_plan([collected]):
-        raw = step.probe.capture(recording_host(writer, step, LocalHost), step.probe.args.model_validate(step.args))
+        raw = step.probe.capture(hosts.of(step), step.probe.args.model_validate(step.args))
         writer.manifest.probes.append(probe_run(step, raw))
     writer.close()
 
@@ -75,19 +77,19 @@ def _settle(directory: Path, collected: str) -> None:
     created = dt.datetime.fromtimestamp(_TAKEN_S, dt.UTC)
     manifest.created = created.isoformat(timespec="seconds")
     was_slug, slug = (path.strip("/").replace("/", "_") for path in (collected, _COLLECTED_IN))
-    kept: dict[bytes, str] = {}
+    for name in {entry.content for entry in manifest.journal if entry.content}:
+        answer = directory / name
+        data = answer.read_bytes().replace(collected.encode(), _COLLECTED_IN.encode())
+        settled = f"raw/{hashlib.sha256(data).hexdigest()[:32]}{answer.suffix}"
+        answer.replace(directory / settled)
+        (directory / settled).write_bytes(data)
+        for entry in manifest.journal:
+            entry.content = settled if entry.content == name else entry.content
     for entry in manifest.journal:
         entry.at = float(_TAKEN_S)
-        if entry.path is None:
-            continue
-        answer = directory / entry.path
-        data = answer.read_bytes().replace(collected.encode(), _COLLECTED_IN.encode())
-        answer.unlink()
-        if data not in kept:
+        if entry.path:
             was_mark, mark = _mark(entry.key.replace(_COLLECTED_IN, collected)), _mark(entry.key)
-            kept[data] = entry.path.replace(was_mark, mark).replace(was_slug, slug)
-            (directory / kept[data]).write_bytes(data)
-        entry.path = kept[data]
+            entry.path = entry.path.replace(was_mark, mark).replace(was_slug, slug)
     file.write_text(manifest.model_dump_json(by_alias=True, indent=1), encoding="utf-8")
     for each in (directory, *directory.rglob("*")):
         os.utime(each, (_TAKEN_S, _TAKEN_S))

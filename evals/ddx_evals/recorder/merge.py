@@ -29,14 +29,14 @@ def merge(parts: Sequence[Part], target: Path) -> Manifest:
     A question that was asked of the same host in two parts was asked twice, one occurrence after the other.
     """
     whole: Manifest | None = None
-    asked: Counter[tuple[str, str, str]] = Counter()
+    asked: Counter[tuple[str, str, str, str]] = Counter()
     for part in parts:
         manifest = Manifest.model_validate_json((part.directory / MANIFEST).read_bytes())
         if whole is None:
             whole = manifest.model_copy(update={"probes": [], "journal": [], "hosts": []}, deep=True)
         before = asked.copy()
         for entry in manifest.journal:
-            identity = (entry.host, entry.op, entry.key)
+            identity = (entry.host, entry.section, entry.op, entry.key)
             asked[identity] += 1
             whole.journal.append(_taken_in(entry, before[identity] + entry.occurrence, part.directory, target))
         whole.hosts += [host for host in manifest.hosts if host not in whole.hosts]
@@ -56,6 +56,7 @@ def _taken_in(entry: JournalEntry, occurrence: int, source: Path, target: Path) 
     if entry.path is None:
         return entry.model_copy(update={"occurrence": occurrence})
     path = _OCCURRENCE.sub(rf"-{occurrence}\1", entry.path)
-    (target / path).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / entry.path, target / path)
+    kept = entry.content or path
+    (target / kept).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / (entry.content or entry.path), target / kept)
     return entry.model_copy(update={"occurrence": occurrence, "path": path})

@@ -22,7 +22,7 @@ from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import GREP, easy_cases
 from ddx_tools.bundle import Manifest, pack
-from ddx_tools.probe import UNKNOWN_HOST
+from ddx_tools.hosts.base import UNKNOWN_HOST
 
 _STRIKES_WITHIN_S = 300.0
 _TRUTH_OF_REFUSED = "refused.yaml"

@@ -57,6 +57,8 @@ def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[st
             [f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}."] if len(check.separates) > 1 else []
         )
         sections.append(("next check", _lines([*shown, *told_apart])))
+    if diagnosis.looked_at:
+        sections.append(("looked at", _lines(diagnosis.looked_at)))
     if diagnosis.missing:
         shown = [f"{item.what} — {item.why_it_matters}" for item in diagnosis.missing[:_SHOWN_MISSING]]
         rest = len(diagnosis.missing) - len(shown)

@@ -68,24 +68,28 @@ class _Material:
     hosts: list[str] = field(default_factory=list)
     origins: Mapping[str, str] = field(default_factory=dict)
     """What was asked of the host, by path inside the bundle."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Files by what evidence calls them: the name of an answer, or the path of a file on the host."""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """Files by the names of answers, where several of these may share one."""
 
-    def files(self) -> list[Path]:
-        """The regular files, without those that links lead out to."""
-        found = sorted(self.base.rglob("*")) if self.base.is_dir() else [self.base]
-        return [file for file in found if self._may_read(file)]
+    def files(self) -> list[tuple[str, Path]]:
+        """The regular files by their paths in addresses, without those that links lead out to."""
+        if self.answers:
+            named = [(name, self._parent / file) for name, file in sorted(self.answers.items())]
+        else:
+            found = sorted(self.base.rglob("*")) if self.base.is_dir() else [self.base]
+            named = [(file.relative_to(self._parent).as_posix(), file) for file in found]
+        return [(path, file) for path, file in named if self._may_read(file)]
 
     def file(self, path: str) -> Path:
         """The file that a path in an address means. Raises UsageError."""
-        file = self._parent / path
+        file = self._parent / self.names.get(path, path)
         if self._may_read(file):
             return file
         raise UsageError(
             f"the incident has no file raw/{path[:200]}", "Read incident://<id> for the list of its files."
         )
-
-    def path(self, file: Path) -> str:
-        """The path of a file in addresses."""
-        return file.relative_to(self._parent).as_posix()
 
     @property
     def _parent(self) -> Path:
@@ -104,11 +108,11 @@ def incident_files(incident_id: str, material: Path) -> IncidentFiles:
         files = opened.files()
         listed = [
             RawFile(
-                uri=_uri(incident_id, path := opened.path(file)),
+                uri=_uri(incident_id, path),
                 size_bytes=file.stat().st_size,
                 untrusted_origin=opened.origins.get(f"raw/{path}", "")[:_MOST_CHARACTERS_OF_ORIGIN],
             )
-            for file in files[:_MOST_FILES]
+            for path, file in files[:_MOST_FILES]
         ]
         return IncidentFiles(
             id=incident_id,
@@ -160,8 +164,12 @@ def _opened(material: Path) -> Iterator[_Material]:
         yield _Material(material.resolve())
         return
     with Bundle(material) as bundle:
-        origins = {entry.path: f"{entry.op} {entry.key}" for entry in bundle.manifest.journal if entry.path}
-        yield _Material(bundle.directory.resolve() / "raw", bundle.manifest.hosts, origins)
+        entries = [entry for entry in bundle.manifest.journal if entry.path]
+        origins = {entry.path or "": f"{entry.op} {entry.key}" for entry in entries}
+        names = {name.removeprefix("raw/"): file.removeprefix("raw/") for name, file in bundle.names.items()}
+        shared = [(entry.path or "").removeprefix("raw/") for entry in entries if entry.content]
+        answers = {name: names[name] for name in shared}
+        yield _Material(bundle.directory.resolve() / "raw", bundle.manifest.hosts, origins, names, answers)
 
 
 def _uri(incident_id: str, path: str) -> str:

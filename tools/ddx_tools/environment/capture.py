@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 from ddx_tools.environment.live import package_patterns, process_rows, version_rows
 from ddx_tools.environment.read import read_file
 from ddx_tools.environment.rows import rows_of_file
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
+from ddx_tools.errors import HostError
 from ddx_tools.formats.launchers import find_jobs
 from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
-
-_FILE_BYTES = 256 << 10
-_LOG_BYTES = 64 << 10
-"""Of a log the beginning, where the launch command stands."""
-_FILES_LIMIT = 500
-_NOT_ABOUT_LAUNCHING = NO_TEXT | {".csv", ".jsonl", ".toml"}
-_LOG = re.compile(r"\.(?:log|out|err|stderr|stdout)(?:\.\d+)?$|(?:^|/)(?:stdout|stderr)[^/]*$", re.I)
+from ddx_tools.sources.intake import intake_of
+from ddx_tools.sources.kinds import Kind, launch_text
 
 
 def capture_environments(host: Host, target: Sequence[str]) -> Raw:
@@ -32,32 +25,15 @@ def capture_environments(host: Host, target: Sequence[str]) -> Raw:
     if not paths:
         _capture_job(host, target, raw)
         return raw
-    files = list(dict.fromkeys(file for path in paths for file in _texts_below(host, path)))
-    for file in sorted(files, key=lambda file: bool(_LOG.search(file)))[:_FILES_LIMIT]:
-        _read(host, raw, file)
-    if len(files) > _FILES_LIMIT:
-        raw.problems.append(f"{len(files)} files: only {_FILES_LIMIT} were read. Name a smaller directory.")
-        raw.status = ProbeStatus.PARTIAL
-    raw.searched.append(f"{len(raw.items)} files with environments or launch commands among {len(files)}")
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, "What this file says of the job's settings is not known.")
+    for material in taken.of(Kind.LAUNCH):
+        text = launch_text(material.path, material.head)
+        raw.items.append(RawItem("file", text, material.source, {"path": material.name}))
+    raw.searched.append(f"{len(raw.items)} files with environments or launch commands among {len(taken.materials)}")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
-
-
-def _texts_below(host: Host, path: str) -> list[str]:
-    return [file for file in host.files_below(path) if file == path or suffix(file) not in _NOT_ABOUT_LAUNCHING]
-
-
-def _read(host: Host, raw: Raw, path: str) -> None:
-    try:
-        reply = host.read(path, max_bytes=_LOG_BYTES if _LOG.search(path) else _FILE_BYTES)
-    except NotFound:
-        return
-    except HostError as error:
-        raw.failed(path, error, "What this file says of the job's settings is not known.")
-        return
-    if read_file(path, reply.data[:_FILE_BYTES]):
-        raw.items.append(RawItem("file", reply.data[:_FILE_BYTES], reply.source or path, {"path": path}))
 
 
 def _capture_job(host: Host, target: Sequence[str], raw: Raw) -> None:

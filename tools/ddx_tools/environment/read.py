@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from ddx_tools.environment.accelerate_config import accelerate_layer
 from ddx_tools.environment.knowledge import is_of_interest
@@ -100,6 +101,7 @@ class FoundLaunch:
     certain: bool
 
 
+@lru_cache(maxsize=16)  # who asks for launches and who asks for meshes ask one after the other
 def read_file(path: str, data: bytes) -> Found:
     """What a file says of environments and launches. Any bytes will do; a file of another kind gives nothing."""
     if b"\0" not in data:

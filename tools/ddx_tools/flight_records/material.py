@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 
 from ddx_tools.flight_records.decode import Material
 from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.flight_records.entry_rows import EntryRows
-from ddx_tools.flight_records.packed import PackedRecords
 from ddx_tools.flight_records.side_cars import SideCars
 from ddx_tools.flight_records.tables import RecordTables
 from ddx_tools.formats.fr_origin import DumpOrigin, NameFacts, facts_of_name, origin_of_header
@@ -23,8 +21,6 @@ DUMP = "dump"
 """A record. Facts: `origin`; `path` of a file; `header` of an agent; `rank`, `taken_ns`, `written_ns` if known."""
 HEADER = "header"
 """A side-car JSON of a file's rank. Facts: `path`."""
-PACKED = "packed"
-"""An archive of records and side-cars, or a compressed one. Facts: `path`, `origin`."""
 
 _ROWS_AT_ONCE = 122_880
 """A row group of DuckDB (1.5): fewer are copied once more."""
@@ -37,11 +33,10 @@ def record_rows(raw: Raw, meanwhile: Callable[[], None] | None = None) -> Batche
     `meanwhile`: what to do while other processes decode, where there is so much to decode.
     """
     headers = SideCars()
-    packed = PackedRecords(raw.of(PACKED), DUMP)
-    for path, data in chain(_headers(raw), packed.headers()):
+    for path, data in _headers(raw):
         if wrong := headers.add(path, data):
             raw.problems.append(f"{path}: {wrong}")
-    materials = (_material(item, headers) for item in chain(raw.of(DUMP), packed.dumps()))
+    materials = (_material(item, headers) for item in raw.of(DUMP))
     together = RecordTables()
     for decoded in decode_all(materials, meanwhile):
         raw.problems += decoded.problems
@@ -52,9 +47,6 @@ def record_rows(raw: Raw, meanwhile: Callable[[], None] | None = None) -> Batche
             yield from together.entry_batches()
             together.entries = EntryRows()
     yield from together.batches()
-    if problems := list(packed.problems()):
-        raw.problems += problems
-        raw.status = ProbeStatus.PARTIAL
 
 
 def _headers(raw: Raw) -> Iterator[tuple[str, bytes]]:

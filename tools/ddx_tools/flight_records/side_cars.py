@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers, is_header, origin_of_header
+from ddx_tools.sources.kinds import plain_name
 
 _MOST_MEMBERS = 16 << 20
 """Ranks in all distinct groups together. A mesh of 100,000 ranks in four dimensions has half a million."""
@@ -33,7 +34,7 @@ class SideCars:
             return None
         read = origin_of_header(header, path)
         said = replace(read, groups=tuple(group for group in map(self._kept, read.groups) if group))
-        folder, _, name = path.rpartition("/")
+        folder, _, name = plain_name(path).rpartition("/")
         parts = header.get("parts")
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict) and isinstance(part.get("file"), str):
@@ -44,6 +45,7 @@ class SideCars:
 
     def of(self, path: str) -> DumpOrigin | None:
         """What is said of a dump: a header names the file, or its own name begins like the file's, up to a dot."""
+        path = plain_name(path)
         if said := self._by_file.get(path):
             return said
         folder, _, name = path.rpartition("/")

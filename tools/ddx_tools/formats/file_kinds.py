@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from enum import StrEnum
 
@@ -12,6 +13,8 @@ HEAD_BYTES = 1024
 """As many bytes of the beginning decide."""
 
 _TAR_MAGIC = slice(257, 262)
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+"""A stream begins with a block or, if it is empty, with its end."""
 _NOT_OF_DUMPS = ("/data.pkl", "/constants.pkl", "/byteorder", "/version", ".data/serialization_id", ".npy", ".class")
 """First members of the zip archives of other programs: torch.save, torch.jit, NumPy, Java."""
 
@@ -27,6 +30,8 @@ class Kind(StrEnum):
     EMPTY = "empty"
     GZIP = "gzip"
     ZSTD = "zstd"
+    XZ = "xz"
+    BZIP2 = "bzip2"
     TAR = "tar"
     ZIP = "zip"
     PAGE = "page"
@@ -35,7 +40,7 @@ class Kind(StrEnum):
     """Its analysis of them, which holds no records."""
 
 
-COMPRESSED = frozenset({Kind.GZIP, Kind.ZSTD})
+COMPRESSED = frozenset({Kind.GZIP, Kind.ZSTD, Kind.XZ, Kind.BZIP2})
 ARCHIVES = frozenset({Kind.TAR, Kind.ZIP, Kind.PAGE})
 
 
@@ -48,6 +53,10 @@ def kind_of(head: bytes) -> Kind | None:
     # RFC 8878: a frame, or a skippable frame (0x184D2A50 to 5F) before the first one.
     if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50):
         return Kind.ZSTD
+    if head.startswith(b"\xfd7zXZ\0"):
+        return Kind.XZ
+    if _BZIP2.match(head):
+        return Kind.BZIP2
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else Kind.ZIP
     if head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddx_tools.formats.names import as_folders
+
 _DIGITS = r"(\d{1,7})(?!\d)"
 _RANK_IN_NAME = (
     # rank_3, nccl_trace_rank_3, rank-3.812.…; the rank on a node, or of a node, is another number
@@ -23,7 +25,7 @@ _RANK_IN_NAME = (
 _NO_RANK = re.compile(r"\d{8}[-_T]?\d{4,6}(?:\D|$)|(?:local|node|group)[-_.]?rank", re.IGNORECASE)
 """A date with its time, as the debug server's periodic dumps end in; ranks of another kind."""
 _RANK_FOLDER = re.compile(rf"rank[-_]?{_DIGITS}", re.IGNORECASE)
-_PACKED = re.compile(r"(?:\.(?:gz|zst|zstd|tgz|tar|zip))+$", re.IGNORECASE)
+_PACKED = re.compile(r"(?:\.(?:gz|zst|zstd|xz|bz2|tgz|txz|tar|zip))+$", re.IGNORECASE)
 _HOST = r"(?:(?:node|host|nid|dgx|hgx|compute)[-_]?\d{1,9}(?:-\d{1,9}){0,3}|ip(?:-\d{1,3}){4})"
 """What computers of clusters are called; other words could be anything: of a job, a run, a device."""
 _HOST_IN_NAME = re.compile(rf"(?:^|[-_.])({_HOST})(?=[-_.]|$)", re.IGNORECASE)
@@ -79,11 +81,11 @@ def rank_of_name(name: str) -> int | None:
 
 
 def facts_of_name(name: str) -> NameFacts:
-    """Rank, host and attempt out of a path, which may be one inside an archive (`dumps.tar.gz!/node-2/rank4`).
+    """Rank, host and attempt out of a path, which may be one inside an archive (`dumps.tar.gz!node-2/rank4`).
 
     A folder counts only if the whole of its name says it. What two parts of the path say differently stays None.
     """
-    parts = name.replace("\\", "/").split("/")
+    parts = as_folders(name).split("/")
     rank, start = _rank_in_file(unpacked_name(parts[-1]))
     attempt = "/".join([*parts[:-1], f"{parts[-1][:start]}*"])
     if rank is None:
@@ -95,7 +97,7 @@ def facts_of_name(name: str) -> NameFacts:
 
 def is_due(name: str) -> bool:
     """Whether the name promises a record: an empty file of that name is what a rank left that died while writing."""
-    return "rank" in name.rsplit("/", 1)[-1]
+    return "rank" in as_folders(name).rsplit("/", 1)[-1]
 
 
 def unpacked_name(name: str) -> str:

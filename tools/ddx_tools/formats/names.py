@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 
 def shown(name: str, most: int = 400) -> str:
     """A name as a label: what is not printable escaped, and of a long one the end, which tells more."""
     printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[-most:])
     return printable if len(name) <= most else f"…{printable}"
+
+
+def as_folders(path: str) -> str:
+    """A path in which archives stand as folders: `job.tar!/logs/rank3.log` of `job.tar!logs/rank3.log`."""
+    return re.sub(r"!(?!/)", "!/", path.replace("\\", "/")) if "!" in path or "\\" in path else path

@@ -14,6 +14,7 @@ processes is one such block after the other. With `--native` frames of libraries
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -22,6 +23,10 @@ from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 _PROCESS = re.compile(r"^Process (\d{1,10}): ?(.{0,2000})$")
 _THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
 _FRAME = re.compile(r"^ {4}(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(\d{1,9}))?\)$")
+_RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
+"""Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
+_RANK_OPTION = re.compile(r"(?:^|\s)--(?:global[-_])?rank[= ](\d{1,7})(?!\S)")
+_LINES_ABOVE = 3
 _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
 
@@ -31,10 +36,27 @@ def looks_like_pyspy_text(text: str) -> bool:
     return any(map(_PROCESS.match, head)) and any(map(_THREAD.match, head))
 
 
-def commands_of(text: str) -> dict[int, str]:
-    """Command lines by pid, as the heads of the blocks have them."""
-    heads = [head for line in text.splitlines() if (head := _PROCESS.match(line))]
-    return {int(head[1]): head[2] for head in heads[:_PROCESSES_LIMIT]}
+def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
+    """The dumps in a text, cut where the process of another rank begins, each with its rank if something says it.
+
+    That is one of the lines above it or its command line. What follows without such words are a rank's other processes.
+    """
+    lines = text.splitlines(keepends=True)
+    starts: list[tuple[int, int]] = []
+    above = 0
+    for at, line in enumerate(lines):
+        if process := _PROCESS.match(line.rstrip()):
+            words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
+            told = [*_RANK_ABOVE.findall(words)[-1:], *_RANK_OPTION.findall(process[2])]
+            if told:
+                starts.append((at, int(told[0])))
+        if line[:1].isspace() or _THREAD.match(line.rstrip()) or process:
+            above = at + 1
+    if not starts:
+        return [(None, text)]
+    bounds = [0, *(at for at, _ in starts[1:]), len(lines)]
+    cut = ["".join(lines[begin:end]) for begin, end in itertools.pairwise(bounds)]
+    return [(rank, part) for (_, rank), part in zip(starts, cut, strict=True)]
 
 
 def parse_pyspy_text(text: str) -> list[ThreadStack]:

@@ -7,12 +7,11 @@ each reply is bytes plus what went wrong. Everything typed (`read`, `processes`,
 
 from __future__ import annotations
 
-import glob
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from functools import cached_property
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, NotRecorded, TimedOut
@@ -51,6 +50,8 @@ class Reply:
     """Path of these bytes inside the bundle, once they are recorded."""
     file: str | None = None
     """For a reply in place: the file on this machine that holds the bytes; `data` is empty then."""
+    kind: str | None = None
+    """Of a look: what the file is (`ddx_tools.formats.file_kinds.Kind`), `text` or `other`."""
 
     def checked(self) -> Reply:
         """This reply, or the exception that its error stands for."""
@@ -80,24 +81,43 @@ class AgentReply:
 
 
 @dataclass(frozen=True)
-class FileSurvey:
-    """Which files may hold flight records, and what was not looked at; see `ddx_tools.hosts.file_survey`."""
+class WalkedFile:
+    """A file that lies below a path, or the member of an archive."""
 
-    files: int
-    matter: list[tuple[str, str | None, str]]
-    """(path, kind of `ddx_tools.formats.file_kinds`, "") or, of one that cannot be read, (path, None, why not)."""
-    passed_over: list[str]
-    """Lines for a person: what is no loss."""
-    left_out: list[str]
-    """Lines for a person: what may be one."""
-    written_ns: dict[str, int] = field(default_factory=dict)
-    """When files that may hold one were last written to, as far as it is known: nanoseconds since the epoch."""
+    path: str
+    size_bytes: int | None = None
+    written_ns: int | None = None
+    """When it was last written to, in nanoseconds since the epoch."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of a record on a page of the debug server: `host`, `only_active`."""
+    whole: bool = True
+    """Its end is there: what was packed could be unpacked."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The files below a path or in an archive, sorted, and lines for a person."""
+
+    files: list[WalkedFile]
+    passed_over: list[str] = field(default_factory=list)
+    """What is no loss."""
+    left_out: list[str] = field(default_factory=list)
+    """What may be one."""
+
+
+UNKNOWN_HOST = "unknown"
+"""The host of files that somebody brought: nothing says where they were written."""
 
 
 class Host(ABC):
     """A machine, live or recorded. `name` is the host name that rows carry."""
 
     name: str
+
+    @cached_property
+    def intakes(self) -> dict[tuple[str, ...], Any]:
+        """What was taken in of the files below some paths; see `ddx_tools.sources.intake`."""
+        return {}
 
     @abstractmethod
     def answer(self, call: Call) -> Reply:
@@ -139,35 +159,35 @@ class Host(ABC):
         except (ValueError, TypeError) as error:
             raise _garbled("list of files") from error
 
-    def files_below(self, path: str) -> list[str]:
-        """The regular files below a directory, sorted, at most 50,000; the path itself if nothing is below it.
-
-        Hidden ones are left out. See `ddx_tools.hosts.file_survey`.
-        """
+    def walk(self, path: str) -> Walk:
+        """The regular files below a directory, at most 100,000, hidden ones left out; the path itself if it is one."""
         try:
-            found = json.loads(self.answer(Call("files", path, suffix="json")).checked().data)
-            return [str(item) for item in found] or [path]
-        except NotRecorded:  # bundles of ddx 0.1 hold a glob instead
-            return self._globbed_below(path)
-        except (ValueError, TypeError) as error:
+            found = json.loads(self.answer(Call("walk", path, suffix="json")).checked().data)
+            files = [WalkedFile(str(name), size, written_ns) for name, size, written_ns in found["files"]]
+            return Walk(files, *([str(line) for line in found[key]] for key in ("passed_over", "left_out")))
+        except (ValueError, TypeError, KeyError) as error:
             raise _garbled("list of files") from error
 
-    def _globbed_below(self, path: str) -> list[str]:
-        found = [item for item in self.glob(f"{glob.escape(path.rstrip('/'))}/**") if not item.endswith("/")]
-        parents = {str(parent) for item in found for parent in PurePosixPath(item).parents}
-        return [item for item in found if item not in parents] if found else [path]
+    def look(self, path: str, *, max_bytes: int) -> Reply:
+        """What a file is; of one that may be a text also its first `max_bytes`."""
+        return self.answer(Call("look", path, {"max_bytes": max_bytes}, "log")).checked()
 
-    def survey(self, path: str) -> FileSurvey:
-        """Which files below a directory, or whether the file itself, may hold flight records."""
+    def unpack(self, path: str, *, named: bool) -> Walk:
+        """The files in an archive or a compressed file, which can be looked at and read by these paths from now on."""
+        call = Call("unpack", path, {"named": named}, "json")
         try:
-            found = json.loads(self.answer(Call("survey", path, suffix="json")).checked().data)
-            matter = [(str(file), kind and str(kind), str(trouble)) for file, kind, trouble in found["matter"]]
-            passed_over, left_out = ([str(line) for line in found[key]] for key in ("passed_over", "left_out"))
-            # Bundles of ddx 0.1 do not hold it.
-            written = {str(file): int(time) for file, time in found.get("written_ns", {}).items()}
-            return FileSurvey(int(found["files"]), matter, passed_over, left_out, written)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise _garbled("survey of files") from error
+            found = json.loads(self.answer(call).checked().data)
+            files = [
+                WalkedFile(str(name), size, written_ns, dict(facts), bool(whole))
+                for name, size, written_ns, facts, whole in found["members"]
+            ]
+            return Walk(files, *([str(line) for line in found[key]] for key in ("passed_over", "problems")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise _garbled("list of members") from error
+
+    def files_below(self, path: str) -> list[str]:
+        """The paths that `walk` gives."""
+        return [file.path for file in self.walk(path).files]
 
     def processes(self) -> Reply:
         """The process table as JSON: see `ddx_tools.hosts.processes` for its fields and its limits."""

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
+from ddx_tools.formats.file_kinds import HEAD_BYTES, Kind, kind_of
 from ddx_tools.hosts import pyspy
 from ddx_tools.hosts.base import Call, Host, Reply, error_reply
-from ddx_tools.hosts.file_survey import list_files, look_at_files
 from ddx_tools.hosts.nvml import read_gpus
 from ddx_tools.hosts.tcp_exchange import ask_line, try_port
 from ddx_tools.hosts.threads import read_threads
+from ddx_tools.hosts.unpacked import Unpacked
+from ddx_tools.hosts.walk import walk
 from ddx_tools.rank_agent_client import ask
+from ddx_tools.sources.kinds import OTHER, TEXT, may_be_text
 
 _GLOB_LIMIT = 10_000
-_MOST_LISTED = 50_000
-_MOST_SURVEYED = 100_000
+_MOST_LISTED = 100_000
 """Dumps of 10,000 ranks with their headers, and as many other files four times. Opening so many takes seconds."""
-_LISTING_S = 10.0
+_LISTING_S = 30.0
+_READ_AS_TEXT = (None, Kind.TABLE, Kind.HEADER)
 
 
 class LocalHost(Host):
@@ -32,6 +37,7 @@ class LocalHost(Host):
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or socket.gethostname()
+        self._unpacked = Unpacked()
 
     def pause(self, seconds: float) -> None:
         """Really wait."""
@@ -39,7 +45,7 @@ class LocalHost(Host):
 
     def answer(self, call: Call) -> Reply:
         """Do what the call asks for."""
-        operation = _OPERATIONS.get(call.op)
+        operation = self._of_file if call.op in _OF_FILES else _OPERATIONS.get(call.op)
         if operation is None:
             raise ValueError(f"no such host operation: {call.op}")
         try:
@@ -49,10 +55,17 @@ class LocalHost(Host):
         except FileNotFoundError as error:
             return error_reply(NotFound(f"{error.filename or call.key}: no such file", ""))
         except PermissionError as error:
-            reason = f"{error.filename or call.key}: this user may not read it"
+            reason = f"{error.filename or call.key}: permission denied"
             return error_reply(NotPermitted(reason, "Run ddx as the owner of the job, or with sudo."))
         except OSError as error:
             return error_reply(HostError(f"{call.key}: {error.strerror or error}", ""))
+
+    def _of_file(self, call: Call) -> Reply:
+        """An answer about a file, or a member of an archive that was unpacked."""
+        file = self._unpacked.file(call.key) or Path(call.key)
+        if call.op == "unpack":
+            return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
+        return _look(file, call.options["max_bytes"]) if call.op == "look" else _read(file, call)
 
 
 def _now(_: Call) -> Reply:
@@ -71,22 +84,42 @@ def _run(call: Call) -> Reply:
     return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
 
 
-def _read(call: Call) -> Reply:
-    path, most = Path(call.key), call.options["max_bytes"]
-    if path.exists() and not path.is_file():
-        raise NotFound(f"{path}: not a regular file", "")
+def _read(path: Path, call: Call) -> Reply:
+    most = call.options["max_bytes"]
+    size = _size_of_regular(path)
+    if call.options.get("in_place"):
+        if size > most:
+            raise HostError(f"{call.key}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, "permission denied", call.key)
+        return Reply(file=str(path))
     with path.open("rb") as stream:
-        if call.options.get("in_place"):
-            size = stream.seek(0, os.SEEK_END)
-            if size > most:
-                raise HostError(f"{path}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
-            return Reply(file=str(path))
         if call.options.get("tail"):
-            size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - most))
             return Reply(stream.read(most), truncated=size > most)
         data = stream.read(most + 1)
     return Reply(data[:most], truncated=len(data) > most)
+
+
+def _look(path: Path, most: int) -> Reply:
+    _size_of_regular(path)
+    with open(path, "rb", buffering=0) as stream:
+        data = stream.read(HEAD_BYTES)
+        kind = kind_of(data)
+        if kind not in _READ_AS_TEXT or not may_be_text(data):
+            return Reply(kind=kind or OTHER)
+        # One more than asked for tells whether there is more.
+        while len(data) <= most and (chunk := stream.read(most + 1 - len(data))):
+            data += chunk
+    return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT)
+
+
+def _size_of_regular(path: Path) -> int:
+    """Bytes of a file. Opening a pipe or a device can do things, or block."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise NotFound(f"{path}: not a regular file", "")
+    return status.st_size
 
 
 def _glob(call: Call) -> Reply:
@@ -94,13 +127,8 @@ def _glob(call: Call) -> Reply:
     return Reply(json.dumps(found[:_GLOB_LIMIT]).encode(), truncated=len(found) > _GLOB_LIMIT)
 
 
-def _files(call: Call) -> Reply:
-    found = list_files(call.key, most=_MOST_LISTED, timeout_s=_LISTING_S)
-    return Reply(json.dumps(found.files).encode(), truncated=bool(found.left_out))
-
-
-def _survey(call: Call) -> Reply:
-    found = look_at_files(call.key, most=_MOST_SURVEYED, timeout_s=_LISTING_S)
+def _walk(call: Call) -> Reply:
+    found = walk(call.key, most=_MOST_LISTED, timeout_s=_LISTING_S)
     return Reply(found.to_json(), truncated=bool(found.left_out))
 
 
@@ -165,13 +193,12 @@ def _preflight(call: Call) -> Reply:
     return Reply(str(run_preflight(PreflightArgs.model_validate(call.options))).encode())
 
 
+_OF_FILES = frozenset({"read", "look", "unpack"})
 _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "now": _now,
     "run": _run,
-    "read": _read,
     "glob": _glob,
-    "files": _files,
-    "survey": _survey,
+    "walk": _walk,
     "processes": _processes,
     "nvml": _nvml,
     "interfaces": _interfaces,

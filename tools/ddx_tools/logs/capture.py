@@ -7,27 +7,20 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.error_file import parse_error_file
-from ddx_tools.formats.file_suffixes import NO_LOG, suffix
+from ddx_tools.errors import HostError
 from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.formats.log_lines import is_text_log
 from ddx_tools.formats.log_text import as_utf8
 from ddx_tools.formats.process_table import Process
 from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
-from ddx_tools.logs.packed import is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.kinds import Kind
 
-_HEAD_BYTES = 1 << 20
-"""So much of a file tells what it is; what is no longer is taken along."""
-_MOST_FILE_BYTES = 1 << 40
-_PACKED_BYTES = 64 << 20
-_TAIL_BYTES = 4 << 10
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
-_PACKED_LOG = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-][\w-]{1,40})?\.(?:gz|zst|zstd)$", re.I)
+_WHY = "What this log says of the ranks is not known."
 
 
 def capture_logs(host: Host, target: Sequence[str]) -> Raw:
@@ -36,72 +29,39 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
     paths = [item for item in target if not item.isdigit()]
     if not paths:
         paths = _paths_of_live_job(host, target, raw)
-    files = list(dict.fromkeys(file for path in paths for file in _logs_below(host, path)))
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    files = taken.of(Kind.LOG, Kind.ERROR_FILE)
     if len(files) > _FILES_LIMIT:
         raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
         raw.status = ProbeStatus.PARTIAL
-    for file in files[:_FILES_LIMIT]:
-        _read(host, raw, file, named=file in paths)
-    raw.searched.append(f"{len(raw.items)} logs and error files among {len(files)} files")
+    for material in files[:_FILES_LIMIT]:
+        try:
+            raw.items += _items(raw, taken, material)
+        except HostError as error:
+            raw.failed(material.path, error, _WHY)
+    raw.problems += [
+        f"{material.path}: not a text log (left to the probes that read dumps)."
+        for material in taken.materials
+        if material.named and not material.error and material not in files
+    ]
+    raw.searched.append(f"{len(files)} logs and error files among {len(taken.materials)} files")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
 
 
-def _logs_below(host: Host, path: str) -> list[str]:
-    found = host.files_below(path)
-    return [file for file in found if file == path or _PACKED_LOG.search(file) or suffix(file) not in NO_LOG]
-
-
-def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
-    try:
-        if path.endswith((".gz", ".zst", ".zstd")):
-            items = _packed(host, path)
-        else:
-            items = _plain(host, raw, path)
-    except NotFound:
-        if named:
-            raw.problems.append(f"{path}: no such file. Name log files, or a directory that holds them.")
-        return
-    except HostError as error:
-        raw.failed(path, error, "What this log says of the ranks is not known.")
-        return
-    raw.items += items
-    if named and not items:
-        raw.problems.append(f"{path}: not a text log (left to the probes that read dumps).")
-
-
-def _plain(host: Host, raw: Raw, path: str) -> list[RawItem]:
-    head = host.read(path, max_bytes=_HEAD_BYTES)
-    text = head.data.strip(b"\0")
-    if head.truncated and (not text or text.lstrip()[:1] in (b"{", b"[")):  # a hole, or JSON, which its end tells
-        text += host.read(path, max_bytes=_TAIL_BYTES, tail=True).data.strip(b"\0")
-    kind = _kind(text)
-    if kind is None:
-        return []
-    facts = {"path": path}
-    if not head.truncated:
-        return [RawItem(kind, as_utf8(head.data), head.source or path, facts)]
-    whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
-    items = [RawItem(kind, whole.data, whole.source or path, facts, whole.file)]
-    if whole.truncated:
-        end = host.read(path, max_bytes=_MOST_FILE_BYTES, tail=True)
-        items.append(RawItem(kind, end.data, end.source or path, facts))
-        raw.problems.append(f"{path}: the bundle holds its beginning and its end only.")
-    return items
-
-
-def _packed(host: Host, path: str) -> list[RawItem]:
-    reply = host.read(path, max_bytes=_PACKED_BYTES, suffix="bin")
-    if not is_packed_log(reply.data):
-        return []
-    return [RawItem("log", reply.data, reply.source or path, {"path": path, "packed": True, "cut": reply.truncated})]
-
-
-def _kind(data: bytes) -> str | None:
-    if len(data) <= _HEAD_BYTES and parse_error_file(data):
-        return "error_file"
-    return "log" if is_text_log(data) else None
+def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
+    """The log; of one of which a bundle kept no more, its beginning and its end. Raises HostError."""
+    if log.damaged:
+        raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
+    facts = {"path": log.path, "cut": log.damaged}
+    if Kind.ERROR_FILE in log.kinds:
+        return [RawItem("error_file", as_utf8(log.head), log.source, facts)]
+    parts = taken.whole(log)
+    if log.why_not:
+        raw.problems.append(f"{log.path}: {log.why_not}.")
+    return [RawItem("log", part.data, part.source, facts, part.file) for part in parts]
 
 
 # --- a live job

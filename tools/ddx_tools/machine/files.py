@@ -4,73 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
+from ddx_tools.errors import HostError
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import Host
-from ddx_tools.machine.texts import fact_rows, goes_on, may_say_something
+from ddx_tools.machine.texts import fact_rows, goes_on
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.kinds import Kind
 
 TEXT = "host_text"
 _HEAD_BYTES = 64 << 10
-"""The beginning of a file tells whether it is a text of a machine: job logs lie beside, gigabytes of them."""
+"""The beginning of a long file tells whether it is a text of a machine: job logs lie beside, gigabytes of them."""
 _PART_BYTES = 8 << 20
 _ALL_BYTES = 64 << 20
 """Of all long texts together; of those that come later, only the beginnings are read."""
-_FILES_LIMIT = 2_000
 _WHY = "What it says of the machine is not known."
 
 
 def read_files(host: Host, paths: Sequence[str]) -> Raw:
     """Keep the files that hold a text of a machine."""
     raw = Raw(host.name)
-    files = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
-    files = [file for file in files if file in paths or suffix(file) not in NO_TEXT]
-    if len(files) > _FILES_LIMIT:
-        raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
-        raw.status = ProbeStatus.PARTIAL
-    for file in files[:_FILES_LIMIT]:
-        _read(host, raw, file, named=file in paths)
-    raw.searched.append(f"{len(files)} files: {len(raw.of(TEXT))} texts of machines")
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    left = _ALL_BYTES
+    for material in taken.of(Kind.MACHINE):
+        try:
+            left -= _take(raw, taken, material, left)
+        except HostError as error:
+            raw.failed(shown(material.path), error, _WHY)
+    raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(TEXT))} texts of machines")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
 
 
-def _read(host: Host, raw: Raw, path: str, *, named: bool) -> None:
-    try:
-        reply = host.read(path, max_bytes=_HEAD_BYTES)
-        if b"\0" in reply.data[:1024] and not reply.data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return
-        if not may_say_something(reply.data):
-            return
-        parts = [("head" if reply.truncated else "whole", reply)]
-        if reply.truncated and not goes_on(reply.data):
-            return
-        read_so_far = sum(len(item.data) for item in raw.items)
-        if reply.truncated and read_so_far < _ALL_BYTES:
-            whole = host.read(path, max_bytes=_PART_BYTES)
-            parts = [("head" if whole.truncated else "whole", whole)]
-            if whole.truncated:
-                parts.append(("tail", host.read(path, max_bytes=_PART_BYTES, tail=True)))
-                raw.problems.append(f"{shown(path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
-        elif reply.truncated:
-            raw.problems.append(
-                f"{shown(path)}: only its first {_HEAD_BYTES >> 10} KiB were read; name it alone for more."
-            )
-    except NotFound:
-        if named:
-            raw.problems.append(f"{shown(path)}: no such file.")
-        return
-    except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-        return
-    for part, kept in parts:
-        source = kept.source or path
+def _take(raw: Raw, taken: Intake, text: Material, left: int) -> int:
+    """Keep a file, if it has to say something; returns how many bytes of it. Raises HostError."""
+    head, tail = text.head, b""
+    if text.cut or len(head) > _HEAD_BYTES:
+        if not goes_on(head[:_HEAD_BYTES]):
+            return 0
+        if left <= 0:
+            head = head[:_HEAD_BYTES]
+            problem = f"only its first {_HEAD_BYTES >> 10} KiB were read; name it alone for more."
+            raw.problems.append(f"{shown(text.path)}: {problem}")
+        elif text.cut and (head := taken.beginning(text, 2 * _PART_BYTES)) and len(head) == 2 * _PART_BYTES:
+            head, tail = head[:_PART_BYTES], taken.end(text, _PART_BYTES)
+            raw.problems.append(f"{shown(text.path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
+    for part, data in (("head", head), ("tail", tail)):
         # A long text with the marks of one is not read twice to find out that it says nothing.
-        if len(parts) > 1 or fact_rows(kept.data, source, path):
-            raw.items.append(RawItem(TEXT, kept.data, source, {"path": path, "part": part}))
+        if data and (tail or fact_rows(data, text.source, text.name)):
+            raw.items.append(RawItem(TEXT, data, text.source, {"path": text.name, "part": part}))
+    return len(head) + len(tail) if len(head) > _HEAD_BYTES else 0
 
 
 def text_rows(raw: Raw) -> Rows:

@@ -8,27 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.errors import HostError, UsageError
+from ddx_tools.errors import UsageError
 from ddx_tools.formats.areal_allocation import INFERENCE, Allocation, parse_allocations
 from ddx_tools.formats.degree_settings import MeshSetting
 from ddx_tools.formats.mesh_dims import parse_dims
-from ddx_tools.formats.names import shown
 from ddx_tools.formats.rank_ranges import parse_ranks
 from ddx_tools.hosts.base import Host
 from ddx_tools.mesh.knowledge import mesh_knowledge
 from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Placed, Plan, plan_rows
-from ddx_tools.mesh.read import engine_of, plans_in
+from ddx_tools.mesh.read import engine_of
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.intake import intake_of
+from ddx_tools.sources.kinds import Kind, launch_text
 
 FILE, PROCESSES, QUESTION = "mesh_file", "mesh_processes", "mesh_question"
-_FILE_BYTES = 256 << 10
-_LOG_BYTES = 64 << 10
-_FILES_LIMIT = 500
-_SETTING = re.compile(
-    r"\.(?:toml|ya?ml|json|sh|bash|sbatch|slurm|job|txt|md|args|cfg|conf|log|out|err)$|/[^./]+$", re.I
-)
-_LOG = re.compile(r"\.(?:log|out|err)$", re.I)
 _ALLOCATION = re.compile(r"(?:fsdp|megatron|archon|sglang|vllm)(?:\[\w+\])?:")
 
 
@@ -71,22 +65,12 @@ def capture_mesh(host: Host, target: list[str], question: Question, *, records: 
 
 
 def _read_files(host: Host, raw: Raw, paths: list[str]) -> None:
-    below = list(dict.fromkeys(file for path in paths for file in host.files_below(path)))
-    files = [file for file in below if file in paths or _SETTING.search(file)]
-    for file in sorted(files, key=lambda file: bool(_LOG.search(file)))[:_FILES_LIMIT]:
-        try:
-            reply = host.read(file, max_bytes=_LOG_BYTES if _LOG.search(file) else _FILE_BYTES)
-        except HostError as error:
-            raw.failed(shown(file), error, "What it says of the parallel dimensions is not known.")
-            continue
-        data = reply.data[:_FILE_BYTES]
-        source = reply.source or file
-        if plans_in(file, data, source):
-            raw.items.append(RawItem(FILE, data, source, {"path": file}))
-    if len(files) > _FILES_LIMIT:
-        raw.problems.append(f"{len(files)} files: only {_FILES_LIMIT} were read. Name a smaller directory.")
-        raw.status = ProbeStatus.PARTIAL
-    raw.searched.append(f"{len(raw.of(FILE))} files that set parallel dimensions, among {len(files)}")
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, "What it says of the parallel dimensions is not known.")
+    for material in taken.of(Kind.MESH):
+        text = launch_text(material.path, material.head)
+        raw.items.append(RawItem(FILE, text, material.source, {"path": material.name}))
+    raw.searched.append(f"{len(raw.of(FILE))} files that set parallel dimensions, among {len(taken.materials)}")
 
 
 def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:

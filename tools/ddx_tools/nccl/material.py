@@ -4,80 +4,49 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
 
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.formats.file_suffixes import NO_LOG, suffix
+from ddx_tools.errors import HostError
 from ddx_tools.formats.launchers import Job
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
-from ddx_tools.formats.nccl_lines import holds_nccl
-from ddx_tools.formats.nccl_ras import is_ras, read_ras
+from ddx_tools.formats.nccl_ras import read_ras
 from ddx_tools.hosts.base import Host
-from ddx_tools.model import ProbeStatus
 from ddx_tools.nccl.gather import LogFile, gather
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.kinds import Kind, plain_name
 
 LOG, RAS = "log", "ras"
 
-_LOOK_BYTES = 64 << 10
-"""So much of the beginning and the end of a file tells whether NCCL wrote into it;"""
-_LONG_LOOK_BYTES = 4 << 20
-"""so much of a file that somebody named himself."""
-_MOST_FILE_BYTES = 1 << 40
-_MOST_FILES = 4_000
 _MOST_RAS_BYTES = 64 << 20
 _WHY = "What NCCL logged there is not known."
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the logs of NCCL among some files and directories to `raw`; other files are left alone."""
-    files = list(dict.fromkeys(file for path in paths for file in _files(host, raw, path)))
-    if len(files) > _MOST_FILES:
-        raw.problems.append(f"{len(files)} files: only the first {_MOST_FILES} were looked at. Name fewer.")
-        raw.status = ProbeStatus.PARTIAL
-    for file in files[:_MOST_FILES]:
-        _take(host, raw, file, named=file in paths)
-    raw.searched.append(f"{len(files)} files: {len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS")
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    for material in taken.of(Kind.RAS, Kind.NCCL):
+        try:
+            raw.items += _items(raw, taken, material)
+        except HostError as error:
+            raw.failed(shown(material.path), error, _WHY)
+    found = f"{len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS"
+    raw.searched.append(f"{len(taken.materials)} files: {found}")
 
 
-def _files(host: Host, raw: Raw, path: str) -> list[str]:
-    try:
-        return [file for file in host.files_below(path) if file == path or suffix(file) not in NO_LOG]
-    except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-        return []
-
-
-def _take(host: Host, raw: Raw, path: str, *, named: bool) -> None:
-    try:
-        look = _LONG_LOOK_BYTES if named else _LOOK_BYTES
-        head = host.read(path, max_bytes=look)
-        if is_ras(head.data.decode("utf-8", "replace")):
-            whole = host.read(path, max_bytes=_MOST_RAS_BYTES) if head.truncated else head
-            raw.items.append(RawItem(RAS, whole.data, whole.source or shown(path), {"path": shown(path)}))
-            return
-        looks = [head.data]
-        if head.truncated and b"\0" not in head.data:
-            looks.append(host.read(path, max_bytes=look, tail=True).data)
-        if any(map(holds_nccl, looks)):
-            raw.items += _logs(host, raw, path)
-    except NotFound:
-        if named:
-            raw.problems.append(f"{shown(path)}: no such file. Name logs of NCCL, or a directory that holds them.")
-    except HostError as error:
-        raw.failed(shown(path), error, _WHY)
-
-
-def _logs(host: Host, raw: Raw, path: str) -> Iterator[RawItem]:
-    """The file where it lies; of one of which a bundle kept no more, its beginning and its end."""
-    whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
-    yield RawItem(LOG, whole.data, whole.source or shown(path), {"path": path, "at_start": True}, whole.file)
-    if whole.truncated:
-        end = host.read(path, max_bytes=_MOST_FILE_BYTES, tail=True)
-        yield RawItem(LOG, end.data, end.source or shown(path), {"path": path, "at_start": False})
-        raw.problems.append(f"{shown(path)}: the bundle holds its beginning and its end only.")
+def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
+    """The file where it lies; of one of which a bundle kept no more, its beginning and its end. Raises HostError."""
+    if Kind.RAS in log.kinds:
+        return [RawItem(RAS, taken.beginning(log, _MOST_RAS_BYTES), log.source, {"path": shown(log.path)})]
+    parts = taken.whole(log)
+    if log.why_not:
+        raw.problems.append(f"{shown(log.path)}: {log.why_not}.")
+    return [
+        RawItem(LOG, part.data, part.source, {"path": log.path, "at_start": part is parts[0]}, part.file)
+        for part in parts
+    ]
 
 
 # --- a live job
@@ -115,7 +84,7 @@ def _may_be_file(path: object) -> bool:
 def material_rows(raw: Raw) -> Rows:
     """Rows of all tables whose names begin with `nccl_`."""
     logs = (
-        LogFile(item.source, item.open, item.facts["at_start"], file_identity(item.facts["path"]).rank)
+        LogFile(item.source, item.open, item.facts["at_start"], file_identity(plain_name(item.facts["path"])).rank)
         for item in raw.of(LOG)
     )
     rows = log_rows(gather(logs))

@@ -39,7 +39,7 @@ class FlightRecorderArgs(ProbeArgs):
 def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
     from ddx_tools.flight_records.files import read_paths
-    from ddx_tools.flight_records.material import DUMP, PACKED
+    from ddx_tools.flight_records.material import DUMP
     from ddx_tools.formats.rank_pattern import RankPattern
 
     raw = Raw(host.name)
@@ -60,7 +60,7 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
 
         job = select_job(find_jobs(snapshot_of(host.processes().data)), pids)
         read_job(host, raw, job, frames=args.frames)
-    if not (raw.of(DUMP) or raw.of(PACKED)):
+    if not raw.of(DUMP):
         raw.status = ProbeStatus.NO_DATA
     return raw
 
@@ -147,6 +147,8 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "--endpoint 0=http://node0:40000 --endpoint 1=http://node1:40000": "servers of torch.distributed.debug",
         "4242 --perfetto trace.json.gz": "a live job that `ddx run` started; and everything on a time line",
     },
+    kinds=("dump", "header", "pickle", "empty", "table"),
+    about_files=frozenset({"rank_pattern"}),
     exports={
         "perfetto": Export(
             help="Write a trace to this file (.gz: compressed): a track for each rank and process group. "

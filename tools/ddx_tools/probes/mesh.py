@@ -97,6 +97,8 @@ PROBE: Probe[MeshArgs] = Probe(
     most_rows=32,
     rest="--rank N begins with the lines of that rank's groups; the table mesh of the evidence store has all",
     shell_only=frozenset({"records"}),
+    kinds=("mesh settings",),
+    about_files=frozenset({"records"}),
     examples={
         "--dims pp=2,dp_shard=-1,tp=8 --world-size 64 --gpus-per-host 8": "an arithmetic question",
         "train.toml config.json --world-size 1024 --rank 517": "where a rank stands, and who waits for it",

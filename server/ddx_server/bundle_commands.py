@@ -1,0 +1,78 @@
+"""`ddx bundle`: what is in a bundle, before somebody shares it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddx_server.output import JSON_OPTION, console, print_json
+from ddx_server.render.safe_text import safe
+
+app = typer.Typer(no_args_is_help=True, help="Bundles: what they hold.")
+
+
+@app.callback()
+def _bundle() -> None: ...
+
+
+@app.command()
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="A bundle: a directory, or a .tar.zst.", show_default=False)],
+    as_json: JSON_OPTION = False,
+) -> None:
+    """List every answer that a bundle keeps, with its size: look through it before you share it.
+
+    Known kinds of secrets were replaced when it was made; names of hosts, users, files and people were not.
+    """
+    found = _found(bundle)
+    if as_json:
+        print_json(json.dumps(found, indent=1))
+        return
+    from rich.table import Table
+
+    made = f"{found['schema']}, made {found['created']} by ddx {found['ddx_version']}"
+    table = Table(title=made, title_justify="left")
+    for name in ("host", "asked by", "what", "bytes", "file"):
+        table.add_column(name, justify="right" if name == "bytes" else "left", overflow="fold")
+    for answer in found["answers"]:
+        row = (answer["host"], answer["section"], answer["asked"], str(answer["size_bytes"]), answer["file"])
+        table.add_row(*(safe(text, limit=300) for text in row))
+    console().print(table)
+    sizes = f"{len(found['answers'])} answers in {found['files']} files, {found['size_bytes']} bytes"
+    unanswered = ", ".join(f"{count} {error}" for error, count in found["unanswered"].items())
+    console().print(safe(f"{sizes}; questions without an answer: {unanswered or 'none'}", "dim"))
+
+
+def _found(path: Path) -> dict[str, Any]:
+    from ddx_tools.bundle import Bundle
+
+    with Bundle(path) as bundle:
+        manifest = bundle.manifest
+        kept = {entry.path: bundle.names[entry.path] for entry in manifest.journal if entry.path}
+        sizes = {file: bundle.file(file).stat().st_size for file in set(kept.values())}
+        answers = [
+            {
+                "host": entry.host,
+                "section": entry.section or entry.path.split("/")[2],
+                "asked": f"{entry.op} {entry.key}",
+                "size_bytes": sizes[kept[entry.path]],
+                "file": kept[entry.path],
+            }
+            for entry in manifest.journal
+            if entry.path
+        ]
+        return {
+            "schema": manifest.schema_,
+            "created": manifest.created,
+            "ddx_version": manifest.ddx_version,
+            "target": manifest.target,
+            "hosts": manifest.hosts,
+            "answers": answers,
+            "files": len(sizes),
+            "size_bytes": sum(sizes.values()),
+            "unanswered": dict(Counter(entry.error for entry in manifest.journal if entry.error)),
+        }

@@ -1,0 +1,355 @@
+"""What somebody brought, taken in once: walked, unpacked, sniffed and read, for all probes that ask.
+
+A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, was cut or could not be read stands in
+`materials` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ddx_tools.errors import HostError, NotFound, NotRecorded
+from ddx_tools.formats import file_kinds
+from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
+from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
+from ddx_tools.formats.fr_origin import facts_of_name, is_due
+from ddx_tools.formats.log_lines import file_identity
+from ddx_tools.formats.names import shown
+from ddx_tools.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Raw, Rows
+from ddx_tools.sources.kinds import (
+    LONG_LOOK_BYTES,
+    LOOK_BYTES,
+    OTHER,
+    TEXT,
+    Kind,
+    is_error_file,
+    is_log_name,
+    is_note,
+    kinds_of_text,
+    may_be_text,
+    plain_name,
+    settings_in,
+)
+
+ALL_BYTES = 256 << 20
+"""Of all texts together: so much is kept in memory."""
+_MOST_BYTES, _LEAST_BYTES = LONG_LOOK_BYTES, 16 << 10
+"""Of one text. What is longer is read where it lies."""
+_MOST_FILE_BYTES = 1 << 40
+_MOST_SETTINGS = 500
+"""So many files are looked through for launch commands, which takes longest."""
+_MOST_NOTES = 50
+_MOST_NAMED = 20
+_WORKERS = 8
+"""On a shared file system most of the time goes into waiting for it."""
+_WORTH_WORKERS = 64
+_TEXTS = (None, file_kinds.Kind.TABLE, file_kinds.Kind.HEADER)
+_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS}
+"""Who takes these reads on where a text is longer than what was read of it, or says so."""
+_WORDS: dict[str, str] = {
+    file_kinds.Kind.DUMP: "flight records",
+    file_kinds.Kind.HEADER: "side-cars of flight records",
+    Kind.LOG: "logs",
+    Kind.ERROR_FILE: "error files",
+    Kind.STACKS: "stack dumps",
+    Kind.MACHINE: "texts of machines",
+    Kind.LAUNCH: "environments or launch scripts",
+    Kind.NOTE: "notes",
+}
+
+
+@dataclass
+class Material:
+    """A file as it was brought, or a member of an archive."""
+
+    path: str
+    """What it is called, and opened by: `/data/job.tar!logs/rank3.log`."""
+    named: bool = False
+    """Somebody named it himself."""
+    depth: int = 0
+    """In how many directories below what was named it lies."""
+    size_bytes: int | None = None
+    written_ns: int | None = None
+    kinds: set[str] = field(default_factory=set)
+    """Of `Kind`, and of `ddx_tools.formats.file_kinds.Kind`."""
+    head: bytes = b""
+    """Of a text: all of it or, if it is `cut`, its beginning. Of other files as much as tells their kind."""
+    tail: bytes = b""
+    """Of a text that is cut: its end, as much as tells what it holds."""
+    cut: bool = False
+    damaged: bool = False
+    """Its end is not known: what was packed could not be unpacked as far as that."""
+    source: str = ""
+    """What evidence names."""
+    why_not: str | None = None
+    """Why it was not read, or not whole; in words."""
+    error: HostError | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The path for whoever reads names: archives as folders, without what packing added."""
+        return plain_name(self.path)
+
+    @property
+    def may_tell(self) -> bool:
+        """It may be a text about the job: nobody reads data and programs, unless one is named."""
+        return self.named or suffix(self.name) not in NO_TEXT
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of a text: all of them or, of one of which a bundle kept no more, its beginning or its end."""
+
+    source: str
+    data: bytes
+    file: str | None = None
+    """The file on this machine that holds the bytes, where they are not carried along."""
+
+
+class Intake:
+    """The files below some paths; see `intake_of`."""
+
+    def __init__(self, host: Host, paths: Sequence[str]) -> None:
+        self.materials: list[Material] = []
+        self.passed_over: list[str] = []
+        """Lines for a person: what is no loss."""
+        self.left_out: list[str] = []
+        """Lines for a person: what may be one."""
+        self.host = host
+        self._left = ALL_BYTES
+        self._whole: dict[str, list[Part]] = {}
+        self._take([material for path in paths for material in self._walked(path)])
+        self.materials.sort(key=lambda material: material.path)
+        self._sniff_further()
+
+    def of(self, *kinds: str) -> list[Material]:
+        """The files that hold one of some kinds, by path."""
+        return [material for material in self.materials if material.kinds.intersection(kinds)]
+
+    @property
+    def unread(self) -> list[Material]:
+        """Those that nobody could read."""
+        return [material for material in self.materials if material.error]
+
+    def locate(self, material: Material, most_bytes: int, suffix_: str = "bin") -> Reply:
+        """A file left where it is. Raises HostError."""
+        return self.host.locate(material.path, max_bytes=most_bytes, suffix=suffix_)
+
+    def whole(self, text: Material) -> list[Part]:
+        """A text from its beginning to its end: a long one stays where it is. Raises HostError.
+
+        Of one of which a bundle kept no more, `why_not` says so, and the parts are its beginning and its end.
+        """
+        if not text.cut:
+            return [Part(text.source, text.head)]
+        if text.path not in self._whole:
+            replies = [self.locate(text, _MOST_FILE_BYTES, "log")]
+            if replies[0].truncated:
+                text.why_not = "the bundle holds its beginning and its end only"
+                with suppress(NotRecorded):
+                    replies.append(self.host.read(text.path, max_bytes=_MOST_FILE_BYTES, tail=True, suffix="log"))
+            self._whole[text.path] = [Part(self._source(text, reply), reply.data, reply.file) for reply in replies]
+        return self._whole[text.path]
+
+    def beginning(self, text: Material, most_bytes: int) -> bytes:
+        """The first bytes of a text. Raises HostError."""
+        if not text.cut or len(text.head) >= most_bytes:
+            return text.head[:most_bytes]
+        return self.host.read(text.path, max_bytes=most_bytes, suffix="log").data
+
+    def end(self, text: Material, most_bytes: int) -> bytes:
+        """The last bytes of a text. Raises HostError."""
+        if not text.cut:
+            return text.head[-most_bytes:]
+        return self.host.read(text.path, max_bytes=most_bytes, tail=True, suffix="log").data
+
+    def _source(self, material: Material, reply: Reply) -> str:
+        """What evidence names: of files that somebody brought, what they are opened by."""
+        return material.path if self.host.name == UNKNOWN_HOST else reply.source or material.path
+
+    # --- walking and opening
+
+    def _walked(self, path: str) -> list[Material]:
+        try:
+            walk = self.host.walk(path)
+        except HostError as error:
+            self.materials.append(Material(path, named=True, error=error, why_not=error.message))
+            return []
+        above = path.rstrip("/").count("/") + 1
+        return self._listed(walk, lambda file: (file.path == path, max(0, file.path.count("/") - above)))
+
+    def _unpacked(self, archive: Material) -> list[Material]:
+        try:
+            walk = self.host.unpack(archive.path, named=archive.named)
+        except HostError as error:
+            archive.error, archive.why_not = error, error.message
+            self.materials.append(archive)
+            return []
+        # A compressed file is named by its own name, and a member of an archive by nobody.
+        found = self._listed(walk, lambda file: (archive.named and file.path == archive.path, archive.depth))
+        for material in found:
+            material.written_ns = material.written_ns or archive.written_ns
+        return found
+
+    def _listed(self, walk: Walk, place: Callable[[WalkedFile], tuple[bool, int]]) -> list[Material]:
+        self.passed_over += [line for line in walk.passed_over if line not in self.passed_over]
+        self.left_out += [line for line in walk.left_out if line not in self.left_out]
+        return [
+            Material(
+                file.path, *place(file), file.size_bytes, file.written_ns, damaged=not file.whole, facts=file.facts
+            )
+            for file in walk.files
+        ]
+
+    def _take(self, found: list[Material], *, opening: bool = True) -> None:
+        """Look at each file, open the archives, and keep the rest."""
+        found = list({material.path: material for material in found}.values())
+        most = max(_LEAST_BYTES, min(_MOST_BYTES, self._left // (2 * max(1, len(found)))))
+        packed: list[Material] = []
+        cut: list[Material] = []
+        for material, reply in zip(found, self._looks(found, most), strict=True):
+            if reply is None:
+                continue
+            kind = _kind(reply)
+            if opening and kind in COMPRESSED | ARCHIVES:
+                packed.append(material)
+                continue
+            self.materials.append(material)
+            material.source = self._source(material, reply)
+            if kind is not None:
+                material.kinds.add(kind)
+            if kind in _TEXTS and material.may_tell:
+                if not may_be_text(reply.data) or reply.kind == OTHER:
+                    material.why_not = "neither a text nor a record that is known"
+                    continue
+                material.head, material.cut = reply.data, reply.truncated
+                self._left -= len(reply.data)
+                cut += [material] if material.cut else []
+        for material in cut:
+            self._read_end(material)
+        for archive in packed:
+            self._take(self._unpacked(archive), opening=False)
+
+    def _looks(self, found: list[Material], most: int) -> Iterator[Reply | None]:
+        """What each file begins with; None of one that cannot be read, and of one that nobody read at capture."""
+
+        def look(material: Material) -> Reply | HostError:
+            try:
+                return self.host.look(material.path, max_bytes=most if material.may_tell else HEAD_BYTES)
+            except HostError as error:
+                return error
+
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            replies = pool.map(look, found) if len(found) >= _WORTH_WORKERS else map(look, found)
+            for material, reply in zip(found, replies, strict=True):
+                if isinstance(reply, Reply):
+                    yield reply
+                    continue
+                # What is gone meanwhile, or was no file (a pipe, a socket), is none.
+                gone = isinstance(reply, NotFound) and not material.named
+                if not (gone or isinstance(reply, NotRecorded)):
+                    material.error, material.why_not = reply, reply.message
+                    self.materials.append(material)
+                yield None
+
+    def _read_end(self, material: Material) -> None:
+        """Read the end of a text that is longer than its share: it may tell what the text holds."""
+        try:
+            material.tail = self.end(material, LONG_LOOK_BYTES if material.named else LOOK_BYTES)
+        except HostError as error:
+            material.why_not = f"only its beginning was read ({error.message})"
+        self._left -= len(material.tail)
+
+    # --- what it holds
+
+    def _sniff_further(self) -> None:
+        texts = []
+        for material in self.materials:
+            # What a rank left beside its record can say of what it raised, and is nothing else.
+            if file_kinds.Kind.HEADER not in material.kinds:
+                texts += [material] if material.head else []
+            elif is_error_file(material.head):
+                material.kinds.add(Kind.ERROR_FILE)
+        for material in texts:
+            material.kinds |= kinds_of_text(material.path, material.head, material.tail, named=material.named)
+        # Where a launch command can stand is looked up last in logs: there are so many.
+        texts.sort(key=lambda material: is_log_name(material.path))
+        for material in texts[:_MOST_SETTINGS]:
+            material.kinds |= settings_in(material.path, material.head, named=material.named)
+        for material in texts:
+            if material.cut and not material.kinds & _READ_WHOLE:
+                material.why_not = f"only its first {len(material.head) >> 10} KiB were read"
+        if len(texts) > _MOST_SETTINGS:
+            self.left_out.append(f"Only {_MOST_SETTINGS} of {len(texts)} texts were searched for launch commands.")
+        notes = (m for m in texts if is_note(m.path, m.head, m.depth, named=m.named))
+        for material in islice(notes, _MOST_NOTES):
+            material.kinds.add(Kind.NOTE)
+
+    # --- what is told of it
+
+    def counts(self) -> str:
+        """`16 flight records, 1 log, 2 other files`: what was there to look at."""
+        seen = Counter({"flight records": 0, "logs": 0})
+        for material in self.materials:
+            kinds = {_WORDS[kind] for kind in material.kinds if kind in _WORDS}
+            seen.update(kinds or {"files that could not be read" if material.error else "other files"})
+        return ", ".join(f"{count} {words}" for words, count in sorted(seen.items()))
+
+    def note_gaps(self, raw: Raw, why: str) -> None:
+        """Tell a capture what could not be read or was left out; `why` that matters."""
+        raw.keep.append(self)
+        likely = [m for m in self.unread if m.may_tell or is_due(m.path)]
+        for material in likely[:_MOST_NAMED]:
+            assert material.error is not None
+            error = type(material.error)(material.error.message.removeprefix(f"{material.path}: "), material.error.help)
+            raw.failed(shown(material.path), error, why)
+        if len(likely) > _MOST_NAMED:
+            raw.problems.append(f"{len(likely) - _MOST_NAMED} more files cannot be read.")
+        if self.left_out:
+            raw.problems += map(shown, self.left_out)
+            raw.status = ProbeStatus.PARTIAL
+
+    def rows(self) -> Rows:
+        """Rows of `materials`."""
+        return {"materials": [_row(material, self.host.name) for material in self.materials]}
+
+
+def _kind(reply: Reply) -> file_kinds.Kind | None:
+    """What a look says that a file is; bundles of version 1 hold its bytes alone."""
+    if reply.kind is None:
+        return kind_of(reply.data[:HEAD_BYTES])
+    return None if reply.kind in (TEXT, OTHER) else file_kinds.Kind(reply.kind)
+
+
+def intake_of(host: Host, paths: Sequence[str]) -> Intake:
+    """The files below some paths: taken in when they are first asked for, for all who ask this host for the same."""
+    key = tuple(paths)
+    if key not in host.intakes:
+        host.intakes[key] = Intake(host, paths)
+    taken: Intake = host.intakes[key]
+    return taken
+
+
+def _row(material: Material, host: str) -> dict[str, Any]:
+    named, identity = facts_of_name(material.name), file_identity(material.name)
+    is_whole_text = material.head and not material.cut
+    return {
+        "path": material.path,
+        "kinds": ", ".join(sorted(material.kinds)) or None,
+        "rank": named.rank if identity.rank is None else identity.rank,
+        "host": named.host or (None if host == UNKNOWN_HOST else host),
+        "attempt": identity.attempt,
+        "size_bytes": material.size_bytes,
+        "lines": material.head.count(b"\n") if is_whole_text else None,
+        "why_not_read": material.why_not,
+        "source": material.source or material.path,
+    }

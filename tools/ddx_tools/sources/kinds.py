@@ -1,0 +1,178 @@
+"""What a brought file is: a record or an archive by its first bytes; a text by what stands in it, which can be several.
+
+The name decides where content could be either: a directory of a job holds source code, data and pages about other
+things. A file that somebody named himself is taken for what it holds, whatever it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+from ddx_tools.formats.file_kinds import HEAD_BYTES
+from ddx_tools.formats.file_suffixes import NO_LOG, NO_TEXT, suffix
+from ddx_tools.formats.log_text import encoding_of
+from ddx_tools.formats.names import as_folders
+
+
+class Kind(StrEnum):
+    """What a text may hold; those of `ddx_tools.formats.file_kinds` tell records and archives apart."""
+
+    LOG = "log"
+    ERROR_FILE = "error file"
+    NCCL = "nccl log"
+    RAS = "nccl ras"
+    STACKS = "stack dump"
+    PROCESSES = "process text"
+    """What `ps` or /proc say of processes."""
+    MACHINE = "machine text"
+    LAUNCH = "launch"
+    """An environment, a launch script, or a log in which a launch command stands."""
+    MESH = "mesh settings"
+    NOTE = "note"
+
+
+TEXT, OTHER = "text", "other"
+"""What a file is that is no record and no archive."""
+LAUNCH_BYTES = 256 << 10
+_LAUNCH_BYTES_OF_LOG = 64 << 10
+"""Of a log the beginning, where the launch command stands."""
+NOTE_BYTES = 256 << 10
+STACK_BYTES = 8 << 20
+PROCESS_BYTES = 64 << 10
+"""Texts that are longer are logs, not what somebody pasted of a process."""
+_ERROR_FILE_BYTES = 1 << 20
+LOOK_BYTES = 64 << 10
+"""So much of the beginning and the end of a file tells whether NCCL or a tool of a machine wrote into it;"""
+LONG_LOOK_BYTES = 4 << 20
+"""so much of a file that somebody named himself."""
+_NOT_ABOUT_LAUNCHING = NO_TEXT | {".csv", ".jsonl", ".toml"}
+_LOG_NAME = re.compile(r"\.(?:log|out|err|stderr|stdout)(?:\.\d+)?$|(?:^|/)(?:stdout|stderr)[^/]*$", re.I)
+_LOG_OF_MESH = re.compile(r"\.(?:log|out|err)$", re.I)
+_SETTING = re.compile(
+    r"\.(?:toml|ya?ml|json|sh|bash|sbatch|slurm|job|txt|md|args|cfg|conf|log|out|err)$|/[^./]+$", re.I
+)
+_NAMED_AS_NOTE = re.compile(
+    r"(?:^|[-_. ])(?:notes?|issues?|report|description|question|problem|bug|symptoms?|thread|post|observations?)"
+    r"(?:[-_. ]\S{0,40})?$|^readme",
+    re.I,
+)
+_WRITTEN_BY_HAND = re.compile(r"\.(?:md|markdown|rst|txt)$", re.I)
+_PACKED_SUFFIX = re.compile(r"\.(?:gz|zst|zstd|xz|bz2)$", re.I)
+_NOTES_DEEP = 2
+"""A project's pages deeper down are not about us."""
+_ENVIRON = re.compile(rb"[A-Za-z_]\w*=[^\0]*\0")
+
+
+def plain_name(path: str) -> str:
+    """The name of a file as if it had never been packed: what it is called says what it may be."""
+    return _PACKED_SUFFIX.sub("", as_folders(path))
+
+
+def may_be_text(head: bytes) -> bool:
+    """Whether a file that begins like this can be a text: NULs stand in UTF-16, in environments, in holes."""
+    head = head[:HEAD_BYTES]
+    return b"\0" not in head.strip(b"\0") or bool(encoding_of(head)) or _ENVIRON.match(head) is not None
+
+
+def is_log_name(path: str) -> bool:
+    """Whether a file is called as logs are."""
+    return _LOG_NAME.search(plain_name(path)) is not None
+
+
+def launch_text(path: str, data: bytes) -> bytes:
+    """What of a text is looked through for environments and launch commands."""
+    return data[: _LAUNCH_BYTES_OF_LOG if is_log_name(path) else LAUNCH_BYTES]
+
+
+def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Kind]:
+    """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
+    from ddx_tools.formats.log_lines import is_text_log
+    from ddx_tools.formats.nccl_ras import is_ras
+    from ddx_tools.formats.process_text import parse_process_text
+    from ddx_tools.formats.pyspy_text import looks_like_pyspy_text
+    from ddx_tools.machine.texts import may_say_something
+
+    name = suffix(plain_name(path))
+    found: set[Kind] = set()
+    if named or name not in NO_LOG:
+        content = head.lstrip(b"\0")
+        if not content or content.lstrip()[:1] in (b"{", b"["):  # a hole, or JSON, which its end tells
+            content += tail.lstrip(b"\0")
+        if is_error_file(content):
+            found.add(Kind.ERROR_FILE)
+        elif is_text_log(content):
+            found.add(Kind.LOG)
+        if is_ras(head[:LONG_LOOK_BYTES].decode("utf-8", "replace")):
+            found.add(Kind.RAS)
+        elif _holds_nccl(head, tail, named=named):
+            found.add(Kind.NCCL)
+    if (named or name not in NO_TEXT) and (b"\0" not in head[:HEAD_BYTES] or encoding_of(head)):
+        look = head[:LOOK_BYTES]
+        if may_say_something(look):
+            found.add(Kind.MACHINE)
+    if head.lstrip()[:1] == b"[":
+        if _is_pyspy_json(head):
+            found.add(Kind.STACKS)
+    elif b"Process " in head and looks_like_pyspy_text(head[:STACK_BYTES].decode("utf-8", "replace")):
+        found.add(Kind.STACKS)
+    if parse_process_text(head[:PROCESS_BYTES].decode("utf-8", "replace")):
+        found.add(Kind.PROCESSES)
+    return found
+
+
+def is_error_file(text: bytes) -> bool:
+    """Whether a text is what a rank wrote when it raised."""
+    from ddx_tools.formats.error_file import parse_error_file
+
+    return len(text) <= _ERROR_FILE_BYTES and parse_error_file(text) is not None
+
+
+def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
+    from ddx_tools.formats.nccl_lines import holds_nccl
+
+    look = LONG_LOOK_BYTES if named else LOOK_BYTES
+    if holds_nccl(head[:look]):
+        return True
+    return b"\0" not in head[:look] and holds_nccl((tail or head)[-look:])
+
+
+def settings_in(path: str, head: bytes, *, named: bool) -> set[Kind]:
+    """Whether a text says something of environments, launch commands or a mesh. Takes tens of milliseconds."""
+    from ddx_tools.environment.read import read_file
+    from ddx_tools.mesh.read import plans_in
+
+    name = plain_name(path)
+    text = launch_text(path, head)
+    found: set[Kind] = set()
+    if (named or suffix(name) not in _NOT_ABOUT_LAUNCHING) and read_file(name, text):
+        found.add(Kind.LAUNCH)
+    if (named or _SETTING.search(name)) and plans_in(name, text, path):
+        found.add(Kind.MESH)
+    return found
+
+
+def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
+    """Whether a person wrote it about the job; `depth`: in how many directories below what was named it lies."""
+    from ddx_tools.formats.log_lines import is_text_log
+    from ddx_tools.formats.prose import is_note as is_prose
+
+    name = plain_name(path)
+    named_so = _NAMED_AS_NOTE.search(PurePosixPath(name).stem) is not None
+    if not named:
+        by_hand = _WRITTEN_BY_HAND.search(name) is not None and (named_so or name.lower().endswith(".txt"))
+        if not by_hand or depth > _NOTES_DEEP:
+            return False
+    data = head[:NOTE_BYTES]
+    return is_text_log(data) and is_prose(data.decode("utf-8", "replace"), named_so=named_so)
+
+
+def _is_pyspy_json(data: bytes) -> bool:
+    from ddx_tools.errors import UnreadableInput
+    from ddx_tools.formats.pyspy_json import parse_pyspy
+
+    try:
+        return any(thread.frames for thread in parse_pyspy(data[:STACK_BYTES]))
+    except UnreadableInput:
+        return False
