@@ -27,6 +27,7 @@ MODULES = (
     "torchrun",
     "fatal_stack",
     "fingerprint",
+    "library_messages",
     "progress",
     "cuda_oom",
     "message_values",

@@ -26,7 +26,7 @@ UNDECIDED = (UNKNOWN, "library_network", "library_limit")
 HOLE = "{}"
 """Stands for a value in a template."""
 
-_WORD = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*")
+_WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
 _SHARE = 0.7
 """Of the pairs of a template, so many must be there; people change a word here and there."""
 _FEWEST_PAIRS = 3
@@ -37,8 +37,6 @@ _TELLING_PAIRS = 5
 _CUT_PAIRS = 4
 """So many pairs of its beginning tell a message whose end was cut off."""
 _TEXT_LIMIT = 2_000
-_VALUE = re.compile(r"\S*\d\S*|\S*/\S+|'[^'\n]{1,80}'")
-"""In the example of a signature."""
 _SAID_LIMIT = 300
 
 _LINE_WORDS = ("NCCL WARN", "NET/OFI", "[c10d]", "ProcessGroup", "Error: ")
@@ -94,7 +92,7 @@ class LibraryMessage:
 
 def words(text: str) -> list[str]:
     """The words of a text, without numbers and single letters."""
-    return [word.lower() for word in _WORD.findall(text) if len(word) > 1]
+    return [word.rstrip("_").lower() for word in _WORD.findall(text) if len(word) > 1]
 
 
 def written(template: str) -> list[str]:
@@ -125,7 +123,7 @@ def _known_by_words() -> tuple[LibraryMessage, ...]:
     """The catalogue, and what signatures have as examples."""
     examples = (
         LibraryMessage(
-            "", "error", "", known.id, known.versions, known.source, "", _VALUE.sub(HOLE, _message_of(example))
+            "", "error", "", known.id, known.versions, known.source, "", _without_values(_message_of(example))
         )
         for known in signatures()
         if known.role != "context" and not NEEDS_VALUES.match(known.id)
@@ -133,6 +131,10 @@ def _known_by_words() -> tuple[LibraryMessage, ...]:
         if "\n@ " not in example
     )
     return (*catalogue(), *examples)
+
+
+def _without_values(example: str) -> str:
+    return " ".join(HOLE if re.search(r"[\d/]", token) else token for token in example.split())
 
 
 def _pairs(template: str) -> list[tuple[str, str]]:
@@ -221,7 +223,7 @@ def _in_order(wanted: list[str], told: tuple[str, ...]) -> bool:
 
 _HEAD = re.compile(
     r"^(?:(?:\[[^\]\n]{1,80}\]|[\w.:/-]{1,80}\[\d+\]|\S{1,40} NCCL WARN|[\w.]*(?:Error|Exception|Warning):"
-    r"|WARNING:?|ERROR:?)\s*)+"
+    r"|WARNING:?|ERROR:?)\s{0,8}){1,12}"
 )
 
 
