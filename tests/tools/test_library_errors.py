@@ -56,6 +56,13 @@ def test_an_unknown_error_is_quoted_with_its_rank_and_library(tmp_path: Path) ->
     assert "HcclReduce failed" in finding.evidence[0].quote
 
 
+def test_an_unknown_line_is_found_in_a_large_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    line = "node-01:47:51 [1] flux.cc:12 NCCL WARN Quantum flux inverted in lane 7\n"
+    log.write_text("a line of somebody else's\n" * 2_000 + line + "another line\n" * 2_000)
+    assert len(of_code(findings_of(log), "library.unknown_error")) == 1
+
+
 @pytest.mark.parametrize(("own", "aspect"), [(40, "shape"), (41, None)])
 def test_ranks_that_speak_of_themselves_alone_are_laid_side_by_side(
     tmp_path: Path, own: int, aspect: str | None

@@ -39,6 +39,8 @@ _CUT_PAIRS = 4
 _TEXT_LIMIT = 2_000
 _SAID_LIMIT = 300
 
+WAKING = ("NCCL WARN", "Dist(?:Backend|Network|Store)Error: ")
+"""Expressions of RE2: what matters in a large log though no signature knows it."""
 _LINE_WORDS = ("NCCL WARN", "NET/OFI", "[c10d]", "ProcessGroup", "Error: ")
 """Only lines with one of them, or with words of a signature, are looked at."""
 _LIBRARIES = (

@@ -17,7 +17,15 @@ from bisect import bisect_left
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, rank_values, torchrun
+from ddx_tools.formats import (
+    fatal_stack,
+    launcher_words,
+    library_messages,
+    new_starts,
+    python_traceback,
+    rank_values,
+    torchrun,
+)
 from ddx_tools.formats.log_text import DIGITS_AS_ZERO
 from ddx_tools.formats.signatures import needles
 
@@ -75,6 +83,7 @@ def waking() -> tuple[str, ...]:
         *fatal_stack.WAKING,
         *launcher_words.WAKING,
         *new_starts.WAKING,
+        *library_messages.WAKING,
         *zeroed,
     ]
     expressions = [""]
