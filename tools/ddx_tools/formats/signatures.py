@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.findings import finding_codes, is_registered
 from ddx_tools.user_cache import kept
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import load_yaml, shipped
 
 _GROUP_LIMIT = 400
 _WORD = re.compile(r"\w+")
@@ -127,11 +127,10 @@ def _by_id() -> dict[str, Signature]:
 
 def _of_libraries() -> list[Signature]:
     """One for each thing that messages of libraries speak of, found by `formats.library_messages`."""
-    text = resources.files("ddx_tools").joinpath("knowledge/messages/classes.yaml").read_text(encoding="utf-8")
     common = {"needle": ["-"], "regex": "(?!)", "examples": ["-"], "provenance": "constructed", "versions": "all"}
     return [
         Signature(id=f"library_{name}", attributes={"speaks_of": name}, source="knowledge/messages", **common, **told)
-        for name, told in load_yaml(text).items()
+        for name, told in shipped("messages/classes.yaml").items()
     ]
 
 

@@ -19,6 +19,7 @@ from ddx_tools.job_target import select_job
 from ddx_tools.logs.packed import is_packed_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.redaction.text import redact_bytes
 
 _HEAD_BYTES = 1 << 20
 """So much of a file tells what it is; what is no longer is taken along."""
@@ -81,7 +82,7 @@ def _plain(host: Host, raw: Raw, path: str) -> list[RawItem]:
         return []
     facts = {"path": path}
     if not head.truncated:
-        return [RawItem(kind, as_utf8(head.data), head.source or path, facts)]
+        return [RawItem(kind, _text(head.data), head.source or path, facts)]
     whole = host.locate(path, max_bytes=_MOST_FILE_BYTES, suffix="log")
     items = [RawItem(kind, whole.data, whole.source or path, facts, whole.file)]
     if whole.truncated:
@@ -96,6 +97,12 @@ def _packed(host: Host, path: str) -> list[RawItem]:
     if not is_packed_log(reply.data):
         return []
     return [RawItem("log", reply.data, reply.source or path, {"path": path, "packed": True, "cut": reply.truncated})]
+
+
+def _text(data: bytes) -> bytes:
+    """What a host gave, in UTF-8. The host frees UTF-8 of secrets; what was in another encoding is freed here."""
+    text = as_utf8(data)
+    return text if text == data else redact_bytes(text)
 
 
 def _kind(data: bytes) -> str | None:
