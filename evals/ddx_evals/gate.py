@@ -11,6 +11,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass, fields
 from enum import StrEnum
 from multiprocessing import get_context
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from ddx_evals.baselines import Case
 from ddx_evals.baselines.playbook import playbook
-from ddx_evals.incidents import Incident, named_incidents, staged_of, unpacked
+from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
 from ddx_evals.incidents.causes_tree import above
 from ddx_evals.scoring import score
+from ddx_tools.bundle import is_bundle
 from ddx_tools.model import Diagnosis, Verdict, rank_list
 from ddx_tools.resources import incidents_dir
 
@@ -74,7 +76,9 @@ def judge(incident: Incident) -> list[Outcome]:
     outcomes = []
     with unpacked(incident) as whole:
         for view in incident.views:
-            with staged_of(whole, incident, view) as material:
+            # An unpacked bundle lies under a name that tells nothing already.
+            as_it_is = view is View.FULL and is_bundle(whole)
+            with nullcontext(whole) if as_it_is else staged_of(whole, incident, view) as material:
                 outcomes.append(_outcome(Case(incident, view, material)))
     return outcomes
 

@@ -91,6 +91,7 @@ def one(result: ProbeResult, code: str) -> Finding:
     return found[0]
 
 
+@pytest.mark.long
 def test_healthy_ranks_pass_everything(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", "--budget-s", "2", "--dims", "dp=2,tp=-1", "--pairs")
     passed = one(result, "preflight.passed")
@@ -150,6 +151,7 @@ def test_a_rank_that_gets_its_cpu_in_slices_is_named(tmp_path: Path) -> None:
     assert found.attributes["last"] >= 6
 
 
+@pytest.mark.long
 def test_a_rank_that_nobody_watches_ends_by_itself(tmp_path: Path) -> None:
     """As after a kill -9 of ddx: it waits for a peer that never comes, and the kernel ends it."""
     environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": "0"}

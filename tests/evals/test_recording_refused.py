@@ -51,7 +51,7 @@ def ask(file: Path, **changes: Any) -> None:
             {"patch": [{"file": "train.py", "find": "def main", "replace": "# fault injection\ndef main"}]},
             "says 'fault injection'",
         ),
-        ({"truth": {**SCENARIO.truth.model_dump(), "causes": ["gremlins"]}}, "no cause page: gremlins"),
+        ({"truth": {**SCENARIO.truth.model_dump(), "causes": ["gremlins"]}}, "no such cause: gremlins"),
     ],
 )
 def test_a_scenario_that_gives_no_usable_incident_is_not_run(
@@ -69,7 +69,7 @@ def test_a_scenario_that_gives_no_usable_incident_is_not_run(
     [
         ({"prompt": "Is it uneven-data?"}, "prompt: says 'uneven-data'"),
         ({"innocent": ["uneven-data"]}, "right and innocent at once: uneven-data"),
-        ({"innocent": ["gremlins"]}, "no cause page: gremlins"),
+        ({"innocent": ["gremlins"]}, "no such cause: gremlins"),
         ({"evidence": []}, "rest on a key fact"),
     ],
 )

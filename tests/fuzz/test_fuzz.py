@@ -1,7 +1,8 @@
-"""Half a minute of coverage-guided fuzzing: no input may break what record_invariants.py promises."""
+"""Some seconds of coverage-guided fuzzing: no input may break what record_invariants.py promises."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SECONDS = 30
+SECONDS = 120 if os.environ.get("DDX_LONG") else 8
 
 
 @pytest.mark.needs("linux", "atheris")
@@ -30,7 +31,7 @@ def test_no_bytes_break_the_flight_record_reader(tmp_path: Path) -> None:
     if done.returncode != 0:
         inputs = [f"{path.name}: {path.read_bytes()!r}" for path in tmp_path.iterdir() if path.is_file()]
         pytest.fail("\n".join([*done.stdout.splitlines()[-40:], *inputs]), pytrace=False)
-    assert f"Done {runs(done.stdout)} runs" in done.stdout and runs(done.stdout) > 1000
+    assert f"Done {runs(done.stdout)} runs" in done.stdout and runs(done.stdout) > 200
 
 
 def runs(output: str) -> int:

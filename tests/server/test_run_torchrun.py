@@ -200,6 +200,7 @@ def test_a_hung_job_gives_its_records_stacks_and_groups_and_stops_without_a_trac
     assert not list((job.run_dir / "ranks").glob("*.sock"))
 
 
+@pytest.mark.long
 def test_an_exception_leaves_the_records_of_its_moment_and_a_log_for_each_rank(
     start: Callable[..., Job],
 ) -> None:

@@ -26,6 +26,7 @@ MODULES = (
     "torchrun",
     "fatal_stack",
     "fingerprint",
+    "library_messages",
     "progress",
     "cuda_oom",
     "message_values",

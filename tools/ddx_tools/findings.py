@@ -7,21 +7,14 @@ line raise the same one; `attributes.basis` says which source it was.
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
-from ddx_tools.user_cache import kept
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 @cache
 def finding_codes() -> dict[str, str]:
     """{code: what was seen, and the attributes such a finding has}."""
-    text = resources.files("ddx_tools").joinpath("knowledge/findings.yaml").read_text(encoding="utf-8")
-
-    def codes() -> dict[str, str]:
-        return dict(load_yaml(text))
-
-    return kept([text], codes)
+    return dict(shipped("findings.yaml"))
 
 
 def is_registered(code: str) -> bool:

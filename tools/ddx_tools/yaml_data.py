@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
+
+from ddx_tools.user_cache import kept
 
 
 class YAMLError(ValueError):
@@ -17,3 +20,9 @@ def load_yaml(text: str) -> Any:
         return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise YAMLError(str(error)) from error
+
+
+def shipped(name: str) -> Any:
+    """Plain data of a file below `ddx_tools/knowledge`, parsed once for each state of the file."""
+    text = resources.files("ddx_tools").joinpath("knowledge", name).read_text(encoding="utf-8")
+    return kept([text], lambda: load_yaml(text))

@@ -1,4 +1,4 @@
-"""The mismatch report of TORCH_DISTRIBUTED_DEBUG=DETAIL (torch 1.13 to 2.15, ProcessGroupWrapper.cpp).
+"""The mismatch report of TORCH_DISTRIBUTED_DEBUG=DETAIL (torch 1.9 to 2.15, ProcessGroupWrapper.cpp).
 
     Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(
     SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float, TensorDeviceTypes=…), but Rank 2
@@ -6,6 +6,8 @@
 
 The rank that reports is right about itself. Of its peer it may decode a wrong operation if one of the two has
 no tensor or two of them (barrier, reduce_scatter): measured on torch 2.13.
+
+Up to torch 1.12 a rank speaks of itself alone ("Rank 0 is running inconsistent collective: CollectiveFingerPrint(…)").
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_HEAD = re.compile(r"Rank (\d{1,6}) is running collective: CollectiveFingerPrint\(")
+_HEAD = re.compile(r"Rank (\d{1,6}) is running (?:inconsistent )?collective: CollectiveFingerPrint\(")
 _FIELDS = {
     "seq": re.compile(r"SequenceNumber=(\d{1,18})"),
     "operation": re.compile(r"OpType=(\w{1,60})"),
@@ -41,23 +43,27 @@ class MismatchReport:
     """One rank's report: itself, the first peer that differs, and in what."""
 
     own: Fingerprint
-    peer: Fingerprint
+    peer: Fingerprint | None
+    """None where it speaks of itself alone."""
     aspects: frozenset[str]
-    """Of `operation`, `shape` and `dtype`."""
+    """Of `operation`, `shape` and `dtype`; empty without a peer."""
 
 
 def parse_mismatch(text: str) -> MismatchReport | None:
-    """The report in a message; None if there is none or it is cut before the peer's operation."""
+    """The report in a message; None if there is none or it is cut before an operation that it tells of."""
     start = text.find(_START)
     if start < 0:
         return None
     text, _, aspects = text[start : start + 16_000].partition(_ASPECTS)
     heads = list(_HEAD.finditer(text))[:2]
-    if len(heads) < 2:
+    if not heads or (len(heads) < 2 and "inconsistent" not in heads[0][0]):
         return None
-    own = _fingerprint(heads[0], text[heads[0].end() : heads[1].start()])
-    peer = _fingerprint(heads[1], text[heads[1].end() :])
-    return MismatchReport(own, peer, _aspects(aspects, own, peer)) if own and peer else None
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    own, *peers = [_fingerprint(head, text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    if own is None or None in peers:
+        return None
+    peer = peers[0] if peers else None
+    return MismatchReport(own, peer, _aspects(aspects, own, peer) if peer else frozenset())
 
 
 def _fingerprint(head: re.Match[str], body: str) -> Fingerprint | None:

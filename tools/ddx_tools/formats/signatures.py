@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.findings import finding_codes, is_registered
 from ddx_tools.user_cache import kept
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import load_yaml, shipped
 
 _GROUP_LIMIT = 400
 _WORD = re.compile(r"\w+")
@@ -122,7 +122,16 @@ def signature(signature_id: str) -> Signature:
 
 @cache
 def _by_id() -> dict[str, Signature]:
-    return {known.id: known for known in signatures()}
+    return {known.id: known for known in (*signatures(), *_of_libraries())}
+
+
+def _of_libraries() -> list[Signature]:
+    """One for each thing that messages of libraries speak of, found by `formats.library_messages`."""
+    common = {"needle": ["-"], "regex": "(?!)", "examples": ["-"], "provenance": "constructed", "versions": "all"}
+    return [
+        Signature(id=f"library_{name}", attributes={"speaks_of": name}, source="knowledge/messages", **common, **told)
+        for name, told in shipped("messages/classes.yaml").items()
+    ]
 
 
 @cache
@@ -154,13 +163,19 @@ def _hook(needle: str) -> str:
     return max(words)[2]
 
 
+def has_needle(text: str) -> bool:
+    """Whether words stand in a text that belong to a known message, though what they stand in may be changed or cut."""
+    return bool(_candidates(text))
+
+
+def _candidates(text: str) -> set[int]:
+    hooks = _hooks().intersection(_WORD.findall(text))
+    return {place for hook in hooks for needle, place in _by_hook()[hook] if needle in text}
+
+
 def match_signatures(text: str) -> list[SignatureMatch]:
     """Every signature that stands in a text, in the order of the files."""
-    hooks = _hooks().intersection(_WORD.findall(text))
-    if not hooks:
-        return []
-    by_hook = _by_hook()
-    places = {place for hook in hooks for needle, place in by_hook[hook] if needle in text}
+    places = _candidates(text)
     found = []
     for place in sorted(places):
         known = signatures()[place]

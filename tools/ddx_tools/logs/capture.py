@@ -17,6 +17,7 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.intake import Intake, Material, intake_of
 from ddx_tools.sources.kinds import Kind
+from ddx_tools.sources.redaction.text import redact_bytes
 
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
@@ -57,11 +58,17 @@ def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
         raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
     facts = {"path": log.path, "cut": log.damaged}
     if Kind.ERROR_FILE in log.kinds:
-        return [RawItem("error_file", as_utf8(log.head), log.source, facts)]
+        return [RawItem("error_file", _text(log.head), log.source, facts)]
     parts = taken.whole(log)
     if log.why_not:
         raw.problems.append(f"{log.path}: {log.why_not}.")
-    return [RawItem("log", part.data, part.source, facts, part.file) for part in parts]
+    return [RawItem("log", _text(part.data), part.source, facts, part.file) for part in parts]
+
+
+def _text(data: bytes) -> bytes:
+    """What a host gave, in UTF-8. The host frees UTF-8 of secrets; what was in another encoding is freed here."""
+    text = as_utf8(data)
+    return text if text == data else redact_bytes(text)
 
 
 # --- a live job

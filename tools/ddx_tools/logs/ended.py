@@ -10,6 +10,10 @@ from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Finding, Severity
 
+_NOTICE_S = 29.0
+"""torchrun's notice, less the fraction of a second that its times leave out."""
+_REAPED_S = 2.0
+
 
 def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted: list[Case]) -> list[Case]:
     """Ends that no exception and no abort explains."""
@@ -53,12 +57,32 @@ def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: l
         return
     code, by_launcher = what
     others = any(other is not case for other in all_ends) or any(event.exception for event in events)
-    if by_launcher or (code == -15 and others):
+    if by_launcher or (code == -15 and others) or (code == -9 and _outlived_its_notice(case, events)):
         case.independent, case.reason = False, "stopped by the launcher"
     elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
         # A rank's own watchdog also aborts it for a peer's timeout, and its words may be in another file.
         spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
         case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog was at work")
+
+
+def _outlived_its_notice(case: Case, events: list[Event]) -> bool:
+    """Whether torchrun killed it: 30 s after it had asked the rank to end, because another one had failed.
+
+    (torch/distributed/elastic/multiprocessing/api.py, `close`: SIGTERM, then SIGKILL for who is left.) The summary has
+    no time of the request; those who answered it were reaped together with those who did not.
+    """
+    listed = [
+        (event, event.row["time_s"], event.row["exit_code"]) for event in events if event.kind == "failure_summary"
+    ]
+    timed = [(event, at, code) for event, at, code in listed if at is not None and code is not None]
+    own = [at for event, at, _ in timed if any(event is other for other in case.events)]
+    if not own or len(own) < len(case.events):
+        return False
+    stopped = [at for _, at, code in timed if code == -15]
+    failed = [at for _, at, code in timed if code not in (-15, -9)]
+    return all(
+        any(abs(at - end) <= _REAPED_S for at in stopped) and any(at <= end - _NOTICE_S for at in failed) for end in own
+    )
 
 
 def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | None:

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.formats.signatures import SignatureMatch, match_signatures
+from ddx_tools.formats.library_messages import exception_messages
+from ddx_tools.formats.signatures import SignatureMatch
 from ddx_tools.formats.user_frames import module_path
 from ddx_tools.model import Evidence, Location
 
@@ -116,8 +117,8 @@ class Event:
         return [*causes, Said(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
 
     def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
-        """Signatures in the exception's words; with `origin`, in those of the oldest of its chain."""
-        return match_signatures(self.said[0 if origin else -1].text)
+        """What the exception's words are known as; with `origin`, in those of the oldest of its chain."""
+        return exception_messages(self.said[0 if origin else -1].text)
 
 
 @dataclass(frozen=True)

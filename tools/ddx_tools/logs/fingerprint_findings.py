@@ -22,15 +22,20 @@ def mismatch_findings(events: list[Event], enclosing: Enclosing) -> list[Finding
         _mismatch(aspect, seq, reports, enclosing)
         for seq, reports in by_seq.items()
         for aspect in ("operation", "shape", "dtype")
-        if any(aspect in report.aspects for _, report in reports)
+        if any(aspect in report.aspects for _, report in reports) or _own_words_differ(aspect, reports)
     ]
+
+
+def _own_words_differ(aspect: str, reports: list[tuple[Event, MismatchReport]]) -> bool:
+    """Of reports in which ranks speak of themselves alone."""
+    return len({getattr(report.own, aspect) for _, report in reports if report.peer is None}) > 1
 
 
 def _mismatch(
     aspect: str, seq: int | None, reports: list[tuple[Event, MismatchReport]], enclosing: Enclosing
 ) -> Finding:
     own = {report.own.rank: report.own for _, report in reports}
-    prints: dict[int, Fingerprint] = {report.peer.rank: report.peer for _, report in reports} | own
+    prints: dict[int, Fingerprint] = {report.peer.rank: report.peer for _, report in reports if report.peer} | own
     sides = part({rank: str(getattr(prints[rank], aspect)) for rank in sorted(prints)})
     where: dict[int, Location] = {}
     for event, report in reports:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddx_tools.formats.library_messages import exception_messages
 from ddx_tools.formats.message_values import message_values
-from ddx_tools.formats.signatures import Signature, match_signatures, signature
+from ddx_tools.formats.signatures import Signature, signature
 from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.handled import handled_exceptions
@@ -123,7 +124,7 @@ def _in_exception(event: Event) -> list[_Message]:
     """Known messages of an exception and of those that it follows from, each once."""
     found: dict[str, _Message] = {}
     for said in event.said:
-        for match in match_signatures(said.text):
+        for match in exception_messages(said.text):
             values = _values(match.signature, match.groups, said.text, said.frames)
             before = found.get(match.signature.id)
             if before is None or len(values) > len(before.values):

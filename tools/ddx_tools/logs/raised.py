@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from ddx_tools.formats.library_messages import UNDECIDED
 from ddx_tools.formats.signatures import signature, signatures
 from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event, short_name
@@ -63,6 +64,9 @@ def _judge(event: Event) -> tuple[bool | None, str | None]:
     told = _tells_of_peers(event)
     if told and causes and short_name(causes[0]["exception"]) in _OFTEN_HANDLED:
         return False, told
+    for match in event.known_messages(origin=True):
+        if match.signature.id in UNDECIDED:
+            return None, match.signature.id
     return True, None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ddx_tools.formats.fatal_stack import FatalStackReader
 from ddx_tools.formats.launcher_words import launcher_event
+from ddx_tools.formats.library_messages import line_messages
 from ddx_tools.formats.log_lines import FileIdentity, LogLine, lines_of
 from ddx_tools.formats.log_prefixes import Labels
 from ddx_tools.formats.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
@@ -218,7 +219,7 @@ class JobLog:
                 self._ends.append(End(line.number, agent=(line.host, line.writer)))
         if start := new_start(line.number, line.text):
             self._starts.append(start)
-        for match in match_signatures(line.text):
+        for match in match_signatures(line.text) or line_messages(line.text):
             self._rows.signature(line, match)
         if stream.traceback.in_frames:
             return

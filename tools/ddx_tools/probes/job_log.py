@@ -55,6 +55,8 @@ PROBE = Probe(
         "rank.killed",
         "rank.exited",
         "rank.aborted_on_size",
+        "library.error",
+        "library.unknown_error",
         "collective.timeout_reported",
         "collective.connection_lost",
         "collective.missing_ranks",

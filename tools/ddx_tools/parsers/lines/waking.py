@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ddx_tools.formats import fatal_stack, launcher_words, new_starts, python_traceback, torchrun
+from ddx_tools.formats import fatal_stack, launcher_words, library_messages, new_starts, python_traceback, torchrun
 from ddx_tools.formats.log_text import DIGITS_AS_ZERO
 from ddx_tools.formats.signatures import needles
 
@@ -53,6 +53,7 @@ def _engine() -> Any:
         *fatal_stack.WAKING,
         *launcher_words.WAKING,
         *new_starts.WAKING,
+        *library_messages.WAKING,
         *(literal.encode().translate(DIGITS_AS_ZERO).decode() for literal in literals),
     ]
     return re2.compile(("(?m)" + "|".join(dict.fromkeys(patterns))).encode(), options)

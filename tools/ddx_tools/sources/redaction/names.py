@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from enum import IntEnum
-from importlib import resources
 from typing import Any
 
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 _LONGEST_NAME = 120
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -29,8 +28,7 @@ class Meaning(IntEnum):
 
 @functools.cache
 def _known() -> dict[str, Any]:
-    known = load_yaml(resources.files("ddx_tools").joinpath("knowledge/secret_names.yaml").read_text(encoding="utf-8"))
-    return {name: _flat(value) for name, value in known.items()}
+    return {name: _flat(value) for name, value in shipped("secret_names.yaml").items()}
 
 
 def _flat(value: list[Any]) -> frozenset[str]:

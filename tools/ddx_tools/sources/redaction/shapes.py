@@ -6,13 +6,12 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, NamedTuple
 
 import re2
 
 from ddx_tools.sources.redaction.patterns import compiled
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 _TAIL_BYTES = 8
 """So much of a token is looked for at first."""
@@ -56,8 +55,7 @@ class _Shape:
 
 @functools.cache
 def _described() -> dict[str, Any]:
-    text = resources.files("ddx_tools").joinpath("knowledge/secret_shapes.yaml").read_text(encoding="utf-8")
-    described: dict[str, Any] = load_yaml(text)
+    described: dict[str, Any] = shipped("secret_shapes.yaml")
     return described
 
 
