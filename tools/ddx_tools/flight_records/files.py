@@ -45,11 +45,14 @@ def _matters(material: Material) -> bool:
 
 
 def _take(raw: Raw, taken: Intake, material: Material, rank_pattern: str | None) -> None:
-    """Leave a file where it is, to be read when rows are made of it."""
+    """Leave a record where it is, to be read when rows are made of it; a side-car was read already."""
     label = shown(material.path, _MOST_PATH)
     facts: dict[str, Any] = {"path": label, "origin": "file", "rank_pattern": rank_pattern, **material.facts}
     facts["written_ns"] = material.written_ns
     item, most = (HEADER, _MAX_HEADER_BYTES) if Kind.HEADER in material.kinds else (DUMP, MAX_BYTES)
+    if material.head and not material.cut:
+        raw.items.append(RawItem(item, material.head, material.source, facts))
+        return
     try:
         reply = taken.locate(material, most)
     except HostError as error:
