@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import shutil
 import sys
@@ -151,7 +152,29 @@ def test_the_logs_of_two_runs_in_an_archive_are_two_logs(tmp_path: Path, name: s
     assert [finding.code for finding in found.findings] == [finding.code for finding in twin.findings]
 
 
+def test_of_a_long_log_in_an_archive_every_line_is_read_live_and_from_a_bundle(tmp_path: Path) -> None:
+    noise = b"".join(b"line %d of much that is not new\n" % number for number in range(200_000))
+    (tmp_path / "job.tar.gz").write_bytes(gzip.compress(tar({"train.log": noise + KEY_ERROR + noise}), 1))
+    live = investigate([str(tmp_path / "job.tar.gz")], save=tmp_path / "bundle")
+    again = investigate([str(tmp_path / "bundle")])
+    for found in (live, again):
+        (raised,) = [finding for finding in found.findings if finding.code == "rank.raised"]
+        assert (raised.evidence[0].source, raised.evidence[0].line) == (f"{tmp_path}/job.tar.gz!train.log", 200_003)
+        assert found.missing == live.missing
+
+
 # --- what it is
+
+
+def test_what_a_rank_left_beside_its_record_can_say_what_it_raised(tmp_path: Path) -> None:
+    """`ddx run` writes such files: of a rank that raised, and of one that saw a peer end."""
+    for rank, kind in enumerate(["exception", "peer-died"]):
+        reason = {"kind": kind, "type": "KeyError", "message": "'a'", "traceback": ""}
+        side_car = {"rank": rank, "pid": 70 + rank, "host": "node-1", "taken_at_ns": 10**18, "reason": reason}
+        (tmp_path / f"rank-{rank}.{kind}.json").write_text(json.dumps(side_car))
+    found = investigate([str(tmp_path)], save=tmp_path / "bundle")
+    for seen in (found, investigate([str(tmp_path / "bundle")])):
+        assert [finding.ranks for finding in seen.findings if finding.code == "rank.raised"] == [[0]]
 
 
 @pytest.mark.parametrize(
