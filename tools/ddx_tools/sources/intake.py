@@ -128,11 +128,15 @@ class Intake:
         self._left = ALL_BYTES
         self._whole: dict[str, list[Part]] = {}
         self._take([material for path in paths for material in self._walked(path)])
-        self.materials.sort(key=lambda material: material.path)
+        # In the order in which somebody named them: what is named later comes on top.
+        tops = [path.rstrip("/") for path in paths]
+        self.materials.sort(
+            key=lambda found: (next((n for n, top in enumerate(tops) if found.path.startswith(top)), 0), found.path)
+        )
         self._sniff_further()
 
     def of(self, *kinds: str) -> list[Material]:
-        """The files that hold one of some kinds, by path."""
+        """The files that hold one of some kinds, by what was named and by path."""
         return [material for material in self.materials if material.kinds.intersection(kinds)]
 
     @property
