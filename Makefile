@@ -46,7 +46,7 @@ test-all: export DDX_LONG := 1
 test test-all: $(READY_TO_TEST)
 	@mkdir -p build
 	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
-		$(BIN)/python -m pytest -m "$(SELECTED)" --numprocesses auto --durations=10; tests=$$?; \
+		$(BIN)/python -m pytest -m "$(SELECTED)" --numprocesses auto --dist worksteal --durations=10; tests=$$?; \
 		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
 
 bench: $(READY_TO_TEST)

@@ -226,7 +226,7 @@ def test_a_mismatch_report_without_tensors_is_read() -> None:
         "SequenceNumber=4, OpType=BARRIER), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=4, "
         "OpType=GATHER).Collectives differ in the following aspects: \t Op type: BARRIERvs GATHER"
     )
-    assert found is not None
+    assert found is not None and found.peer is not None
     assert (found.own.operation, found.peer.operation, found.own.shape) == ("barrier", "gather", None)
     assert found.aspects == {"operation"}
 
