@@ -94,7 +94,7 @@ def secrets_of(block: bytes) -> list[Span]:
         elif not _shape_hint_alone().search(line):
             _remember(shape)
     found += list(_over_seams(block, found))
-    return _merged(found)
+    return merged_spans(found)
 
 
 def _remember(shape: bytes) -> None:
@@ -312,7 +312,8 @@ def _behind_prefix(block: bytes, first: int, last: int) -> int:
     return prefix.end() if prefix else first
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def merged_spans(spans: list[Span]) -> list[Span]:
+    """In the order of their places; those that overlap as one."""
     merged: list[Span] = []
     for span in sorted(spans):
         if merged and span.start < merged[-1].end:

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from ddx_tools.sources.redaction.blocks import secrets_of
+from ddx_tools.sources.redaction.blocks import merged_spans, secrets_of
 from ddx_tools.sources.redaction.reading import Reading, has_nul, placed_seen, placed_without_nuls, seen, without_nuls
 from ddx_tools.sources.redaction.shapes import Span
 
@@ -101,7 +101,7 @@ def secrets_in(block: bytes) -> list[Span]:
         shown = seen(view)
         if spans := secrets_of(shown):
             found += _placed(block, shown, spans, number)
-    return _without_overlaps(found)
+    return merged_spans(found)
 
 
 def _placed(block: bytes, view: bytes, spans: list[Span], number: int) -> list[Span]:
@@ -156,21 +156,11 @@ class _LineFinder:
             number += 1
 
 
-def _without_overlaps(spans: list[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for span in sorted(spans):
-        if merged and span.start < merged[-1].end:
-            merged[-1] = merged[-1]._replace(end=max(span.end, merged[-1].end))
-        else:
-            merged.append(span)
-    return merged
-
-
 def replaced(block: bytes, spans: list[Span]) -> bytes:
     """The block with a mark for each secret; as many lines as before."""
     out = bytearray()
     at = 0
-    for span in _without_overlaps(spans):
+    for span in merged_spans(spans):
         out += block[at : span.start]
         secret = block[span.start : span.end]
         out += _mark(secret) + b"\n" * secret.count(b"\n")
