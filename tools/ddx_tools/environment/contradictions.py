@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -14,7 +13,7 @@ from ddx_tools.environment.knowledge import Problem, variables
 from ddx_tools.environment.model import Environment, Judged
 from ddx_tools.environment.versions import Library, Version
 from ddx_tools.model import Severity
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 _OFF = frozenset({"0", "", "n", "no", "f", "false", "off"})
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
@@ -44,8 +43,7 @@ class _Rules(BaseModel):
 
 @cache
 def _rules() -> _Rules:
-    text = resources.files("ddx_tools").joinpath("knowledge/env_vars/contradictions.yaml").read_text(encoding="utf-8")
-    return _Rules.model_validate(load_yaml(text))
+    return _Rules.model_validate(shipped("env_vars/contradictions.yaml"))
 
 
 def contradictions(environment: Environment) -> Iterator[Judged]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.environment.versions import Library, Version
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 Problem = Literal[
     "unknown",
@@ -113,8 +112,7 @@ class NcclNames(_Known):
 
 
 def _load(name: str) -> Any:
-    path = resources.files("ddx_tools").joinpath(f"knowledge/env_vars/{name}.yaml")
-    return load_yaml(path.read_text(encoding="utf-8"))
+    return shipped(f"env_vars/{name}.yaml")
 
 
 @cache

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 from ddx_tools.formats.pyspy_json import Frame
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ class FrameRules:
 @cache
 def frame_rules() -> FrameRules:
     """The rules that ship with ddx."""
-    text = resources.files("ddx_tools").joinpath("knowledge/frames.yaml").read_text(encoding="utf-8")
-    return FrameRules(load_yaml(text))
+    return FrameRules(shipped("frames.yaml"))
 
 
 _PLAIN_KEYS = {"activity", "context", "operation", "leaf", "running", "outermost"}

@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.formats.shell_words import is_known, shown
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 _MOST_LAYERS = 8
 _DEGREE_WORD = re.compile(r"(?:\+{1,2}|--?)?([A-Za-z_][\w.-]{0,100}?)(?:=(.*))?", re.S)
@@ -54,8 +53,7 @@ class LaunchKnowledge(BaseModel):
 @cache
 def launch_knowledge() -> LaunchKnowledge:
     """The knowledge that ships with ddx. Raises ValidationError if the file is wrong."""
-    text = resources.files("ddx_tools").joinpath("knowledge/env_vars/launch_tools.yaml").read_text(encoding="utf-8")
-    return LaunchKnowledge.model_validate(load_yaml(text))
+    return LaunchKnowledge.model_validate(shipped("env_vars/launch_tools.yaml"))
 
 
 @dataclass(frozen=True)

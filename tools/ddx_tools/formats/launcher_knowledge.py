@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from ddx_tools.formats.process_table import Process
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ def master_of(env: Mapping[str, str]) -> str | None:
 @cache
 def launcher_knowledge() -> LauncherKnowledge:
     """The knowledge that ships with ddx."""
-    text = resources.files("ddx_tools").joinpath("knowledge/launchers.yaml").read_text(encoding="utf-8")
-    return LauncherKnowledge(load_yaml(text))
+    return LauncherKnowledge(shipped("launchers.yaml"))
 
 
 def _number(env: Mapping[str, str], names: Sequence[str]) -> int | None:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 class Fact(BaseModel):
@@ -89,6 +88,5 @@ def outcome_words() -> dict[str, list[str]]:
 
 @cache
 def _content() -> dict[str, Any]:
-    text = resources.files("ddx_tools").joinpath("knowledge/reports.yaml").read_text(encoding="utf-8")
-    content: dict[str, Any] = load_yaml(text)
+    content: dict[str, Any] = shipped("reports.yaml")
     return content

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,9 @@ _UNKNOWN = XidCode("a code that ddx does not know", "unknown", "several", "resta
 @cache
 def xid_codes() -> dict[int, XidCode]:
     """All codes that are known."""
-    text = resources.files("ddx_tools").joinpath("knowledge/xid.yaml").read_text(encoding="utf-8")
     return {
         code: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"])
-        for code, entry in load_yaml(text).items()
+        for code, entry in shipped("xid.yaml").items()
     }
 
 

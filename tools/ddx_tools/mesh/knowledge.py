@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 class _Entry(BaseModel):
@@ -96,8 +95,7 @@ class MeshKnowledge(_Entry):
 @cache
 def mesh_knowledge() -> MeshKnowledge:
     """The knowledge that ships with ddx. Raises ValidationError if the file is wrong."""
-    text = resources.files("ddx_tools").joinpath("knowledge/mesh_orders.yaml").read_text(encoding="utf-8")
-    return MeshKnowledge.model_validate(load_yaml(text))
+    return MeshKnowledge.model_validate(shipped("mesh_orders.yaml"))
 
 
 def framework_of(option: str) -> str | None:

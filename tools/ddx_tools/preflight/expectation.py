@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.yaml_data import shipped
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Expectation:
 @cache
 def links() -> Links:
     """What ships with ddx."""
-    known = load_yaml(resources.files("ddx_tools").joinpath("knowledge/links.yaml").read_text(encoding="utf-8"))
+    known = shipped("links.yaml")
     gpus = tuple((re.compile(rf"(?:NVIDIA )?{g['name']}"), g["link"], float(g["gb_per_s"])) for g in known["gpus"])
     return Links(gpus, known["saturated_bytes"], known["least_share"])
 
