@@ -1,4 +1,4 @@
-"""`ddx bundle`: what is in a bundle, before somebody shares it."""
+"""`ddx bundle`: what is in a bundle, before somebody shares it; `ddx show`: the lines that evidence names."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def inspect(
     sizes = f"{len(found['answers'])} answers in {found['files']} files, {found['size_bytes']} bytes"
     unanswered = ", ".join(f"{count} {error}" for error, count in found["unanswered"].items())
     console().print(safe(f"{sizes}; questions without an answer: {unanswered or 'none'}", "dim"))
+
+
+def show(
+    place: Annotated[
+        str,
+        typer.Argument(help="A file and a line as evidence names them: job.tar!logs/rank3.log:41", show_default=False),
+    ],
+    bundle: Annotated[Path | None, typer.Option("--from", help="The bundle that holds it.", metavar="BUNDLE")] = None,
+) -> None:
+    """Show the lines around a place that an answer names, also of a file in an archive or a bundle."""
+    from ddx_tools.sources.showing import show as lines_around
+
+    shown = lines_around(place, bundle)
+    wanted = place.rpartition(":")[2]
+    for number, text in shown.lines:
+        console().print(safe(f"{number:>7}  {text}", "bold" if str(number) == wanted else ""), soft_wrap=True)
 
 
 def _found(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import typer.core
 
 from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
+from ddx_server.bundle_commands import show
 from ddx_server.output import (
     EXIT_OURS,
     JSON_OPTION,
@@ -339,23 +340,6 @@ def serve(
 
 
 @app.command(rich_help_panel="Diagnose")
-def show(
-    place: Annotated[
-        str,
-        typer.Argument(help="A file and a line as evidence names them: job.tar!logs/rank3.log:41", show_default=False),
-    ],
-    bundle: Annotated[Path | None, typer.Option("--from", help="The bundle that holds it.", metavar="BUNDLE")] = None,
-) -> None:
-    """Show the lines around a place that an answer names, also of a file in an archive or a bundle."""
-    from ddx_tools.sources.showing import show as lines_around
-
-    shown = lines_around(place, bundle)
-    wanted = place.rpartition(":")[2]
-    for number, text in shown.lines:
-        console().print(safe(f"{number:>7}  {text}", "bold" if str(number) == wanted else ""), soft_wrap=True)
-
-
-@app.command(rich_help_panel="Diagnose")
 def schema() -> None:
     """Print the JSON Schema of a diagnosis: what `ddx why --json` prints."""
     from ddx_tools.model import Diagnosis
@@ -375,6 +359,7 @@ def _mount_extensions() -> None:
 
 mount_probes(app)
 app.command(rich_help_panel="Prepare")(bisect)
+app.command(rich_help_panel="Diagnose")(show)
 app.add_typer(bundle_app, name="bundle", rich_help_panel="Prepare")
 _mount_extensions()
 

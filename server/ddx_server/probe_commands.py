@@ -42,7 +42,8 @@ def _examples(probe: Probe[Any]) -> str:
 def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
         from ddx_server.standard_input import on_disk
-        from ddx_tools.investigate import Step, run_probe
+        from ddx_tools.one_probe import run_probe
+        from ddx_tools.plan import Step
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")

@@ -27,8 +27,10 @@ from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun
 from ddx_tools.errors import NotPermitted
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.hosts.recorded import RecordedHost
-from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.investigate import investigate
 from ddx_tools.model import ProbeStatus, Verdict
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
 _WAITS = """import sys

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ddx_server import cli
+from ddx_tools.bundle import Bundle
+from ddx_tools.hosts.written import NOTE_PATH
 from ddx_tools.investigate import investigate, replay
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +46,8 @@ def facts(findings: list[Any]) -> set[tuple[str, bool]]:
 def test_notes_are_findings_and_stay_in_the_bundle(tmp_path: Path) -> None:
     found = investigate([LOG], tmp_path / "kept", notes=NOTES)
     assert facts(found.findings) == STATED
-    (kept,) = (tmp_path / "kept/raw/unknown/import").glob("*notes*")
-    assert kept.read_text(encoding="utf-8").split("\n\n") == [NOTES[0], NOTES[1] + "\n"]
+    with Bundle(tmp_path / "kept") as bundle:
+        assert bundle.read(NOTE_PATH).decode().split("\n\n") == [NOTES[0], NOTES[1] + "\n"]
     again = replay(tmp_path / "kept")
     assert again.findings == found.findings
     assert again.diagnose().to_json() == found.diagnose().to_json()

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from ddx_server.cli import app
 from ddx_server.render.result import render_result
-from ddx_tools.investigate import Step, run_probe
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes.mesh import PROBE
 
 

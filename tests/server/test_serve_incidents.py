@@ -14,6 +14,7 @@ from mcp.client import Client
 from serve_session import MISMATCH, REPOSITORY, ask, content, in_session, refusal
 
 from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.incident_files import raw_text
 from ddx_server.serve.workspace import RECORDED_ID, Workspace
 from ddx_tools import investigate
 from ddx_tools.errors import UsageError
@@ -65,8 +66,8 @@ def test_a_directory_is_kept_as_it_was_when_it_was_opened(config: ServeConfig) -
 
     incident, told = in_session(config, talk)
     assert told["causes"][0]["id"] == "collective-order-mismatch"
-    kept = Workspace(config).incident(incident).material / told["evidence"][0]["source"]
-    assert told["evidence"][0]["quote"] in kept.read_text(encoding="utf-8")
+    kept = raw_text(incident, Workspace(config).incident(incident).material, told["evidence"][0]["source"], "0")
+    assert told["evidence"][0]["quote"] in kept.untrusted_text
 
 
 def test_an_incident_outlives_its_server(config: ServeConfig) -> None:

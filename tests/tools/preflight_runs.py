@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.investigate import Step, run_probe
 from ddx_tools.model import Finding, ProbeResult
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
 Line = dict[str, Any]

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from network_lan import OPEN, REFUSED, SILENT, Lan
 
-from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.investigate import investigate
 from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes.network import PROBE
 
 LOG = (

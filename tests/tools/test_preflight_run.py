@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from ddx_tools.errors import UsageError
-from ddx_tools.investigate import Step, run_probe
 from ddx_tools.model import ProbeStatus
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.preflight.args import PreflightArgs
 from ddx_tools.preflight.job import MARK, PAYLOAD, command_of, environment_of
 from ddx_tools.preflight.run import run_preflight

@@ -24,7 +24,8 @@ from ddx_tools.formats.pyspy_json import parse_pyspy
 from ddx_tools.formats.user_frames import is_user_file, module_path
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.pyspy import explain_failure
-from ddx_tools.investigate import Step, run_probe
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes import native_stacks, stacks
 
 

@@ -21,7 +21,9 @@ from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.investigate import investigate
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
 SECRET = "hf_" + "a1B2c3D4" * 4

@@ -6,7 +6,7 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
-from ddx_tools.exports import refuse_unwritable, write_pieces
+from ddx_tools.exports import write_pieces
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
-from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
-from ddx_tools.origins import origin_of, origins
+from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Severity, Truncation
+from ddx_tools.origins import origins
+from ddx_tools.plan import Step, file_plan, live_plan
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
@@ -36,18 +37,6 @@ Machine = Callable[[str | None], Host]
 IMPORT_SECTION = "import"
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
-
-
-@dataclass(frozen=True)
-class Step:
-    """One probe of a plan, and its arguments."""
-
-    probe: Probe[Any]
-    args: dict[str, Any]
-    exports: Mapping[str, Path] = field(default_factory=dict)
-    """Which of the probe's exports to write, and where."""
-    host: Host | None = None
-    """Who answers it, if not this machine."""
 
 
 @dataclass
@@ -68,21 +57,8 @@ class Investigation:
         return said.model_copy(update={"looked_at": self.looked_at})
 
 
-def live_plan(target: Sequence[str]) -> list[Step]:
-    """What to run against a live job: cheap and decisive first."""
-    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}, "host": {"interval_s": 0.25}}
-    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
-    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
-
-
-def file_plan(target: Sequence[str]) -> list[Step]:
-    """What to run over files and directories that somebody brought."""
-    once = {"mesh": {"records": False}}  # which flight_recorder reads
-    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "mesh", "notes")
-    return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in ids]
-
-
-def _this_machine(name: str | None = None) -> Host:
+def this_machine(name: str | None = None) -> Host:
+    """The host that answers for this machine."""
     from ddx_tools.hosts.local import LocalHost
 
     return LocalHost(name)
@@ -94,7 +70,7 @@ def investigate(
     progress: Progress = lambda _: None,
     notes: Sequence[str] = (),
     *,
-    machine: Machine = _this_machine,
+    machine: Machine = this_machine,
     store: Store | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
@@ -104,17 +80,18 @@ def investigate(
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
-    if bundle := _the_bundle(target):
+    if bundle := bundle_of(target):
         return replay(bundle, progress, notes, store)
     for item in target:
         _refuse_absent(item)
-    absolute = _absolute(target)
-    paths, pids = _paths_and_pids(absolute)
+    absolute = absolute_target(target)
+    paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
-    return _capture(plan, absolute, save, progress, machine, store)
+    return capture_steps(plan, absolute, save, progress, machine, store)
 
 
-def _paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
+def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What of a target lies in files, and what runs."""
     return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
 
 
@@ -123,7 +100,7 @@ def _note_steps(notes: Sequence[str]) -> list[Step]:
     return [Step(probe("notes"), {"target": [NOTE_PATH]}, host=WrittenNotes(UNKNOWN_HOST, spoken))] if spoken else []
 
 
-def _the_bundle(target: Sequence[str]) -> Path | None:
+def bundle_of(target: Sequence[str]) -> Path | None:
     """The bundle, if the target is one."""
     path = Path(target[0]) if len(target) == 1 and _exists(target[0]) else None
     return path if path and is_bundle(path) else None
@@ -145,7 +122,7 @@ def _exists(item: str) -> bool:
         return False
 
 
-def _absolute(target: Sequence[str]) -> list[str]:
+def absolute_target(target: Sequence[str]) -> list[str]:
     """The target in the words of the journal, which do not depend on where somebody stood: pids, absolute paths."""
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
@@ -158,10 +135,10 @@ def replay(
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
 
-    return _replay(path, as_captured, progress, _note_steps(notes), store, follow=True)
+    return replay_steps(path, as_captured, progress, _note_steps(notes), store, follow=True)
 
 
-def _replay(
+def replay_steps(
     path: Path,
     choose: Callable[[Manifest], list[tuple[str, Step]]],
     progress: Progress,
@@ -217,14 +194,15 @@ def _opened(kept: Store | None) -> AbstractContextManager[Store]:
     return Store() if kept is None else nullcontext(kept)
 
 
-def _capture(
+def capture_steps(
     plan: Sequence[Step],
     target: Sequence[str],
     save: Path | None,
     progress: Progress,
-    machine: Machine = _this_machine,
+    machine: Machine = this_machine,
     kept: Store | None = None,
 ) -> Investigation:
+    """Run steps against this machine, and judge what they saw; see `investigate`."""
     with _bundle_directory(save) as directory, _opened(kept) as store:
         writer = BundleWriter(directory, list(target), kept=save is not None)
         found = Investigation()
@@ -380,80 +358,6 @@ def _write_exports(
             continue
         for result in results:
             result.problems.append(f"{out} was not written: there is nothing to put into it")
-
-
-def run_probe(
-    step: Step,
-    progress: Progress = lambda _: None,
-    save: Path | None = None,
-    *,
-    machine: Machine = _this_machine,
-) -> tuple[ProbeResult, Investigation]:
-    """One probe alone, live or (if the target is a bundle) recorded."""
-    target = step.args["target"]
-    for out in step.exports.values():
-        refuse_unwritable(out)
-    if bundle := _the_bundle(target):
-
-        def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-            """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
-            runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
-            asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
-            return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
-
-        found = _replay(bundle, as_asked, progress)
-    else:
-        absolute = _absolute(target)
-        found = _capture(_parted(step, absolute), absolute, save, progress, machine)
-    if not found.results:
-        raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
-    result = _as_one(found.results) if not bundle else found.results[0]
-    cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
-    result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
-    result.next = _next(found, step.probe)
-    return result, found
-
-
-def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
-    """What one probe says of what runs and of what was brought."""
-    first, *others = results
-    for other in others:
-        first.searched += other.searched
-        first.problems += other.problems
-        if first.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
-            first.status = other.status
-    return first
-
-
-def _parted(step: Step, target: Sequence[str]) -> list[Step]:
-    """A step about pids and files is two: what runs is asked of this machine, what was brought of no host."""
-    paths, pids = _paths_and_pids(target)
-    if not (paths and pids):
-        return [replace(step, args={**step.args, "target": list(target)})]
-    about_files = {name: value for name, value in step.args.items() if name in step.probe.about_files}
-    live = {name: value for name, value in step.args.items() if name not in about_files}
-    return [
-        replace(step, args={**live, "target": pids}),
-        replace(step, args={**about_files, "target": paths}, exports={}),
-    ]
-
-
-def _told(step: Step) -> dict[str, Any]:
-    """Arguments, other than what to look at, that are not what they are if nobody says anything."""
-    fields = step.probe.args.model_fields
-    return {
-        name: value
-        for name, value in step.args.items()
-        if name != "target" and value != fields[name].get_default(call_default_factory=True)
-    }
-
-
-def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
-    """The probe that would best go on from what one probe saw, if the playbooks know one."""
-    check = found.diagnose().next_check if found.findings else None
-    if check is None or check.probe in ("ask", done.id):
-        return []
-    return [NextProbe(probe=check.probe, args=check.args, why=check.question)]
 
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:

@@ -196,7 +196,8 @@ class Diagnosis(Contract):
     verify: list[str] = Field(default_factory=list)
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)
-    looked_at: list[str] = Field(default_factory=list, description="What there was to look at, in numbers.")
+    looked_at: list[str] = Field(default_factory=list)
+    """What there was to look at, in numbers."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, defer_build=True)
 

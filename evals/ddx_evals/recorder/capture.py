@@ -18,7 +18,9 @@ from ddx_evals.recorder.merge import Part, merge
 from ddx_tools.bundle import BundleWriter
 from ddx_tools.errors import HostError, UsageError
 from ddx_tools.hosts.recorded import RecordingHost
-from ddx_tools.investigate import Step, investigate, run_probe
+from ddx_tools.investigate import investigate
+from ddx_tools.one_probe import run_probe
+from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
 SOURCES = "sources"

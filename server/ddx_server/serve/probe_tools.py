@@ -28,7 +28,8 @@ def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
 
     def run(ctx: Context[Any, Any], **given: Any) -> CallToolResult:
         from ddx_server.serve.probe_payload import probe_payload
-        from ddx_tools.investigate import Step, run_probe
+        from ddx_tools.one_probe import run_probe
+        from ddx_tools.plan import Step
 
         if not probe.read_only:
             refuse_unless_permitted(given.pop(PERMISSION), probe, given)

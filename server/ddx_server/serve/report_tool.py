@@ -23,7 +23,7 @@ from ddx_tools.errors import UsageError
 from ddx_tools.model import Diagnosis, Party, Verdict
 
 _DESCRIPTION = (
-    "Call this LAST: save your conclusion about why the job hung, crashed or is slow. Culprits (the initiator) apart "
+    "Call this LAST: save your conclusion. Culprits (the initiator) apart "
     "from victims; quotes verbatim; 'undecided' with next_check and missing where evidence is not enough."
 )
 OTHER = "other"

@@ -11,6 +11,7 @@ _PROGRAMS = ".ipynb .py .pyc .so"
 _STREAMS = ".pipe .sock"
 
 NO_TEXT = frozenset(f"{_DATA} {_PACKED} {_PICTURES} {_PROGRAMS} {_STREAMS}".split())
+PACKED = frozenset(_PACKED.split())
 NO_LOG = NO_TEXT | {".csv", ".toml", ".yaml", ".yml"}
 
 

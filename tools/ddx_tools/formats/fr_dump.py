@@ -78,6 +78,8 @@ def looks_like_dump(head: bytes) -> bool:
     if head[:1] == b"\x80":
         return b"version" in head[:1024] or b"pg_config" in head[:1024] or b"entries" in head[:1024]
     beginning = head.lstrip()
+    if b'"communicators' in beginning[:1024]:  # what `ncclras` prints
+        return False
     keys = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"comm_lib_version"', b'"nccl_version"')
     return beginning[:1] == b"{" and any(key in beginning[:1024] for key in keys)
 

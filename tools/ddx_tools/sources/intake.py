@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.formats import file_kinds
 from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
-from ddx_tools.formats.file_suffixes import NO_TEXT, suffix
+from ddx_tools.formats.file_suffixes import NO_TEXT, PACKED, suffix
 from ddx_tools.formats.fr_origin import facts_of_name, is_due
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
@@ -199,6 +199,10 @@ class Intake:
             self.materials.append(archive)
             return []
         # A compressed file is named by its own name, and a member of an archive by nobody.
+        if not (
+            archive.may_tell or is_due(archive.path) or suffix(archive.name) in PACKED
+        ):  # data, such as a checkpoint
+            walk = replace(walk, left_out=[])
         found = self._listed(walk, lambda file: (archive.named and file.path == archive.path, archive.depth))
         for material in found:
             material.written_ns = material.written_ns or archive.written_ns

@@ -1,0 +1,38 @@
+"""Which probes to run, and with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.hosts.base import Host
+from ddx_tools.probe import Probe
+from ddx_tools.probes import probe
+
+
+@dataclass(frozen=True)
+class Step:
+    """One probe of a plan, and its arguments."""
+
+    probe: Probe[Any]
+    args: dict[str, Any]
+    exports: Mapping[str, Path] = field(default_factory=dict)
+    """Which of the probe's exports to write, and where."""
+    host: Host | None = None
+    """Who answers it, if not this machine."""
+
+
+def live_plan(target: Sequence[str]) -> list[Step]:
+    """What to run against a live job: cheap and decisive first."""
+    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}, "host": {"interval_s": 0.25}}
+    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
+    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
+
+
+def file_plan(target: Sequence[str]) -> list[Step]:
+    """What to run over files and directories that somebody brought."""
+    once = {"mesh": {"records": False}}  # which flight_recorder reads
+    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "mesh", "notes")
+    return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in ids]
