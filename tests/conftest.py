@@ -89,7 +89,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Among several processes, let tests take turns."""
+    """Let Ctrl-C be Ctrl-C, and tests in several processes take turns.
+
+    What a shell starts in the background ignores Ctrl-C, and so does all that it starts: programs that are to end
+    by it would be waited for in vain.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         config.stash[_TURNS] = _Turns()
 

@@ -13,7 +13,7 @@ import pytest
 from ddx_tools.model import Finding, ProbeResult
 from ddx_tools.payloads import SITE_DIRECTORY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
 PAYLOAD = SITE_DIRECTORY.parent / "preflight_payload.py"
 QUICK = ("--budget-s", "0", "--max-mib", "1")
@@ -91,6 +91,7 @@ def one(result: ProbeResult, code: str) -> Finding:
     return found[0]
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_healthy_ranks_pass_everything(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", "--budget-s", "2", "--dims", "dp=2,tp=-1", "--pairs")
@@ -126,6 +127,7 @@ def test_a_rank_with_wrong_results_is_named(tmp_path: Path) -> None:
     assert (code, found.ranks, found.attributes["operations"]) == (1, [2], ["all_gather"])
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_a_rank_that_never_comes_is_named_with_the_cause(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, "--step-deadline-s", "8", fault=STOPS)
@@ -135,6 +137,7 @@ def test_a_rank_that_never_comes_is_named_with_the_cause(tmp_path: Path) -> None
     assert Path(found[0].attributes["bundle"]).exists()
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, fault=DIES)
@@ -142,6 +145,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     assert (code, found.ranks) == (1, [3])
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_a_rank_that_gets_its_cpu_in_slices_is_named(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, fault=SLICES)

@@ -49,15 +49,15 @@ def asked_again(told: Truth) -> dict[str, object]:
 
 _A_CRASH = "dev/e35c1c"
 _AT_LENGTH = ["dev/9bb4e3", "dev/3f902f", "dev/473659", "dev/b2951e", "test/7237fa", "test/ad8019", "test/b62d06"]
+_LONG = [pytest.mark.long, pytest.mark.alone]
 _AGAIN = [
     _A_CRASH,
-    *(pytest.param(name, marks=pytest.mark.long) for name in [*_AT_LENGTH, "test/df36f2"]),
-    pytest.param("dev/3bcbdd", marks=[pytest.mark.long, pytest.mark.needs("lightning")]),
+    *(pytest.param(name, marks=_LONG) for name in [*_AT_LENGTH, "test/df36f2"]),
+    pytest.param("dev/3bcbdd", marks=[*_LONG, pytest.mark.needs("lightning")]),
 ]
 
 
 @pytest.mark.e2e
-@pytest.mark.alone
 @pytest.mark.needs("linux", "ptrace", "torch")
 @pytest.mark.parametrize("name", _AGAIN)
 def test_an_incident_is_recorded_again_by_its_command(name: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from ddx_tools.errors import TimedOut
 from ddx_tools.rank_agent_client import AgentAddress, ask, list_agents, parse_answer, record_parts
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("default")]
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _FEW = 64
 """So many rows go in as parameters of one statement, which takes 40 µs a row."""
+_SMALL = 10_000
+"""Up to so many rows in all, to look for the best plan of a query takes longer than any plan."""
 
 
 class Store:
@@ -30,6 +32,7 @@ class Store:
     def __init__(self) -> None:
         self._described = False
         self._filled: set[str] = set()
+        self._rows = 0
         self._derived: dict[Callable[[Store], Any], Any] = {}
 
     @cached_property
@@ -39,6 +42,7 @@ class Store:
 
         db = duckdb.connect(":memory:")
         db.execute(schema().sql)
+        db.execute("PRAGMA disable_optimizer")
         return db
 
     def insert(self, rows: Rows | Batches) -> None:
@@ -48,12 +52,19 @@ class Store:
             if not len(batch):
                 continue
             self._filled.add(table)
+            self._count(len(batch))
             # Where rows have an identity, whoever came first has said it all.
             into = f"INSERT OR IGNORE INTO {table}" if table in schema().keyed else f"INSERT INTO {table}"
             if not isinstance(batch, list):
                 self._insert(into, batch)
             elif not self._insert_few(into, table, batch):
                 self._insert(into, arrow_table(table, batch))
+
+    def _count(self, rows: int) -> None:
+        was_small = self._rows <= _SMALL
+        self._rows += rows
+        if was_small and self._rows > _SMALL:
+            self._db.execute("PRAGMA enable_optimizer")
 
     def holds_any(self, tables: Collection[str]) -> bool:
         """Whether a row was added to one of these tables; True if none is named."""

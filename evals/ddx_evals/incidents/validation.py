@@ -79,7 +79,12 @@ def _of_bundle(incident: Incident) -> Iterator[str]:
         yield from leaks(texts.items())
         yield from _of_facts(incident.truth.evidence, texts)
         for view in incident.views:
-            yield from _of_view(material, incident, view)
+            try:
+                shown = texts if view is View.FULL else _texts_of(material, incident, view)
+            except IncidentError as error:
+                yield f"views.{view}: {error.message}"
+            else:
+                yield from _of_view(incident, view, shown)
 
 
 def _of_facts(facts: Sequence[Fact], texts: Mapping[str, str]) -> Iterator[str]:
@@ -92,16 +97,16 @@ def _of_facts(facts: Sequence[Fact], texts: Mapping[str, str]) -> Iterator[str]:
             yield f"evidence: the pattern {fact.pattern} matches nothing in any file of the bundle"
 
 
-def _of_view(unpacked_material: Path, incident: Incident, view: View) -> Iterator[str]:
+def _texts_of(unpacked_material: Path, incident: Incident, view: View) -> dict[str, str]:
+    with staged_of(unpacked_material, incident, view) as material:
+        return dict(texts_below(material))
+
+
+def _of_view(incident: Incident, view: View, texts: Mapping[str, str]) -> Iterator[str]:
     facts = incident.truth.evidence
-    try:
-        with staged_of(unpacked_material, incident, view) as material:
-            texts = [(name, text) for name, text in texts_below(material) if name != MANIFEST]
-    except IncidentError as error:
-        yield f"views.{view}: {error.message}"
-        return
+    shown = [(name, text) for name, text in texts.items() if name != MANIFEST]
     diagnosed = incident.truth.views[view].verdict is Verdict.DIAGNOSED
-    if diagnosed and facts and not any(fact.found_in(name, text) for fact in facts for name, text in texts):
+    if diagnosed and facts and not any(fact.found_in(name, text) for fact in facts for name, text in shown):
         yield f"views.{view}: a diagnosis cannot quote a key fact, none stands in a file that `artefact` names"
 
 

@@ -128,7 +128,7 @@ def _asked(entry: JournalEntry) -> tuple[str, int]:
 
 
 def _without_lost(bundle: Bundle, lost: dict[str, int | None], target: Path) -> Path:
-    shutil.copytree(bundle.directory, target)
+    shutil.copytree(bundle.directory, target, copy_function=shutil.copyfile)
     manifest = bundle.manifest.model_copy(deep=True)
     kept = [entry for entry in manifest.journal if not _is_lost(entry, lost)]
     still = {entry.content or entry.path for entry in kept}

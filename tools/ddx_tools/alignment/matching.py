@@ -5,7 +5,7 @@ Nothing here depends on when the dumps were taken: what was recorded under one n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 8
 _MAX_CHECKED = 64
+_ENTRIES_AT_ONCE = 512
+"""A query costs more than the rows of some numbers of a small group."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,22 @@ def first_operation_mismatch(
     records: Records, group: Group, numbers: tuple[int, ...]
 ) -> tuple[int, dict[int, Entry], Sides] | None:
     """The first of some sequence numbers at which members really recorded different operations."""
-    for seq in numbers:
-        blocks = _blocks(records, group, seq)
+    for seq, blocks in _blocks(records, group, numbers):
         if len({tuple(sorted(entry.op for entry in block)) for block in blocks.values()}) > 1:
             entries = {rank: block[-1] for rank, block in blocks.items()}
             return seq, entries, part({rank: entry.op for rank, entry in entries.items()})
     return None
 
 
-def _blocks(records: Records, group: Group, seq: int) -> dict[int, list[Entry]]:
-    """What each rank recorded under a number: one operation, or those of a coalesced block."""
-    blocks: dict[int, list[Entry]] = {}
-    for entry in records.entries(group, "NOT is_p2p AND op <> 'coalesced' AND seq = ?", [seq]):
-        blocks.setdefault(entry.rank, []).append(entry)
-    return blocks
+def _blocks(records: Records, group: Group, numbers: Sequence[int]) -> Iterator[tuple[int, dict[int, list[Entry]]]]:
+    """What each rank recorded under each of some numbers: one operation, or those of a coalesced block."""
+    at_once = max(1, _ENTRIES_AT_ONCE // max(1, len(group.ranks())))
+    for start in range(0, len(numbers), at_once):
+        asked = list(numbers[start : start + at_once])
+        blocks: dict[int, dict[int, list[Entry]]] = {seq: {} for seq in asked}
+        for entry in records.entries(group, "NOT is_p2p AND op <> 'coalesced' AND seq IN ?", [asked]):
+            blocks[entry.seq].setdefault(entry.rank, []).append(entry)
+        yield from blocks.items()
 
 
 def mismatches(records: Records, group: Group, found: Disagreements) -> list[Finding]:
@@ -153,8 +157,7 @@ def _field_finding(
     """The first of some collectives whose members disagree on a field, and how many do."""
     first: tuple[int, dict[int, Entry], dict[int, str]] | None = None
     count = 0
-    for seq in numbers:
-        blocks = _blocks(records, group, seq)
+    for seq, blocks in _blocks(records, group, numbers):
         keys = {rank: tuple(key(entry) for entry in block) for rank, block in blocks.items()}
         values = {rank: str(value) for rank, value in keys.items() if None not in value}
         if len(set(values.values())) > 1:
