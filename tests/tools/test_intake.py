@@ -92,6 +92,21 @@ def test_no_file_of_a_directory_is_opened_more_than_twice(tmp_path: Path) -> Non
     assert {path: count for path, count in seen.items() if count > 2} == {}
 
 
+def test_a_long_log_into_which_nccl_wrote_is_looked_at_and_passed_over_once(tmp_path: Path) -> None:
+    """Its beginning and its end tell its kinds; its lines go to all who want them."""
+    nccl = b"node-1:42:42 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "train.log").write_bytes(nccl * 9 + b"step 1 loss 0.5\n" * 700_000 + KEY_ERROR + nccl)
+    with opened_below(tmp_path / "job") as seen, Store() as store:
+        found = investigate([str(tmp_path / "job")], store=store)
+        materials = store.query("SELECT kinds, lines FROM materials")
+        processes = store.query("SELECT pid FROM nccl_processes")
+    assert seen == {str(tmp_path / "job" / "train.log"): 2}
+    assert materials[0]["lines"] is None and {"log", "nccl log"} <= set(materials[0]["kinds"].split(", "))
+    assert [row["pid"] for row in processes] == [42]
+    assert "rank.raised" in {finding.code for finding in found.findings}
+
+
 @pytest.mark.parametrize("name", ["job.tar", "job.tar.xz", "job.zip"])
 def test_no_archive_is_opened_more_than_twice(tmp_path: Path, name: str) -> None:
     directory = mixed(tmp_path / "job")
@@ -148,6 +163,8 @@ def test_the_logs_of_two_runs_in_an_archive_are_two_logs(tmp_path: Path, name: s
     for source, line, kind in raised:
         lines = files[source.removeprefix(inside)].splitlines()
         assert line is not None and any(kind.encode() in text for text in lines[line - 1 :])
+        shown = dict(show(f"{source}:{line}").lines)
+        assert shown[line] == lines[line - 1].decode()
     assert found.diagnose().headline == twin.diagnose().headline
     assert [finding.code for finding in found.findings] == [finding.code for finding in twin.findings]
 

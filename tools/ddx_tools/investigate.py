@@ -152,13 +152,14 @@ def replay_steps(
         found = Investigation(origins=origins(bundle.manifest.journal))
         hosts = RecordedHosts(bundle)
         steps = choose(bundle.manifest)
+        raws = []
         for name, step in steps:
             progress(f"{step.probe.id} on {name} (recorded)")
             if name in bundle.manifest.hosts:
-                _parse(store, found, step, _run(step, hosts.of(name, step)))
-        for step in on_top:
-            if step.host:
-                _parse(store, found, step, _run(step, step.host))
+                raws.append((step, _run(step, hosts.of(name, step))))
+        raws += [(step, _run(step, step.host)) for step in on_top if step.host]
+        for step, raw in raws:
+            _parse(store, found, step, raw)
         _note_intakes(store, found, hosts.all)
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         if follow:
@@ -212,8 +213,10 @@ def capture_steps(
             for step in plan:
                 progress(step.probe.title.lower())
                 raws.append(_run(step, hosts.of(step)))
-                _parse(store, found, step, raws[-1])
-                writer.manifest.probes.append(probe_run(step, raws[-1]))
+            # Only now it is known who wants the lines of which log.
+            for step, raw in zip(plan, raws, strict=True):
+                _parse(store, found, step, raw)
+                writer.manifest.probes.append(probe_run(step, raw))
             _refuse_nothing(raws, target, hosts.brought)
             _note_intakes(store, found, [hosts.brought])
             _analyse(store, found, plan, progress)

@@ -81,7 +81,9 @@ def looks_like_dump(head: bytes) -> bool:
     if b'"communicators' in beginning[:1024]:  # what `ncclras` prints
         return False
     keys = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"comm_lib_version"', b'"nccl_version"')
-    return beginning[:1] == b"{" and any(key in beginning[:1024] for key in keys)
+    # What NCCL's RAS says begins with the version of NCCL as well.
+    is_ras = b'"communicators' in beginning[:1024]
+    return beginning[:1] == b"{" and not is_ras and any(key in beginning[:1024] for key in keys)
 
 
 def read_dump(data: bytes) -> FrDump:

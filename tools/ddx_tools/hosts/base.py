@@ -52,6 +52,8 @@ class Reply:
     """For a reply in place: the file on this machine that holds the bytes; `data` is empty then."""
     kind: str | None = None
     """Of a look: what the file is (`ddx_tools.formats.file_kinds.Kind`), `text` or `other`."""
+    end: bytes | None = None
+    """Of a live look at a text that is longer: its last bytes."""
 
     def checked(self) -> Reply:
         """This reply, or the exception that its error stands for."""
@@ -168,9 +170,9 @@ class Host(ABC):
         except (ValueError, TypeError, KeyError) as error:
             raise _garbled("list of files") from error
 
-    def look(self, path: str, *, max_bytes: int) -> Reply:
-        """What a file is; of one that may be a text also its first `max_bytes`."""
-        return self.answer(Call("look", path, {"max_bytes": max_bytes}, "log")).checked()
+    def look(self, path: str, *, max_bytes: int, end_bytes: int = 0) -> Reply:
+        """What a file is; of one that may be a text also its first `max_bytes` and, if it is longer, its end."""
+        return self.answer(Call("look", path, {"max_bytes": max_bytes, "end_bytes": end_bytes}, "log")).checked()
 
     def unpack(self, path: str, *, named: bool) -> Walk:
         """The files in an archive or a compressed file, which can be looked at and read by these paths from now on."""

@@ -65,7 +65,7 @@ class LocalHost(Host):
         file = self._unpacked.file(call.key) or Path(call.key)
         if call.op == "unpack":
             return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
-        return _look(file, call.options["max_bytes"]) if call.op == "look" else _read(file, call)
+        return _look(file, call) if call.op == "look" else _read(file, call)
 
 
 def _now(_: Call) -> Reply:
@@ -101,8 +101,9 @@ def _read(path: Path, call: Call) -> Reply:
     return Reply(data[:most], truncated=len(data) > most)
 
 
-def _look(path: Path, most: int) -> Reply:
-    _size_of_regular(path)
+def _look(path: Path, call: Call) -> Reply:
+    most, end_bytes = call.options["max_bytes"], call.options["end_bytes"]
+    size = _size_of_regular(path)
     with open(path, "rb", buffering=0) as stream:
         data = stream.read(HEAD_BYTES)
         kind = kind_of(data)
@@ -111,7 +112,11 @@ def _look(path: Path, most: int) -> Reply:
         # One more than asked for tells whether there is more.
         while len(data) <= most and (chunk := stream.read(most + 1 - len(data))):
             data += chunk
-    return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT)
+        end = None
+        if len(data) > most and end_bytes:
+            stream.seek(max(0, size - end_bytes))
+            end = stream.read(end_bytes)
+    return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT, end=end)
 
 
 def _size_of_regular(path: Path) -> int:

@@ -52,6 +52,10 @@ class RecordingHost(Host):
             data = redact_file(data, counts)
         reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
+        if reply.end is not None:  # a replay asks for it by itself
+            reply = dataclasses.replace(reply, end=redact_file(reply.end, counts))
+            asked = Call("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
+            self._writer.write(self.name, self._section, asked, Reply(reply.end or b"", truncated=True), time.time())
         file = self._writer.file_of(source) if reply.file else None
         return dataclasses.replace(reply, source=source, file=file)
 

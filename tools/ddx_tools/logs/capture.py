@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 
 from ddx_tools.errors import HostError
 from ddx_tools.formats.launchers import Job, find_jobs
+from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.log_text import as_utf8
 from ddx_tools.formats.process_table import Process
 from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
+from ddx_tools.logs.scan import JobLog
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.intake import Intake, Material, intake_of
-from ddx_tools.sources.kinds import Kind
+from ddx_tools.sources.kinds import Kind, plain_name
 from ddx_tools.sources.redaction.text import redact_bytes
 
 _FILES_LIMIT = 2_000
@@ -53,7 +55,10 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
 
 
 def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
-    """The log; of one of which a bundle kept no more, its beginning and its end. Raises HostError."""
+    """The log, whose lines are read later; of one of which a bundle kept no more, its beginning and its end.
+
+    Raises HostError.
+    """
     if log.damaged:
         raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
     facts = {"path": log.path, "cut": log.damaged}
@@ -62,7 +67,13 @@ def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
     parts = taken.whole(log)
     if log.why_not:
         raw.problems.append(f"{log.path}: {log.why_not}.")
-    return [RawItem("log", _text(part.data), part.source, facts, part.file) for part in parts]
+    identity = file_identity(plain_name(log.path))
+    items = []
+    for part in parts:
+        lines = JobLog(part.source, identity, raw.known_host)
+        part.wanted_by.append(lines)
+        items.append(RawItem("log", b"", part.source, {**facts, "lines": lines}))
+    return items
 
 
 def _text(data: bytes) -> bytes:

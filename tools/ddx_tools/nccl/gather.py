@@ -13,7 +13,7 @@ from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.formats.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, quote_of
 from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream, streams_of
-from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.parsers.lines.stream import Consumer, read_lines
 
 _MOST_PROCESSES = 20_000
 _MOST_STREAMS = 50_000
@@ -89,33 +89,48 @@ class Gathered:
 def gather(logs: Iterable[LogFile], block_bytes: int = BLOCK_BYTES) -> Gathered:
     """Read logs; what was kept of one file, in order."""
     reader = NcclLog()
-    open_ends = set()
+    ends = {}
     for log in logs:
-        reader.begin(log)
         with log.open() as stream:
-            reading = read_lines(stream, [reader], block_bytes)
-        if reading.ends_within_line:
-            open_ends.add(log.source)
-        else:
-            open_ends.discard(log.source)
-    return reader.gathered(open_ends)
+            ends[log.source] = read_lines(stream, [reader.of(log)], block_bytes).ends_within_line
+    return reader.gathered({source for source, is_open in ends.items() if is_open})
 
 
-class NcclLog:
-    """What logs of NCCL say, one after the other: a consumer of their lines (`ddx_tools.parsers.lines.stream`)."""
+@dataclass
+class _OfOneLog:
+    """A consumer of the lines of one log (`ddx_tools.parsers.lines.stream`)."""
 
-    def __init__(self) -> None:
-        self._found = Gathered()
-        self._current: dict[tuple[str, int, str], int] = {}
-
-    def begin(self, log: LogFile) -> None:
-        """The lines that come next are of another log."""
-        self._found.logs.append(log)
+    reader: NcclLog
+    log: LogFile
+    begun: bool = False
 
     def look(self, block: Block) -> tuple[NcclBlock, list[Stream]]:
         """What a block holds of NCCL."""
         read = read_block(block.data)
         return read, streams_of(read)
+
+    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+        """Tell the reader of all logs."""
+        if not self.begun:
+            self.begun = True
+            self.reader.begin(self.log)
+        self.reader.take(block, seen)
+
+
+class NcclLog:
+    """What logs of NCCL say, one after the other."""
+
+    def __init__(self) -> None:
+        self._found = Gathered()
+        self._current: dict[tuple[str, int, str], int] = {}
+
+    def of(self, log: LogFile) -> Consumer:
+        """Who is given the lines of a log. That of another log gets his when this one ended."""
+        return _OfOneLog(self, log)
+
+    def begin(self, log: LogFile) -> None:
+        """The lines that come next are of another log."""
+        self._found.logs.append(log)
 
     def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
         """The lines and the streams of a block, by where they begin."""

@@ -11,10 +11,10 @@ from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
 from ddx_tools.formats.nccl_ras import read_ras
 from ddx_tools.hosts.base import Host
-from ddx_tools.nccl.gather import LogFile, gather
+from ddx_tools.nccl.gather import LogFile, NcclLog
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.probe import Raw, RawItem, Rows
-from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.intake import Intake, Material, intake_of, read_lines_of
 from ddx_tools.sources.kinds import Kind, plain_name
 
 LOG, RAS = "log", "ras"
@@ -27,26 +27,33 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the logs of NCCL among some files and directories to `raw`; other files are left alone."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
+    reader = NcclLog()
     for material in taken.of(Kind.RAS, Kind.NCCL):
         try:
-            raw.items += _items(raw, taken, material)
+            raw.items += _items(raw, taken, material, reader)
         except HostError as error:
             raw.failed(shown(material.path), error, _WHY)
     found = f"{len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS"
     raw.searched.append(f"{len(taken.materials)} files: {found}")
 
 
-def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
-    """The file where it lies; of one of which a bundle kept no more, its beginning and its end. Raises HostError."""
+def _items(raw: Raw, taken: Intake, log: Material, reader: NcclLog) -> list[RawItem]:
+    """The file, whose lines are read later; of one of which a bundle kept no more, its beginning and its end.
+
+    Raises HostError.
+    """
     if Kind.RAS in log.kinds:
         return [RawItem(RAS, taken.beginning(log, _MOST_RAS_BYTES), log.source, {"path": shown(log.path)})]
     parts = taken.whole(log)
     if log.why_not:
         raw.problems.append(f"{shown(log.path)}: {log.why_not}.")
-    return [
-        RawItem(LOG, part.data, part.source, {"path": log.path, "at_start": part is parts[0]}, part.file)
-        for part in parts
-    ]
+    rank = file_identity(plain_name(log.path)).rank
+    items = []
+    for part in parts:
+        lines = reader.of(LogFile(part.source, part.open, part is parts[0], rank))
+        part.wanted_by.append(lines)
+        items.append(RawItem(LOG, b"", part.source, {"path": log.path, "part": part, "reader": reader}))
+    return items
 
 
 # --- a live job
@@ -83,12 +90,17 @@ def _may_be_file(path: object) -> bool:
 
 def material_rows(raw: Raw) -> Rows:
     """Rows of all tables whose names begin with `nccl_`."""
-    logs = (
-        LogFile(item.source, item.open, item.facts["at_start"], file_identity(plain_name(item.facts["path"])).rank)
-        for item in raw.of(LOG)
-    )
-    rows = log_rows(gather(logs))
-    rows["nccl_ras"] = []
+    read_lines_of(raw)
+    logs = raw.of(LOG)
+    reader = logs[0].facts["reader"] if logs else NcclLog()
+    ends = {item.source: item.facts["part"].reading.ends_within_line for item in logs}
+    rows = log_rows(reader.gathered({source for source, is_open in ends.items() if is_open}))
+    return {**rows, **ras_rows(raw)}
+
+
+def ras_rows(raw: Raw) -> Rows:
+    """Rows of `nccl_ras`."""
+    rows: Rows = {"nccl_ras": []}
     for item in raw.of(RAS):
         for fact in read_ras(item.data.decode("utf-8", "replace")):
             row = {name: getattr(fact, name) for name in fact.__dataclass_fields__ if name not in ("line", "ranks")}

@@ -14,7 +14,7 @@ from ddx_tools.formats.ping_text import read_ping
 from ddx_tools.formats.ss_listen_text import read_listeners
 from ddx_tools.formats.tcp_connect_text import read_addresses, read_tried
 from ddx_tools.formats.tshark_text import Flow, read_flows
-from ddx_tools.nccl.material import RAS, material_rows
+from ddx_tools.nccl.material import RAS, ras_rows
 from ddx_tools.network import kinds
 from ddx_tools.network.jobs_here import jobs_in
 from ddx_tools.probe import Raw, RawItem, Rows
@@ -32,7 +32,7 @@ def network_rows(raw: Raw) -> Rows:
         "network_flows": flows,
     }
     if raw.of(RAS):
-        rows["nccl_ras"] = material_rows(raw)["nccl_ras"]
+        rows |= ras_rows(raw)
     return rows
 
 

@@ -6,13 +6,15 @@ A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, 
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.formats import file_kinds
@@ -23,6 +25,7 @@ from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.lines.stream import Consumer, Reading, read_lines
 from ddx_tools.probe import Raw, Rows
 from ddx_tools.sources.kinds import (
     LONG_LOOK_BYTES,
@@ -105,7 +108,7 @@ class Material:
         return self.named or suffix(self.name) not in NO_TEXT
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Part:
     """Bytes of a text: all of them or, of one of which a bundle kept no more, its beginning or its end."""
 
@@ -113,6 +116,14 @@ class Part:
     data: bytes
     file: str | None = None
     """The file on this machine that holds the bytes, where they are not carried along."""
+    wanted_by: list[Consumer] = field(default_factory=list)
+    """Those who are to be given its lines."""
+    reading: Reading | None = None
+    """How far its lines were read."""
+
+    def open(self) -> BinaryIO:
+        """The bytes as a stream. Raises OSError."""
+        return io.BytesIO(self.data) if self.file is None else Path(self.file).open("rb")
 
 
 class Intake:
@@ -153,9 +164,9 @@ class Intake:
 
         Of one of which a bundle kept no more, `why_not` says so, and the parts are its beginning and its end.
         """
-        if not text.cut:
-            return [Part(text.source, text.head)]
-        if text.path not in self._whole:
+        if text.path not in self._whole and not text.cut:
+            self._whole[text.path] = [Part(text.source, text.head)]
+        elif text.path not in self._whole:
             replies = [self.locate(text, _MOST_FILE_BYTES, "log")]
             if replies[0].truncated:
                 text.why_not = "the bundle holds its beginning and its end only"
@@ -163,6 +174,15 @@ class Intake:
                     replies.append(self.host.read(text.path, max_bytes=_MOST_FILE_BYTES, tail=True, suffix="log"))
             self._whole[text.path] = [Part(self._source(text, reply), reply.data, reply.file) for reply in replies]
         return self._whole[text.path]
+
+    def read_lines(self) -> None:
+        """Pass over each text once, for all who want its lines so far; in the order in which they were brought."""
+        for material in self.materials:
+            for part in self._whole.get(material.path, ()):
+                if part.wanted_by:
+                    with part.open() as stream:
+                        part.reading = read_lines(stream, part.wanted_by)
+                    part.wanted_by.clear()
 
     def beginning(self, text: Material, most_bytes: int) -> bytes:
         """The first bytes of a text. Raises HostError."""
@@ -174,6 +194,8 @@ class Intake:
         """The last bytes of a text. Raises HostError."""
         if not text.cut:
             return text.head[-most_bytes:]
+        if len(text.tail) >= most_bytes:
+            return text.tail[-most_bytes:]
         return self.host.read(text.path, max_bytes=most_bytes, tail=True, suffix="log").data
 
     def _source(self, material: Material, reply: Reply) -> str:
@@ -239,9 +261,9 @@ class Intake:
                 if not may_be_text(reply.data) or reply.kind == OTHER:
                     material.why_not = "neither a text nor a record that is known"
                     continue
-                material.head, material.cut = reply.data, reply.truncated
-                self._left -= len(reply.data)
-                cut += [material] if material.cut else []
+                material.head, material.cut, material.tail = reply.data, reply.truncated, reply.end or b""
+                cut += [material] if material.cut and reply.end is None else []
+                self._left -= len(reply.data) + len(material.tail)
         for material in cut:
             self._read_end(material)
         for archive in packed:
@@ -252,7 +274,8 @@ class Intake:
 
         def look(material: Material) -> Reply | HostError:
             try:
-                return self.host.look(material.path, max_bytes=most if material.may_tell else HEAD_BYTES)
+                long = most if material.may_tell else HEAD_BYTES
+                return self.host.look(material.path, max_bytes=long, end_bytes=_end_bytes(material))
             except HostError as error:
                 return error
 
@@ -270,9 +293,9 @@ class Intake:
                 yield None
 
     def _read_end(self, material: Material) -> None:
-        """Read the end of a text that is longer than its share: it may tell what the text holds."""
+        """Read the end of a text that is longer than its share, where a bundle has it as an answer of its own."""
         try:
-            material.tail = self.end(material, LONG_LOOK_BYTES if material.named else LOOK_BYTES)
+            material.tail = self.end(material, _end_bytes(material))
         except HostError as error:
             material.why_not = f"only its beginning was read ({error.message})"
         self._left -= len(material.tail)
@@ -329,6 +352,18 @@ class Intake:
     def rows(self) -> Rows:
         """Rows of `materials`."""
         return {"materials": [_row(material, self.host.name) for material in self.materials]}
+
+
+def read_lines_of(raw: Raw) -> None:
+    """Read the lines that a capture wants, and with them those that others want of the same files."""
+    for taken in raw.keep:
+        if isinstance(taken, Intake):
+            taken.read_lines()
+
+
+def _end_bytes(material: Material) -> int:
+    """How much of the end of a text that is longer than its share may tell what it holds."""
+    return LONG_LOOK_BYTES if material.named else LOOK_BYTES
 
 
 def _kind(reply: Reply) -> file_kinds.Kind | None:
