@@ -24,10 +24,6 @@ LONG = bool(os.environ.get("DDX_LONG"))
 # Children inherit it, and keep it when their parent dies: so orphans are found, too.
 _MARK = "DDX_TESTED_BY"
 
-# A shell that starts a command in the background has it ignore Ctrl-C, which programs hand on to those they start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 settings.register_profile("ddx", deadline=None, derandomize=IN_CI, max_examples=20)
 settings.register_profile("long", settings.get_profile("ddx"), max_examples=500)
 settings.load_profile("long" if LONG else "ddx")

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ddx_tools.analysis.ranks.seats import read_seats
+from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
@@ -22,10 +24,10 @@ from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
-from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Severity, Truncation
+from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Seat, Severity, Truncation
 from ddx_tools.origins import origins
 from ddx_tools.plan import Step, file_plan, live_plan
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.playbook import Playbooks, load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
 from ddx_tools.sources.temporary import temporary_directory
@@ -50,11 +52,13 @@ class Investigation:
     """For each raw file of the bundle: what was asked of the host to get it."""
     looked_at: list[str] = field(default_factory=list)
     """What there was to look at: lines for a person."""
+    seats: dict[int, Seat] = field(default_factory=dict)
+    """Where each rank runs, as far as known."""
 
-    def diagnose(self) -> Diagnosis:
-        """The judgement of the shipped playbooks."""
-        said = diagnose(self.findings, load_playbooks(), self.missing)
-        return said.model_copy(update={"looked_at": self.looked_at})
+    def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
+        """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
+        said = diagnose(self.findings, playbooks or load_playbooks(), self.missing)
+        return with_suspects(said, self.findings, self.seats).model_copy(update={"looked_at": self.looked_at})
 
 
 def this_machine(name: str | None = None) -> Host:
@@ -328,6 +332,7 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
 
 
 def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress: Progress) -> None:
+    found.seats = read_seats(store)
     for step in {step.probe.id: step for step in plan}.values():
         progress(f"comparing {step.probe.title.lower()}")
         findings = step.probe.analyse(store) if store.holds_any(step.probe.rests_on) else []

@@ -180,12 +180,62 @@ class Missing(Contract):
     why_it_matters: str
 
 
+class SuspectEvent(StrEnum):
+    """What makes ranks suspects: who holds a job up, apart from why."""
+
+    ENDED = "ended"
+    ABSENT = "absent"
+    OUTSIDE = "outside"
+    MISMATCHED = "mismatched"
+    LATE = "late"
+    SILENT = "silent"
+
+
+class Certainty(StrEnum):
+    """How sure it is that ranks hold the job up."""
+
+    SEEN = "seen"
+    LIKELY = "likely"
+
+
+class Seat(Contract):
+    """Where a rank runs, as far as anything says it."""
+
+    rank: int
+    host: str | None = None
+    local_rank: int | None = None
+
+
+class Suspect(Contract):
+    """Ranks that the trouble leads back to, with the event that makes them so; its cause is another question."""
+
+    ranks: list[int] = Field(default_factory=list, description="Empty if nothing says which rank it was.")
+    event: SuspectEvent
+    hosts: list[str] = Field(default_factory=list)
+    seats: list[Seat] = Field(default_factory=list, description="Host and local rank of these ranks, where known.")
+    certainty: Certainty = Certainty.SEEN
+    unless: str = Field("", description="What would make them innocent, where that is not excluded.")
+    says: str = Field(description="What was seen of them.")
+    locations: list[Location] = Field(default_factory=list)
+    evidence: list[Claim] = Field(default_factory=list)
+    otherwise: list[str] = Field(default_factory=list, description="What speaks of other ranks instead.")
+
+
+class Event(Contract):
+    """What happened to the job."""
+
+    what: SuspectEvent
+    summary: str
+
+
 class Diagnosis(Contract):
     """The answer to "why is my job hung?": the same JSON everywhere."""
 
-    schema_: Literal["ddx.diagnosis/1"] = Field("ddx.diagnosis/1", alias="schema")
+    schema_: Literal["ddx.diagnosis/1", "ddx.diagnosis/2"] = Field("ddx.diagnosis/2", alias="schema")
     verdict: Verdict
     headline: str
+    event: Event | None = None
+    suspects: list[Suspect] = Field(default_factory=list, description="Who holds the job up, whatever the cause.")
     causes: list[CandidateCause] = Field(default_factory=list)
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)

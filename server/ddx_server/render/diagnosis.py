@@ -11,11 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Claim, Diagnosis, Location, Party, Verdict, rank_list
+from ddx_tools.analysis.suspects import seated
+from ddx_tools.model import Certainty, Claim, Diagnosis, Location, Party, Verdict, rank_list
 from ddx_tools.origins import origin_of
 
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
 _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 4, 6, 8
+_SHOWN_SUSPECTS = 3
 
 
 def render_diagnosis(diagnosis: Diagnosis, console: Console, origins: Mapping[str, str]) -> None:
@@ -34,6 +36,8 @@ def render_diagnosis(diagnosis: Diagnosis, console: Console, origins: Mapping[st
 
 def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[str, RenderableType]]:
     sections: list[tuple[str, RenderableType]] = []
+    if diagnosis.suspects:
+        sections.append(("who", _suspects(diagnosis)))
     if diagnosis.culprits.ranks or diagnosis.culprits.hosts:
         sections.append(("culprits", _party(diagnosis.culprits, "bold red")))
     if diagnosis.victims.ranks:
@@ -64,6 +68,20 @@ def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[st
         rest = len(diagnosis.missing) - len(shown)
         sections.append(("not seen", _lines([*shown, *([f"… and {rest} more (--json has all)"] if rest else [])])))
     return sections
+
+
+def _suspects(diagnosis: Diagnosis) -> RenderableType:
+    """Who, apart from why; their places stand with the culprits, if these are the same ranks."""
+    lines: list[RenderableType] = []
+    for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
+        certainty = f" {suspect.event}" if suspect.certainty is Certainty.SEEN else f" probably {suspect.event}"
+        lines.append(safe(seated(suspect), "bold red") + safe(certainty) + safe(f"\n{suspect.says}", "dim"))
+        if suspect.ranks != diagnosis.culprits.ranks:
+            lines += [Padding(_place(place), (0, 0, 0, 2)) for place in suspect.locations[:_SHOWN_PLACES]]
+        if suspect.unless:
+            lines.append(safe(f"unless {suspect.unless}", "dim"))
+        lines += [safe(f"but {other}", "dim") for other in suspect.otherwise]
+    return Group(*lines)
 
 
 def command_line(probe: str, args: Mapping[str, object]) -> str:

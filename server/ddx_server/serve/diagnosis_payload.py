@@ -9,7 +9,7 @@ from typing import Any
 from ddx_server.serve.budget import Payload, Rest, bounded, quoted, some
 from ddx_tools.errors import UsageError
 from ddx_tools.formats.rank_ranges import parse_ranks
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Location, NextCheck, Party
+from ddx_tools.model import CandidateCause, Claim, Diagnosis, Location, NextCheck, Party, Suspect
 
 _MOST_LISTED_RANKS, _MOST_PLACES = 32, 3
 _LOOK = "query_evidence, or the probe that saw it"
@@ -29,6 +29,7 @@ def diagnosis_payload(diagnosis: Diagnosis, origin: Callable[[str], str]) -> dic
     ]
     ruled_out = [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out]
     payload = Payload(
+        suspects=Rest(len(diagnosis.suspects), "on the shell: ddx why --json"),
         causes=Rest(len(causes), "read_playbook of the symptom"),
         evidence=Rest(len(claims), _LOOK),
         fix=Rest(len(fix), "read_playbook of the first cause"),
@@ -40,6 +41,7 @@ def diagnosis_payload(diagnosis: Diagnosis, origin: Callable[[str], str]) -> dic
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
     payload.put("headline", bounded(diagnosis.headline))
+    payload.extend("suspects", [_suspect(suspect) for suspect in diagnosis.suspects])
     if not payload.put("culprits", _party(diagnosis.culprits)):
         payload.put("culprits", _ranks(diagnosis.culprits))
     payload.put("rank_ranges", _ranges(diagnosis))
@@ -120,8 +122,24 @@ def _place(place: Location) -> dict[str, Any]:
 def _ranges(diagnosis: Diagnosis) -> dict[str, str]:
     from ddx_tools.alignment.rank_spans import rank_spans
 
-    parties = {"culprits": diagnosis.culprits, "victims": diagnosis.victims}
-    return {name: rank_spans(party.ranks) for name, party in parties.items() if len(party.ranks) > _MOST_LISTED_RANKS}
+    suspects = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
+    parties = {"suspects": suspects, "culprits": diagnosis.culprits.ranks, "victims": diagnosis.victims.ranks}
+    return {name: rank_spans(ranks) for name, ranks in parties.items() if len(ranks) > _MOST_LISTED_RANKS}
+
+
+def _suspect(suspect: Suspect) -> dict[str, Any]:
+    """A suspect without its places and evidence, which those of the culprits and of the diagnosis are."""
+    told = {
+        "event": suspect.event.value,
+        "certainty": suspect.certainty.value,
+        "hosts": some(suspect.hosts, 8, 80),
+        "seats": [seat.model_dump(exclude_none=True) for seat in suspect.seats] if len(suspect.ranks) <= 2 else [],
+        "says": bounded(suspect.says, 240),
+        "unless": bounded(suspect.unless, 160),
+        "otherwise": some(suspect.otherwise, 1, 160),
+    }
+    ranks = {"ranks": suspect.ranks} if 0 < len(suspect.ranks) <= _MOST_LISTED_RANKS else {}
+    return ranks | {name: value for name, value in told.items() if value}
 
 
 def _cause(cause: CandidateCause) -> dict[str, Any]:

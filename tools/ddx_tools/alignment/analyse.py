@@ -16,7 +16,7 @@ from ddx_tools.alignment.shift_findings import shifted_calls
 from ddx_tools.alignment.splits import split_mismatches
 from ddx_tools.alignment.stalls import nobody_started, stands_in_something
 from ddx_tools.alignment.volumes import volume_mismatches
-from ddx_tools.alignment.wait_findings import waiting
+from ddx_tools.alignment.wait_findings import awaited_if_hung, waiting
 from ddx_tools.alignment.wait_graph import graph_of
 from ddx_tools.alignment.waits import find_holds
 from ddx_tools.model import Finding
@@ -58,6 +58,7 @@ def analyse_records(records: Records) -> list[Finding]:
     undated = all(record.taken_ns is None for record in records.ranks.values())
     if moving and undated:
         # What is pending in a job that moves is no wait, as long as nothing tells for how long it has been.
+        faults += awaited_if_hung(records, graph)
         holds, graph = [], None
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)

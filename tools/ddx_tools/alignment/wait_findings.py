@@ -120,6 +120,24 @@ def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
     return findings
 
 
+def awaited_if_hung(records: Records, graph: Graph | None) -> list[Finding]:
+    """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
+    ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
+    if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
+        return []
+    return [
+        Finding(
+            code="rank.awaited_if_hung",
+            severity=Severity.NOTICE,
+            ranks=ranks,
+            summary=f"If the job hung when these records were taken, all waiting leads back to {rank_list(ranks)}, "
+            f"{_WORDS['outside'].format(**(_ONE if len(ranks) == 1 else _MANY))}.",
+            evidence=_evidence(records, list(graph.holds)),
+            attributes={"waiting": len(graph.victims), "chain": list(graph.sentences), "basis": "flight_records"},
+        )
+    ]
+
+
 def _missing_ranks(records: Records, graph: Graph) -> Finding | None:
     """The collective that the most ranks wait in and that a root never entered."""
     roots = {rank for rank, state in graph.roots.items() if state != "no_record"}

@@ -125,6 +125,7 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "collective.nobody_started",
         "collective.root_mismatch",
         "collective.group_mismatch",
+        "rank.awaited_if_hung",
         "rank.waited_for",
         "rank.arrives_late",
         "p2p.circular_wait",
