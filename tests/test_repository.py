@@ -82,6 +82,12 @@ def test_modules_are_small_rooms() -> None:
     assert not crowded, "\n".join(crowded)
 
 
+def test_every_wrong_edit_can_be_made() -> None:
+    edits = yaml.safe_load((ROOT / "tests/mutants.yaml").read_text("utf-8"))
+    fits = {edit["file"]: (ROOT / edit["file"]).read_text("utf-8").count(edit["was"]) for edit in edits}
+    assert {file: times for file, times in fits.items() if times != 1} == {}
+
+
 @pytest.mark.parametrize(
     "payload", sorted(resources.payloads_dir().rglob("*.py")), ids=lambda path: path.name.removesuffix(".py")
 )

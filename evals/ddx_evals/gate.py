@@ -188,8 +188,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     incidents = named_incidents(asked.incidents)
     expected = read_table(table_file()) if table_file().exists() else {}
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        now = [outcome for outcomes in pool.map(judge, incidents) for outcome in outcomes]
-    found = [*changes(expected, now), *(() if asked.incidents else gone(expected, cases_of(incidents)))]
+        now: list[Outcome] = []
+        for outcomes in pool.map(judge, incidents):
+            now += outcomes
+            if asked.first and any(change is not Change.WON for change, _ in changes(expected, outcomes)):
+                pool.shutdown(cancel_futures=True)
+                break
+    found = [*changes(expected, now), *(() if asked.incidents or asked.first else gone(expected, cases_of(incidents)))]
     for kind in Change:
         for change, line in found:
             if change is kind:
@@ -208,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m ddx_evals.gate", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("incidents", nargs="*", help="splits, or split/id; all without a name")
-    parser.add_argument("--accept", action="store_true", help=f"take over in {TABLE} what was won, and what is new")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--first", action="store_true", help="end at the first incident that is judged otherwise")
+    how.add_argument("--accept", action="store_true", help=f"take over in {TABLE} what was won, and what is new")
     parser.add_argument("--lost", action="store_true", help="with --accept: also what was lost")
     return parser
 

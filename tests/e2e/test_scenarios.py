@@ -1,8 +1,7 @@
 """Every scenario of the lab, live: a real job goes wrong, and `ddx why` has to say who, where and why.
 
 Few of them at every commit: one of each way in which ddx comes to its evidence, with a healthy phase and a job on a
-framework among them. A crash is recorded anew in tests/evals/test_recorder.py. What stands still does so on a busy
-machine, too, so these jobs run beside other tests; one that moves needs a quiet one. The recorded looks at the others
+framework among them. A crash is recorded anew in tests/evals/test_recorder.py. The recorded looks at the others
 (tests/fixtures/stacks, evals/incidents) are diagnosed in every run of the tests; live, they are in the long matrix, at
 4 ranks, at 8 ranks three times, and with flight records beside the stacks.
 """
@@ -25,6 +24,8 @@ AT_EVERY_COMMIT = {
     "extra-all-reduce": "told by flight records",
     "stopped": "a process that stands still",
 }
+BESIDE_OTHERS = ("stopped",)
+"""A process that stands still does so on a busy machine, too; what has to be answered, or moves, needs a quiet one."""
 ON_A_FRAMEWORK = "mean-loss-reported"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
@@ -34,7 +35,9 @@ def _case(scenario: Scenario, *values: str) -> ParameterSet:
     needs = [*scenario.needs, *(["setpriv"] if scenario.row == "u1" else [])]
     marks = [pytest.mark.needs(program) for program in needs]
     if scenario.id not in AT_EVERY_COMMIT:
-        marks += [pytest.mark.long, pytest.mark.alone]
+        marks.append(pytest.mark.long)
+    if scenario.id not in BESIDE_OTHERS:
+        marks.append(pytest.mark.alone)
     return pytest.param(scenario.id, *values, marks=marks)
 
 
@@ -52,7 +55,6 @@ def test_the_answer_is_right_at_4_ranks(scenario_id: str) -> None:
     _check(scenario, 4, ways(scenario)[0])
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("scenario_id", [_case(SCENARIOS[name]) for name in TWINS])
 def test_before_it_strikes_the_same_job_is_healthy(scenario_id: str) -> None:
     scenario = SCENARIOS[scenario_id]

@@ -108,6 +108,17 @@ def test_a_lock_cycle_shows_both_threads_and_both_places() -> None:
     assert len(found.locations) == 2
 
 
+def test_a_rank_that_waits_for_data_is_named_also_where_nobody_saw_its_worker(tmp_path: Path) -> None:
+    worker = one("dataloader-worker", "rank.worker_stuck").attributes["pid"]
+    bundle = unpacked("dataloader-worker", tmp_path)
+    assert forget(bundle, lambda entry: entry["op"] == "stack" and entry["key"].split()[0] == str(worker))
+    found = replay(bundle)
+    assert "rank.worker_stuck" not in {finding.code for finding in found.findings}
+    diagnosis = found.diagnose()
+    assert (diagnosis.verdict, diagnosis.causes[0].id) == ("diagnosed", "dataloader-stuck")
+    assert diagnosis.culprits.ranks == [1]
+
+
 def test_a_worker_that_hangs_is_named_with_its_own_place() -> None:
     found = one("dataloader-worker", "rank.worker_stuck").attributes
     assert found["role"] == "dataloader_worker"
