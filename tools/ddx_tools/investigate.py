@@ -19,7 +19,7 @@ from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
 from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import UNKNOWN_HOST, Host
+from ddx_tools.hosts.base import UNKNOWN_HOST, Call, Host, Reply
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult, ProbeStatus, Severity, Truncation
@@ -82,10 +82,23 @@ def file_plan(target: Sequence[str]) -> list[Step]:
     return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in ids]
 
 
-def _this_machine(name: str | None = None) -> Host:
+def this_machine(name: str | None = None) -> Host:
+    """The machine that ddx runs on, with what it does that is itself an investigation."""
     from ddx_tools.hosts.local import LocalHost
 
-    return LocalHost(name)
+    return LocalHost(name, {"preflight": _preflight})
+
+
+def _preflight(call: Call) -> Reply:
+    from ddx_tools.preflight.args import PreflightArgs
+    from ddx_tools.preflight.run import run_preflight
+
+    return Reply(str(run_preflight(PreflightArgs.model_validate(call.options), ask_why)).encode())
+
+
+def ask_why(target: str, bundle: Path) -> Diagnosis:
+    """The diagnosis of a pid or a path; what was seen is kept as a bundle."""
+    return investigate([target], save=bundle).diagnose()
 
 
 def investigate(
@@ -94,7 +107,7 @@ def investigate(
     progress: Progress = lambda _: None,
     notes: Sequence[str] = (),
     *,
-    machine: Machine = _this_machine,
+    machine: Machine = this_machine,
     store: Store | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
@@ -223,7 +236,7 @@ def _capture(
     target: Sequence[str],
     save: Path | None,
     progress: Progress,
-    machine: Machine = _this_machine,
+    machine: Machine = this_machine,
     kept: Store | None = None,
 ) -> Investigation:
     with _bundle_directory(save) as directory, _opened(kept) as store:
@@ -390,7 +403,7 @@ def run_probe(
     progress: Progress = lambda _: None,
     save: Path | None = None,
     *,
-    machine: Machine = _this_machine,
+    machine: Machine = this_machine,
 ) -> tuple[ProbeResult, Investigation]:
     """One probe alone, live or (if the target is a bundle) recorded."""
     target = step.args["target"]
