@@ -35,8 +35,9 @@ class ConfinedHost(Host):
         self._stop_if_cancelled = stop_if_cancelled
         self._checks: dict[str, Callable[[Call], None]] = {
             "read": self._check_path,
-            "files": self._check_path,
-            "survey": self._check_path,
+            "walk": self._check_path,
+            "look": self._check_path,
+            "unpack": self._check_path,
             "stack": self._check_owner,
             "threads": self._check_owner,
             "agent": self._check_owner,
@@ -59,14 +60,14 @@ class ConfinedHost(Host):
         except HostError as error:
             return error_reply(error)
         reply = self._inner.answer(call)
-        if reply.error is None and call.op in ("processes", "glob", "files", "survey"):
+        if reply.error is None and call.op in ("processes", "glob", "walk"):
             return self._without_foreign(reply)
         return reply
 
     def _without_foreign(self, reply: Reply) -> Reply:
         """A list of processes or files without those that may not be seen."""
         found = json.loads(reply.data)
-        name = next((name for name in ("processes", "matter") if name in found), None)
+        name = next((name for name in ("processes", "files") if name in found), None)
         rows = found[name] if name else found
         kept = [row for row in rows if self._may_be_seen(row)]
         if len(kept) == len(rows):
@@ -74,7 +75,7 @@ class ConfinedHost(Host):
         return dataclasses.replace(reply, data=json.dumps({**found, name: kept} if name else kept).encode())
 
     def _may_be_seen(self, row: Any) -> bool:
-        """A process as `hosts.processes` describes it, a surveyed file (path, kind, trouble), or a path."""
+        """A process as `hosts.processes` describes it, a file of a walk (path, size, time), or a path."""
         if isinstance(row, dict):
             return row["uid"] in (None, os.getuid())
         return self._is_readable(row if isinstance(row, str) else row[0])

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-_OURS = re.compile(r"ddx-[a-z]+-(\d{1,20})-(\d{1,10})-")
+_OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-(\d{1,20})-")
 
 
 def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
@@ -23,7 +23,7 @@ def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
 
 def prefix_of(purpose: str) -> str:
     """What the name of a directory of this process begins with."""
-    return f"ddx-{purpose}-{_numbering()}-{os.getpid()}-"
+    return f"ddx-{purpose}-{os.getpid()}-{_numbering()}-"
 
 
 def _numbering() -> int:
@@ -38,8 +38,8 @@ def _remove_left_behind(place: Path) -> None:
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             owner = _OURS.match(entry.name)
-            is_here = owner and int(owner[1]) == _numbering()
-            if owner and is_here and _is_gone(int(owner[2])) and entry.is_dir(follow_symlinks=False):
+            is_here = owner and int(owner[2]) == _numbering()
+            if owner and is_here and _is_gone(int(owner[1])) and entry.is_dir(follow_symlinks=False):
                 # Of another user's, the sticky directory keeps us from removing anything.
                 shutil.rmtree(entry.path, ignore_errors=True)
 
