@@ -8,11 +8,22 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cpu, flight_records, help_time, job_logs, nccl_logs, pause_time, serve_start, stacks_time
+from benchmarks import (
+    agent_cpu,
+    flight_records,
+    help_time,
+    job_logs,
+    nccl_logs,
+    pause_time,
+    serve_start,
+    small_log,
+    stacks_time,
+)
 from benchmarks.measurement import Measurement
 
 SINGLE = (help_time.measure, stacks_time.measure, pause_time.measure, agent_cpu.measure, serve_start.measure)
 SERIES = {
+    "small_log": small_log.measure,
     "flight_records": flight_records.measure,
     "nccl_logs": nccl_logs.measure,
     "job_logs": job_logs.measure,

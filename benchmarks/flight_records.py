@@ -43,12 +43,14 @@ def measure() -> Iterator[Measurement]:
         pipelined, gives_up = ddx(directory), torchfrtrace(directory)
     with dumps(RANKS, ENTRIES, stages=1) as directory:
         ours, incumbent = ddx(directory), torchfrtrace(directory)
+        why = ddx(directory, "why")
         kept, dropped = unpickled(directory, "keep"), unpickled(directory, "drop")
         others = list(_written_otherwise(directory))
     size = f"{RANKS} ranks x {ENTRIES:,} entries"
     yield _row(f"{size}, pipelines: ddx flight-recorder", pipelined, 60.0)
     yield _row(f"{size}, pipelines: torchfrtrace, which gives up", gives_up, math.inf)
     yield _row(f"{size}: ddx flight-recorder", ours, 60.0)
+    yield Measurement(f"{size}: ddx why against that", why.wall_s / ours.wall_s, 1.3, "x", "wall time")
     yield _row(f"{size}: torchfrtrace", incumbent, math.inf)
     yield _row(f"{size}: unpickled and kept, {processes} processes", kept, math.inf)
     yield _row(f"{size}: unpickled and dropped, {processes} processes", dropped, math.inf)
@@ -109,11 +111,9 @@ def unpickled(directory: Path, keep_or_drop: str) -> Cost:
     return cost_of([sys.executable, str(_FLOOR), str(directory), str(processes), keep_or_drop])
 
 
-def ddx(directory: Path) -> Cost:
-    """The cost of one `ddx flight-recorder`, the middle one of three; it names the stalled rank, or who may be."""
-    return sorted(
-        (cost_of([DDX, "flight-recorder", str(directory), "--json"], (0, 1, 3)) for _ in range(3)), key=_wall_s
-    )[1]
+def ddx(directory: Path, command: str = "flight-recorder") -> Cost:
+    """The cost of one command, the middle one of three; it names the stalled rank, or who may be."""
+    return sorted((cost_of([DDX, command, str(directory), "--json"], (0, 1, 3)) for _ in range(3)), key=_wall_s)[1]
 
 
 def _wall_s(cost: Cost) -> float:

@@ -3,19 +3,30 @@ enqueue.cc, transport/*.cc of the tags named), and reading them as the probe `nc
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddx_tools.formats.log_text import BLOCK_BYTES
 from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding
+from ddx_tools.nccl.gather import Gathered, LogFile, NcclLog
+from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.probe import Raw
 from ddx_tools.probes.nccl_log import PROBE, NcclLogArgs
 from ddx_tools.store import Store
 
 VERSIONS = ("2.18.6", "2.21.5", "2.24.3", "2.27.7", "2.29.7", "2.30.7")
 COMM_ID = "0xa1b2c3d4e5f60718"
+
+
+def gathered(data: bytes, block_bytes: int = BLOCK_BYTES) -> Gathered:
+    """One log as it is read with no others."""
+    reader = NcclLog()
+    read_lines(io.BytesIO(data), [reader.of(LogFile("x.log", lambda: io.BytesIO(data)))], block_bytes)
+    return reader.gathered(set())
 
 
 @dataclass

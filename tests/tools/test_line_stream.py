@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_reading import LOGS
-from nccl_logs import train, world
+from nccl_logs import gathered, train, world
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.formats.log_text import Block, read_blocks
 from ddx_tools.logs.scan import JobLog, scan_log
-from ddx_tools.nccl.gather import LogFile, NcclLog, gather
+from ddx_tools.nccl.gather import LogFile, NcclLog
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
@@ -36,7 +36,7 @@ def test_job_log_and_nccl_log_share_one_pass() -> None:
     read_lines(io.BytesIO(data), [job, nccl.of(file)], block_bytes=20_000)
     assert job.rows() == scan_log(io.BytesIO(data), "x.log", FileIdentity(), None, 20_000)
     together = log_rows(nccl.gathered(set()))
-    assert together == log_rows(gather([file], 20_000))
+    assert together == log_rows(gathered(data, 20_000))
     assert together["nccl_streams"] and any(row["kind"] == "traceback" for row in job.rows())
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_logs import Log
+from nccl_logs import Log, gathered
 
 from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.nccl.compare import Kind, Sums, differing, launches_of, parting
-from ddx_tools.nccl.gather import LogFile, Total, gather
+from ddx_tools.nccl.gather import Total
 from ddx_tools.nccl.streams import BUCKET_OPS, streams_of
 
 _PATTERN = re.compile(
@@ -80,13 +79,13 @@ def test_windows_line_ends_do_not_matter() -> None:
     assert (one.names, one.tail, one.buckets) == (other.names, other.tail, other.buckets)
 
 
-def test_two_processes_in_one_line_are_counted_as_garbled() -> None:
+def test_of_two_processes_in_one_line_only_what_is_whole_counts() -> None:
     one, two = Log(0), Log(1)
     one.op("AllReduce", 1)
     two.op("AllReduce", 1)
     first, second = one.lines[0], two.lines[0]
     block = read_block(f"{first}\n{first[:100]}{second}{first[100:]}\n".encode())
-    assert (block.operations.num_rows, block.garbled) == (1, 1)
+    assert block.operations.num_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -139,10 +138,7 @@ def test_swapped_operations_have_another_checksum() -> None:
 
 
 def totals(data: bytes, block_bytes: int = 1 << 20) -> dict[str, Total]:
-    return {
-        total.pointer: total
-        for total in gather([LogFile("log", lambda: io.BytesIO(data))], block_bytes).totals.values()
-    }
+    return {total.pointer: total for total in gathered(data, block_bytes).totals.values()}
 
 
 @settings(max_examples=25)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from ddx_tools.errors import UsageError
+from ddx_tools.investigate import ask_why
 from ddx_tools.model import ProbeStatus
 from ddx_tools.one_probe import run_probe
 from ddx_tools.plan import Step
@@ -64,7 +65,7 @@ def outcome(directory: Path) -> dict[str, object]:
 
 def test_what_never_moves_is_ended_with_all_its_children(tmp_path: Path) -> None:
     args = PreflightArgs(launcher=launcher(STUBBORN), start_deadline_s=2, directory=str(tmp_path / "run"))
-    directory = run_preflight(args)
+    directory = run_preflight(args, ask_why)
     assert (directory / "up").exists()
     assert outcome(directory)["state"] == "expired"
     assert outcome(directory)["not_ended"] is None
@@ -88,7 +89,7 @@ def test_a_signal_to_ddx_leaves_nothing_behind(tmp_path: Path, number: signal.Si
 
 def test_a_launcher_that_fails_is_told_with_its_words(tmp_path: Path) -> None:
     failing = launcher("import sys; sys.exit('no GPU driver here')")
-    directory = run_preflight(PreflightArgs(launcher=failing, directory=str(tmp_path / "run")))
+    directory = run_preflight(PreflightArgs(launcher=failing, directory=str(tmp_path / "run")), ask_why)
     assert (outcome(directory)["state"], outcome(directory)["exit_code"]) == ("failed", 1)
     assert "no GPU driver here" in (directory / "launcher.log").read_text(encoding="utf-8")
 
@@ -106,10 +107,10 @@ def test_a_bundle_of_a_run_is_read_again_and_starts_nothing(tmp_path: Path) -> N
 
 
 def test_results_are_nobody_elses_business(tmp_path: Path) -> None:
-    directory = run_preflight(PreflightArgs(launcher=launcher("")))
+    directory = run_preflight(PreflightArgs(launcher=launcher("")), ask_why)
     assert directory.stat().st_mode & 0o777 == 0o700
     with pytest.raises(UsageError, match="another preflight"):
-        run_preflight(PreflightArgs(launcher=launcher(""), directory=str(directory)))
+        run_preflight(PreflightArgs(launcher=launcher(""), directory=str(directory)), ask_why)
 
 
 def test_the_launcher_gets_the_payload_where_its_program_stands(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import write_pieces
 from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import UNKNOWN_HOST, Host
+from ddx_tools.hosts.base import UNKNOWN_HOST, Call, Host, Reply
 from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Seat, Severity, Truncation
@@ -62,10 +62,22 @@ class Investigation:
 
 
 def this_machine(name: str | None = None) -> Host:
-    """The host that answers for this machine."""
+    """The machine that ddx runs on, with what it does that is itself an investigation."""
     from ddx_tools.hosts.local import LocalHost
 
-    return LocalHost(name)
+    return LocalHost(name, {"preflight": _preflight})
+
+
+def _preflight(call: Call) -> Reply:
+    from ddx_tools.preflight.args import PreflightArgs
+    from ddx_tools.preflight.run import run_preflight
+
+    return Reply(str(run_preflight(PreflightArgs.model_validate(call.options), ask_why)).encode())
+
+
+def ask_why(target: str, bundle: Path) -> Diagnosis:
+    """The diagnosis of a pid or a path; what was seen is kept as a bundle."""
+    return investigate([target], save=bundle).diagnose()
 
 
 def investigate(

@@ -6,11 +6,9 @@ the evidence store, `analyse` turns the merged store into findings. Only `captur
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -50,10 +48,6 @@ class RawItem:
     """What the capture knew about it: rank, pid, snapshot, path, truncated, …"""
     file: str | None = None
     """The file on this machine that holds the bytes, where they are not carried along: `data` is empty then."""
-
-    def open(self) -> BinaryIO:
-        """The bytes as a stream. Raises OSError."""
-        return io.BytesIO(self.data) if self.file is None else Path(self.file).open("rb")
 
 
 @dataclass

@@ -6,7 +6,7 @@ Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionari
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from ddx_tools.probe import Batches, Rows
 
 T = TypeVar("T")
 _FEW = 64
@@ -45,7 +44,7 @@ class Store:
         db.execute("PRAGMA disable_optimizer")
         return db
 
-    def insert(self, rows: Rows | Batches) -> None:
+    def insert(self, rows: dict[str, list[dict[str, Any]]] | Iterable[tuple[str, Any]]) -> None:
         """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
         self._derived.clear()
         for table, batch in rows.items() if isinstance(rows, dict) else rows:

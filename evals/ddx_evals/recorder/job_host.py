@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from ddx_tools.hosts.base import Call, Host, Reply
-from ddx_tools.hosts.local import LocalHost
+from ddx_tools.investigate import this_machine
 
 _PID = re.compile(r"\bpid=(\d+)")
 _PID_IN_KERNEL_LOG = re.compile(r"(?:[Pp]rocess |\b[Pp][Ii][Dd][=:] ?|\[\s*)(\d+)\b(?!\.)")
@@ -27,7 +27,7 @@ class JobHost(Host):
     """
 
     def __init__(self, brought_as: str | None, pids: Iterable[int], *, kernel_log: bool = False) -> None:
-        self._inner = LocalHost(brought_as)
+        self._inner = this_machine(brought_as)
         self.name = self._inner.name
         self._pids = set(pids)
         self._kernel_log = kernel_log

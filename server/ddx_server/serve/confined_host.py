@@ -16,7 +16,7 @@ import psutil
 from ddx_server.serve.roots import is_below
 from ddx_tools.errors import HostError, NotFound, NotPermitted
 from ddx_tools.hosts.base import Call, Host, Reply, error_reply
-from ddx_tools.hosts.local import LocalHost
+from ddx_tools.investigate import this_machine
 
 _SLICE_S = 0.2
 
@@ -29,7 +29,7 @@ class ConfinedHost(Host):
     """
 
     def __init__(self, brought_as: str | None, roots: Sequence[Path], stop_if_cancelled: Callable[[], None]) -> None:
-        self._inner = LocalHost(brought_as)
+        self._inner = this_machine(brought_as)
         self.name = self._inner.name
         self._roots = tuple(roots) if brought_as else None
         self._stop_if_cancelled = stop_if_cancelled

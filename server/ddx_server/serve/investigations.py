@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddx_server.serve.call import ToolCall
 from ddx_server.serve.workspace import Workspace
+from ddx_tools.sources.temporary import prefix_of
 
 if TYPE_CHECKING:
     from ddx_tools.investigate import Investigation, Machine
@@ -30,7 +30,7 @@ class Opened:
     """What an investigation found, and a file with its rows, which lasts as long as this object."""
 
     def __init__(self, found: Investigation, store: Store) -> None:
-        directory = Path(tempfile.mkdtemp(prefix=f"ddx-evidence-{os.getpid()}-"))
+        directory = Path(tempfile.mkdtemp(prefix=prefix_of("evidence")))
         weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self.found = found
         self.rows = directory / "evidence.duckdb"

@@ -49,8 +49,6 @@ class Block:
     pointer, nranks (`[nranks=8]`), line (int32); words of the line, dictionary-encoded, where no type is given."""
     others: list[tuple[int, str]] = field(default_factory=list)
     """Other lines of NCCL that matter."""
-    garbled: int = 0
-    """Lines of operations that are not as NCCL writes them: two processes wrote into one line."""
 
 
 def read_block(data: bytes) -> Block:
@@ -72,7 +70,6 @@ def read_block(data: bytes) -> Block:
         block.others = _others(lines, is_op)
     if len(numbers):
         block.operations = _operations(lines.filter(is_op), numbers)
-        block.garbled = len(numbers) - block.operations.num_rows
     return block
 
 

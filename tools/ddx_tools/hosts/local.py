@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
@@ -35,8 +35,10 @@ _READ_AS_TEXT = (None, Kind.TABLE, Kind.HEADER)
 class LocalHost(Host):
     """Answers from this machine, as this user, read-only."""
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, more: Mapping[str, Callable[[Call], Reply]] | None = None) -> None:
+        """`more`: operations that are built on hosts themselves, and so are not known here."""
         self.name = name or socket.gethostname()
+        self._operations = {**_OPERATIONS, **(more or {}), **dict.fromkeys(_OF_FILES, self._of_file)}
         self._unpacked = Unpacked()
 
     def pause(self, seconds: float) -> None:
@@ -45,7 +47,7 @@ class LocalHost(Host):
 
     def answer(self, call: Call) -> Reply:
         """Do what the call asks for."""
-        operation = self._of_file if call.op in _OF_FILES else _OPERATIONS.get(call.op)
+        operation = self._operations.get(call.op)
         if operation is None:
             raise ValueError(f"no such host operation: {call.op}")
         try:
@@ -190,14 +192,6 @@ def _tcp(call: Call) -> Reply:
     return Reply(ask_line(address, int(port), line[0], limit, call.options["max_bytes"]))
 
 
-def _preflight(call: Call) -> Reply:
-    # It investigates what hangs, and so needs what is built on hosts.
-    from ddx_tools.preflight.args import PreflightArgs
-    from ddx_tools.preflight.run import run_preflight
-
-    return Reply(str(run_preflight(PreflightArgs.model_validate(call.options))).encode())
-
-
 _OF_FILES = frozenset({"read", "look", "unpack"})
 _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "now": _now,
@@ -211,6 +205,5 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "stack": _stack,
     "agent": _agent,
     "fetch": _fetch,
-    "preflight": _preflight,
     "tcp": _tcp,
 }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from ddx_tools.formats.log_text import BLOCK_BYTES, Block
+from ddx_tools.formats.log_text import Block
 from ddx_tools.formats.nccl_blocks import Block as NcclBlock
 from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.formats.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, quote_of
 from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream, streams_of
-from ddx_tools.parsers.lines.stream import Consumer, read_lines
+from ddx_tools.parsers.lines.stream import Consumer
 
 _MOST_PROCESSES = 20_000
 _MOST_STREAMS = 50_000
@@ -84,16 +84,6 @@ class Gathered:
     """{source: version without a prefix, so that nothing says which process printed it}"""
     cut: set[tuple[str, int]] = field(default_factory=set)
     """Processes whose log ends within a line: what they wrote last is still in a buffer."""
-
-
-def gather(logs: Iterable[LogFile], block_bytes: int = BLOCK_BYTES) -> Gathered:
-    """Read logs; what was kept of one file, in order."""
-    reader = NcclLog()
-    ends = {}
-    for log in logs:
-        with log.open() as stream:
-            ends[log.source] = read_lines(stream, [reader.of(log)], block_bytes).ends_within_line
-    return reader.gathered({source for source, is_open in ends.items() if is_open})
 
 
 @dataclass

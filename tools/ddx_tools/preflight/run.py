@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +26,12 @@ from typing import Literal
 
 from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
+from ddx_tools.model import Diagnosis
 from ddx_tools.preflight import job
 from ddx_tools.preflight.args import PreflightArgs
 from ddx_tools.sources.redaction.structures import redact_argv
 
+AskWhy = Callable[[str, Path], Diagnosis]
 _LOOK_S = 0.1
 _NCCL_TESTS = "all_reduce_perf"
 _NCCL_TESTS_S = 300.0
@@ -53,8 +55,10 @@ class Outcome:
     """Pids that did not die."""
 
 
-def run_preflight(args: PreflightArgs) -> Path:
+def run_preflight(args: PreflightArgs, ask_why: AskWhy) -> Path:
     """Run one and return its directory. Raises UsageError if it cannot be started.
+
+    `ask_why` investigates what hangs or failed, a pid or a directory, and keeps the bundle at a path.
 
     Whatever happens (an error, Ctrl-C, SIGTERM), no process of it is left.
     """
@@ -71,14 +75,14 @@ def run_preflight(args: PreflightArgs) -> Path:
             outcome.exit_code = launcher.poll()
             if outcome.quiet_s is not None:
                 outcome.state = "expired"
-                _investigate(str(launcher.pid), directory, outcome)
+                _investigate(ask_why, str(launcher.pid), directory, outcome)
         finally:
             outcome.not_ended = job.end(directory) or None
             if launcher and not outcome.not_ended:
                 launcher.wait()
     if outcome.exit_code:
         outcome.state = "failed"
-        _investigate(str(directory), directory, outcome)
+        _investigate(ask_why, str(directory), directory, outcome)
     outcome.wall_s = time.monotonic() - began
     (directory / "preflight.json").write_text(json.dumps(asdict(outcome), indent=2), encoding="utf-8")
     return directory
@@ -126,13 +130,11 @@ def _in_steps(files: Sequence[Path]) -> bool:
     return started and not all(lines.endswith(b'"kind": "done"}\n') for lines in written)
 
 
-def _investigate(target: str, directory: Path, outcome: Outcome) -> None:
+def _investigate(ask_why: AskWhy, target: str, directory: Path, outcome: Outcome) -> None:
     """What any other job is asked: its launcher's pid while it hangs, what it left where it failed."""
-    from ddx_tools.investigate import investigate
-
     bundle = directory / "incident.tar.zst"
     try:
-        diagnosis = investigate([target], save=bundle).diagnose()
+        diagnosis = ask_why(target, bundle)
     except DdxError as error:
         outcome.not_investigated = error.message[:500]
         return

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-_OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-")
+_OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-(\d{1,20})-")
 
 
 def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
@@ -18,14 +18,28 @@ def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
     `purpose`: one word in small letters, for whoever finds it.
     """
     _remove_left_behind(Path(tempfile.gettempdir()))
-    return tempfile.TemporaryDirectory(prefix=f"ddx-{purpose}-{os.getpid()}-")
+    return tempfile.TemporaryDirectory(prefix=prefix_of(purpose))
+
+
+def prefix_of(purpose: str) -> str:
+    """What the name of a directory of this process begins with."""
+    return f"ddx-{purpose}-{os.getpid()}-{_numbering()}-"
+
+
+def _numbering() -> int:
+    """Which pids these are: containers that share a directory count their processes each from 1."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _remove_left_behind(place: Path) -> None:
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             owner = _OURS.match(entry.name)
-            if owner and _is_gone(int(owner[1])) and entry.is_dir(follow_symlinks=False):
+            is_here = owner and int(owner[2]) == _numbering()
+            if owner and is_here and _is_gone(int(owner[1])) and entry.is_dir(follow_symlinks=False):
                 # Of another user's, the sticky directory keeps us from removing anything.
                 shutil.rmtree(entry.path, ignore_errors=True)
 
