@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
+_COLUMNS = re.compile(r"[1-9][0-9]{0,3}")
 EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 3, 70  # 2: see DdxError
 
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
@@ -22,11 +25,14 @@ SAVE_OPTION = Annotated[
     Path | None,
     typer.Option("--save", help="Keep all raw material as a bundle: a new directory, or a name ending in .tar.zst."),
 ]
+FORCE_OPTION = Annotated[bool, typer.Option("--force", help="Replace the bundle if there is one of that name.")]
 
 
 def console() -> Console:
-    """Standard output; colours only on a terminal (rich honours NO_COLOR)."""
+    """Standard output; colours only on a terminal (rich honours NO_COLOR). A pipe is as wide as COLUMNS says."""
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    if _COLUMNS.fullmatch(columns := os.environ.get("COLUMNS", "")):
+        width = int(columns)
     return Console(file=redacted(sys.stdout), highlight=False, width=width)
 
 
