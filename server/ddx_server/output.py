@@ -65,10 +65,11 @@ def exit_with(outcome: Diagnosis | ProbeResult) -> NoReturn:
 
 
 def _exit_code(outcome: Diagnosis | ProbeResult) -> int:
+    """Of all commands alike, so that `ddx network --peer node-1 && srun …` starts nothing that cannot work."""
     if isinstance(outcome, Diagnosis):
         codes = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.DIAGNOSED: EXIT_DIAGNOSED}
         return codes.get(outcome.verdict, EXIT_UNDECIDED)
     if outcome.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
         return EXIT_UNDECIDED
-    failed = any(finding.severity is Severity.FAILURE for finding in outcome.findings)
+    failed = any(finding.severity in (Severity.WARNING, Severity.FAILURE) for finding in outcome.findings)
     return EXIT_DIAGNOSED if failed else EXIT_HEALTHY
