@@ -40,6 +40,7 @@ def test_a_process_that_is_ended_takes_its_evidence_with_it(number: signal.Signa
 def test_what_a_killed_process_left_is_gone_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = killed(signal.SIGKILL, tmp_path)
     (tmp_path / "ddx-notes").mkdir()
+    (tmp_path / "ddx-capture-9999999999-of-nobody").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with temporary_directory("capture") as first, temporary_directory("bundle"):
         assert not left.exists() and Path(first).exists() and (tmp_path / "ddx-notes").exists()
