@@ -22,8 +22,10 @@ import typer.core
 from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import show
+from ddx_server.bundle_place import name_of_bundle, place_of_bundle
 from ddx_server.output import (
     EXIT_OURS,
+    FORCE_OPTION,
     JSON_OPTION,
     SAVE_OPTION,
     console,
@@ -117,6 +119,7 @@ def why(
         ),
     ] = None,
     save: SAVE_OPTION = None,
+    force: FORCE_OPTION = False,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Say who hangs (or broke) the job, where in the program, why, and what to do."""
@@ -124,8 +127,12 @@ def why(
     from ddx_server.standard_input import on_disk
     from ddx_tools.investigate import investigate
 
-    with progress_line(quiet=as_json) as progress, on_disk(target or []) as readable:
-        found = investigate(readable, save, progress, note or [])
+    with (
+        progress_line(quiet=as_json) as progress,
+        on_disk(target or []) as readable,
+        place_of_bundle(save, force=force) as place,
+    ):
+        found = investigate(readable, place, progress, note or [])
         progress("judging")
         diagnosis = found.diagnose()
     if as_json:
@@ -188,16 +195,24 @@ def ask(
 @app.command(rich_help_panel="Diagnose")
 def capture(
     target: TARGET = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="New directory, or a name ending in .tar.zst.")] = Path(
-        "incident.tar.zst"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="New directory, or a name ending in .tar.zst. Default: incident-<time>-<job>.tar.zst.",
+            show_default=False,
+        ),
+    ] = None,
+    force: FORCE_OPTION = False,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
     from ddx_tools.investigate import investigate
 
-    with progress_line(quiet=as_json) as progress:
-        found = investigate(target or [], out, progress)
+    out = out or name_of_bundle(target or [])
+    with progress_line(quiet=as_json) as progress, place_of_bundle(out, force=force) as place:
+        found = investigate(target or [], place, progress)
     if as_json:
         print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
     else:
@@ -392,6 +407,7 @@ def _explain(error: DdxError) -> None:
     if "--json" in sys.argv:
         print_json(json.dumps({"error": error.message, "help": error.help}))
         return
-    error_console().print(safe(error.message, "red", limit=4000))
+    # Not wrapped: what it says to type is copied.
+    error_console().print(safe(error.message, "red", limit=4000), soft_wrap=True)
     if error.help:
-        error_console().print(safe(error.help, limit=4000))
+        error_console().print(safe(error.help, limit=4000), soft_wrap=True)

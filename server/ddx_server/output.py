@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
+_COLUMNS = re.compile(r"[1-9][0-9]{0,3}")
 EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 3, 70  # 2: see DdxError
 
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
@@ -22,11 +25,14 @@ SAVE_OPTION = Annotated[
     Path | None,
     typer.Option("--save", help="Keep all raw material as a bundle: a new directory, or a name ending in .tar.zst."),
 ]
+FORCE_OPTION = Annotated[bool, typer.Option("--force", help="Replace the bundle if there is one of that name.")]
 
 
 def console() -> Console:
-    """Standard output; colours only on a terminal (rich honours NO_COLOR)."""
+    """Standard output; colours only on a terminal (rich honours NO_COLOR). A pipe is as wide as COLUMNS says."""
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    if _COLUMNS.fullmatch(columns := os.environ.get("COLUMNS", "")):
+        width = int(columns)
     return Console(file=redacted(sys.stdout), highlight=False, width=width)
 
 
@@ -59,10 +65,11 @@ def exit_with(outcome: Diagnosis | ProbeResult) -> NoReturn:
 
 
 def _exit_code(outcome: Diagnosis | ProbeResult) -> int:
+    """Of all commands alike, so that `ddx network --peer node-1 && srun …` starts nothing that cannot work."""
     if isinstance(outcome, Diagnosis):
         codes = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.DIAGNOSED: EXIT_DIAGNOSED}
         return codes.get(outcome.verdict, EXIT_UNDECIDED)
     if outcome.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
         return EXIT_UNDECIDED
-    failed = any(finding.severity is Severity.FAILURE for finding in outcome.findings)
+    failed = any(finding.severity in (Severity.WARNING, Severity.FAILURE) for finding in outcome.findings)
     return EXIT_DIAGNOSED if failed else EXIT_HEALTHY

@@ -12,7 +12,8 @@ import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 
-from ddx_server.output import JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
+from ddx_server.bundle_place import place_of_bundle
+from ddx_server.output import FORCE_OPTION, JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
 from ddx_tools.probe import Export, Probe
 from ddx_tools.probes import PROBES
 
@@ -47,11 +48,16 @@ def _command(probe: Probe[Any]) -> Any:
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
+        force: bool = given.pop("force")
         exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
         if _LAUNCHER in probe.args.model_fields and _is_command(given["target"]):
             given |= {_LAUNCHER: given["target"], "target": []}
-        with progress_line(quiet=as_json) as progress, on_disk(given["target"]) as readable:
-            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, save)
+        with (
+            progress_line(quiet=as_json) as progress,
+            on_disk(given["target"]) as readable,
+            place_of_bundle(save, force=force) as place,
+        ):
+            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, place)
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:
@@ -64,6 +70,7 @@ def _command(probe: Probe[Any]) -> Any:
     parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
     parameters += [
         inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
+        inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=FORCE_OPTION),
         inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON_OPTION),
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import IO, Any, cast
+
+_TRAILING = re.compile(r" +(?=\n)")
 
 
 class _Redacted:
-    """A stream of text that passes everything on to another, without secrets."""
+    """A stream of text that passes everything on to another: without secrets, and blanks at the ends of lines."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -18,7 +21,8 @@ class _Redacted:
         """Write what a reader may see of it."""
         from ddx_tools.sources.redaction.text import redact
 
-        self._stream.write(redact(text))
+        text = redact(text)
+        self._stream.write(_TRAILING.sub("", text) if " \n" in text else text)
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

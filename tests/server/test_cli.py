@@ -172,10 +172,60 @@ def test_closed_standard_input_is_said() -> None:
 
 def test_saving_where_nothing_can_be_written_is_said(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    for place in (tmp_path / "file", tmp_path / "no" / "x.tar.zst"):
+    for place, why in ((tmp_path / "file", "is there already"), (tmp_path / "no" / "x.tar.zst", "cannot be written")):
         done = run("why", str(LOGS / "torchrun_raise.log"), "--save", str(place))
-        assert (done.code, "cannot be written" in done.err) == (2, True)
+        assert (done.code, why in done.err) == (2, True)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_second_capture_leaves_the_evidence_of_the_first(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = str(LOGS / "torchrun_raise.log")
+    for _ in range(2):
+        assert run("capture", log).code == 0
+    kept = [path.name for path in tmp_path.iterdir()]
+    assert len(kept) == 2 and all(name.startswith("incident-2") and "torchrun_raise" in name for name in kept)
+    for place in ("one", "one.tar.zst"):
+        assert run("capture", log, "-o", place).code == 0
+        first = (tmp_path / place).stat().st_mtime_ns
+        refused = run("capture", log, "-o", place)
+        assert (refused.code, "is there already" in refused.err, "--force" in refused.err) == (2, True, True)
+        assert (tmp_path / place).stat().st_mtime_ns == first
+        assert run("capture", log, "-o", place, "--force").code == 0
+        assert run("why", place).code == 1
+    assert run("capture", log, "-o", "one.zip").code == 2 and len([*tmp_path.iterdir()]) == 4
+
+
+@pytest.mark.parametrize("columns", ["60", "100"])
+def test_a_pipe_is_as_wide_as_columns_says_and_no_line_ends_in_blanks(
+    run: Any, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = run("why", HUNG).out.split("\n")
+    assert int(columns) - 20 < max(map(len, lines)) <= int(columns)
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_an_error_is_not_wrapped_where_it_says_what_to_type(run: Any, tmp_path: Path) -> None:
+    place = tmp_path / ("long-" * 30)
+    place.mkdir()
+    assert str(place / "absent") in run("why", str(place / "absent")).err
+
+
+def test_the_reason_why_nothing_was_read_is_said(run: Any, tmp_path: Path) -> None:
+    dump = 'Process 41: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 41 (active): "MainThread"\n'
+    frames = "    barrier (torch/distributed/distributed_c10d.py:4000)\n    main (train.py:12)\n"
+    (tmp_path / "all.txt").write_text(dump + frames + "\n" + dump.replace("41", "42") + frames)
+    assert "nothing says which rank" in run("stacks", str(tmp_path / "all.txt")).err
+    told = run("why", str(tmp_path / "all.txt")).out
+    assert "nothing says which rank" in told and "rank 0:" in told
+
+
+@pytest.mark.parametrize(("bundle", "code"), [(HUNG, 1), (HEALTHY, 0)])
+def test_a_probe_says_by_its_exit_code_whether_something_is_wrong(bundle: str, code: int, run: Any) -> None:
+    assert run("stacks", bundle).code == code
 
 
 def test_what_was_saved_can_be_looked_at_again(run: Any, tmp_path: Path) -> None:

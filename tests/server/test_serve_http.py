@@ -137,6 +137,11 @@ def test_ten_investigations_at_once_do_not_mix(server: HttpServer) -> None:
         assert f"of client {number}" in json.dumps(diagnosis["evidence"])
 
 
+def test_sessions_that_nobody_closes_lock_nobody_out(server: HttpServer) -> None:
+    for _ in range(101):
+        assert post(server).status_code == 200
+
+
 def test_ctrl_c_ends_it_quietly_also_with_a_client_that_listens(tmp_path: Path) -> None:
     with http_server("--root", str(tmp_path)) as server:
         session = post(server).headers["mcp-session-id"]

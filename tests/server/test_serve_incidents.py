@@ -49,6 +49,18 @@ def test_a_bundle_is_diagnosed_as_on_the_command_line(tmp_path: Path, name: str)
     assert not set(diagnosis.culprits.ranks) & set(diagnosis.victims.ranks)
 
 
+def test_a_bundle_that_shall_be_captured_is_referred_to(tmp_path: Path) -> None:
+    shutil.copy(BUNDLES / f"{SICK[0]}.tar.zst", tmp_path)
+    before = {path for path in tmp_path.rglob("*") if "bundle" in path.name}
+
+    async def talk(client: Client) -> dict[str, Any]:
+        return content(await client.call_tool("capture_incident", {"target": [f"{SICK[0]}.tar.zst"]}))
+
+    kept = in_session(ServeConfig.at([tmp_path]), talk)
+    assert kept["kind"] == "bundle" and kept["tables"]["ranks"] > 0
+    assert {path for path in tmp_path.rglob("*") if "bundle" in path.name} == before
+
+
 def test_a_healthy_job_is_called_healthy(tmp_path: Path) -> None:
     shutil.copy(BUNDLES / "healthy.tar.zst", tmp_path)
     told = ask(ServeConfig.at([tmp_path]), "diagnose", {"target": ["healthy.tar.zst"]})

@@ -66,6 +66,15 @@ def test_only_the_protocol_is_on_standard_output(tmp_path: Path) -> None:
     assert client.end()[0] == 0
 
 
+@pytest.mark.parametrize("wrong", ["\ud800", "a\udfff.log", "\udc80"])
+def test_half_a_character_in_an_argument_is_answered(wrong: str, tmp_path: Path) -> None:
+    client = StdioClient(tmp_path)
+    client.send("tools/call", {"name": "open_incident", "arguments": {"path": wrong}}, id=2)
+    client.send("tools/call", {"name": "open_incident", "arguments": {"text": f"KeyError: 1 {wrong}"}}, id=3)
+    assert {client.receive()["id"], client.receive()["id"]} == {2, 3}
+    assert client.end() == (0, "")
+
+
 def test_what_a_tool_and_its_children_print_is_not_on_standard_output(tmp_path: Path) -> None:
     client = StdioClient(tmp_path, [sys.executable, "-c", LOUD])
     client.send("tools/call", {"name": "shout", "arguments": {}}, id=2)

@@ -82,6 +82,15 @@ STRUCTURES = [
     ("machine api.wandb.ai login user password {}", HEX), ('{{"auths": {{"x.io": {{"auth": "{}"}}}}}}', _base64(24)),
     ("//registry.npmjs.org/:_authToken={}", STRONG), ("db.example.org:5432:train:me:{}", "tiger"),
     ("my wandb api key is {}", HEX), ("ssh_passphrase => {}", "tiger"), ('<add key="Password" value="{}"/>', "tiger"),
+    ("export FOO_PASS={}", "tiger"), ("FOO_PASS='{}' srun x", "ti ger"), ("db_pw: {}", "tiger"), ("ldap_bind_pw={}", "tiger"),
+    ("{{'user': 'me', 'pass': '{}'}}", "tiger"), ("requirepass {}", "tiger"), ("hub_token='{}',", "abcdef"),
+    ("jdbc:oracle:thin:scott/{}@//h:1521/x", "tiger"), ('auth=("me", "{}")', "tiger"), ("HTTPBasicAuth('me', '{}')", "tiger"),
+    ("ssh-keygen -t rsa -N '{}'", "tiger"), ("openssl rsa -passin pass:{} -in k", "tiger"), ("mongo -u u -p {} --host h", "tiger"),
+    ("ipmitool -U admin -P {} power", "tiger"), ("echo {} | sudo -S apt", "tiger1x"), ("lftp -u me,{} ftp", "tiger"),
+    ("mc alias set s3 http://h:9000 {}", "minioadmin tigertiger1"), ("curl -b 'session={}' u", STRONG), ("using password '{}'", "tiger"),
+    ("api key [{}] rejected", HEX), ("token {} is expired", some(30)), ("invalid token '{}'", STRONG), ("hmac secret {}", HEX),
+    ('Settings(api_key=SecretStr("{}"))', "tiger x"), ("NTLM {}", _base64(60)), ("otp: {}", "482910"),
+    ("AWS4-HMAC-SHA256 Credential=x, Signature={}", _hex(64)), ('{{"username":"u","key":"{}"}}', WEAK),
     ("+trainer.logger.api_key={}", WEAK), ("passwd:\t{}", "tiger"), ("client-key-data: {}", _base64(60)),
 ]  # fmt: skip
 
@@ -138,6 +147,8 @@ def ordinary_lines(count: int) -> list[str]:
         lambda: f"Token indices sequence length is longer than the specified maximum ({number(9999)} > 512)",
         lambda: f"pod train-7c9d8f6b5-x2k4q on ip-10-0-{number(255)}-{number(255)}.ec2.internal, image @sha256:{digest('sha256')}",
         lambda: f"client = Client(token=token, api_key=api_key, password=args.password)  # line {number(999)}",
+        lambda: f"backward_pass: {number(99)} ms, dead_code_elimination_pass={number(99)} forward pass {number(9)} of {number(9)}",
+        lambda: "ENV_GITHUB_TOKEN = 'GITHUB_TOKEN'; headers['Authorization'] = f'token {token}'",
         lambda: f"KeyError: 'secret_{number(99)}' while the secretary keeps the keys of the author",
     ]  # fmt: skip
     return [kinds[at % len(kinds)]() for at in range(count)]

@@ -91,6 +91,12 @@ def test_a_private_key_is_found_under_any_prefix_and_between_lines_of_others(pre
     assert clean.startswith("before\n") and clean.endswith("\nafter\n") and "[rank7]: step 12 loss 0.5" in clean
 
 
+def test_a_private_key_under_prefixes_is_found_in_a_text_within_json() -> None:
+    lines = "\n".join("[rank0]: " + line for line in KEY.split("\n"))
+    clean = redact(json.dumps({"log": lines}))
+    assert not any(leaks(line, clean) for line in KEY_LINES)
+
+
 @pytest.mark.parametrize("form", [json.dumps, repr, lambda key: json.dumps({"x": json.dumps({"private_key": key})})])
 def test_a_private_key_in_one_line_is_found(form: Callable[[str], str]) -> None:
     clean = redact(form(KEY))

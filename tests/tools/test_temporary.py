@@ -42,6 +42,8 @@ def test_what_a_killed_process_left_is_gone_at_the_next_start(tmp_path: Path, mo
     (tmp_path / "ddx-notes").mkdir()
     of_another_container = tmp_path / f"{left.name.rpartition('-')[0]}1-left"
     of_another_container.mkdir()
+    numbering = left.name.split("-")[3]
+    (tmp_path / f"ddx-capture-9999999999-{numbering}-of-nobody").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with temporary_directory("capture") as first, temporary_directory("bundle"):
         assert (

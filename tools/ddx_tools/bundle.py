@@ -107,7 +107,7 @@ class BundleWriter:
         except OSError as error:
             raise _not_writable(directory, error) from error
         if not empty:
-            raise UsageError(f"{directory} is not empty", "Name a new directory for the bundle.")
+            raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
         self.directory = directory
         self.kept = kept
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -37,6 +37,8 @@ Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
 """Makes the host that answers for this machine: under its own name, or under the one given."""
 IMPORT_SECTION = "import"
+_NOT_LOOKED_AT = "what stands there was not looked at"
+_OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
@@ -251,6 +253,7 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     materials = [material for taken in brought.intakes.values() for material in taken.materials]
     reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
     reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)
+    reasons |= dict.fromkeys(shown(problem) for raw in raws for problem in raw.problems)
     why = "; ".join(list(reasons)[:_MOST_REASONS])
     raise UsageError(
         f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
@@ -268,7 +271,7 @@ def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> 
         gaps = [f"{shown(m.path)}: {m.why_not}" for m in taken.materials if m.cut and m.why_not]
         known = {missing.what for missing in found.missing}
         for gap in [gap for gap in [*gaps, *map(shown, taken.left_out)] if gap not in known][:_MOST_REASONS]:
-            found.missing.append(Missing(what=gap, why_it_matters="what stands there was not looked at"))
+            found.missing.append(Missing(what=gap, why_it_matters=_NOT_LOOKED_AT))
 
 
 class RecordedHosts:
@@ -332,6 +335,10 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     store.insert(step.probe.parse(raw))
     known = {missing.what for missing in found.missing}
     found.missing.extend(missing for missing in raw.missing if missing.what not in known)
+    if raw.host == UNKNOWN_HOST:
+        told = [missing.what for missing in raw.missing]
+        unread = [problem for problem in raw.problems if problem not in known and not problem.startswith(tuple(told))]
+        found.missing.extend(Missing(what=problem, why_it_matters=_NOT_LOOKED_AT) for problem in unread)
     found.results.append(
         ProbeResult(
             probe=step.probe.id,
@@ -394,7 +401,11 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
 
 @contextmanager
 def _bundle_directory(save: Path | None) -> Iterator[Path]:
-    """Where the bundle is written: kept if somebody named a place, else gone at the end."""
+    """Where the bundle is written: kept if somebody named a place, else gone at the end. What is there stays."""
+    if save is not None and save.suffix in _OTHER_ARCHIVES:
+        raise UsageError(f"a bundle is a directory or a .tar.zst: {save.name} is neither", "Name it so.")
+    if save is not None and (save.is_file() or (save.is_dir() and any(save.iterdir()))):
+        raise UsageError(f"{save} is there already", "Name another place, or replace it: --force")
     if save is None or save.name.endswith(".tar.zst"):
         with temporary_directory("capture") as directory:
             yield Path(directory) / "bundle"

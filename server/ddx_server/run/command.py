@@ -116,8 +116,11 @@ def run_command(argv: Sequence[str], options: RunOptions, on_incident: OnInciden
 def _report(incident: Incident, on_incident: OnIncident) -> None:
     """Capture, and say in one line what happened and what to type; nothing in here may hurt the job."""
     evidence: Path | None = None
+    nothing = False
     try:
         evidence = on_incident(incident)
+    except UsageError:  # it died before it had said anything
+        nothing = True
     except KeyboardInterrupt:
         _say("capture abandoned")
     except Exception as error:
@@ -128,6 +131,9 @@ def _report(incident: Incident, on_incident: OnIncident) -> None:
         what = f"the launcher was killed by {signal.Signals(-(incident.exit_code or 0)).name}"
     else:
         what = f"the job failed with exit code {incident.exit_code}"
+    if nothing:
+        _say(f"{what}, and left no output and no record to look at; {incident.run_dir}/run.json says what was started.")
+        return
     _say(f"{what}. To find out why: ddx why {shlex.quote(str(evidence or incident.run_dir))}")
 
 

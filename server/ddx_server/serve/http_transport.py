@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _PATH = "/mcp"
 _MOST_REQUEST_BYTES = 4 << 20
-_MOST_SESSIONS = 100
+_MOST_SESSIONS = 1000
+_IDLE_S = 300.0
+"""Without a request or an open stream, a session that was never closed ends."""
 _WIND_UP_S = 1
 
 
@@ -69,6 +71,7 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
         streamable_http_path=_PATH,
         max_request_body_size=_MOST_REQUEST_BYTES,
         max_sessions=_MOST_SESSIONS,
+        session_idle_timeout=_IDLE_S,
         # The gate has looked at Host and Origin, and says what to do about them.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )

@@ -48,7 +48,7 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
                 f"It is open already: {RECORDED_ID}.",
             )
         call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
-        kept = _kept(workspace, investigations, call, resolved)
+        kept = _bundle_of(workspace, investigations, call, resolved) or _kept(workspace, investigations, call, resolved)
         return result(_incident_payload(kept, investigations.of([str(kept.material)], call)))
 
     return make_tool(capture_incident, "capture_incident", _CAPTURE, IncidentReply, read_only=False)
@@ -70,8 +70,6 @@ def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
 
 def _opened(workspace: Workspace, investigations: Investigations, call: ToolCall, path: str, text: str) -> Incident:
-    from ddx_tools.bundle import is_bundle
-
     if workspace.config.recorded is not None:
         if path not in ("", RECORDED_ID) or text:
             raise NotPermitted("this server answers out of one recorded incident", f"It is open: {RECORDED_ID}.")
@@ -81,10 +79,20 @@ def _opened(workspace: Workspace, investigations: Investigations, call: ToolCall
     if text:
         return _pasted(workspace, investigations, call, text)
     place = below_roots(path, workspace.config.roots)
-    if not is_bundle(place):
-        return _kept(workspace, investigations, call, [str(place)])
-    investigations.of([str(place)], call)  # a damaged one is refused before it gets an id
-    return workspace.refer(place)
+    target = [str(place)]
+    return _bundle_of(workspace, investigations, call, target) or _kept(workspace, investigations, call, target)
+
+
+def _bundle_of(
+    workspace: Workspace, investigations: Investigations, call: ToolCall, target: Sequence[str]
+) -> Incident | None:
+    """A target that is a bundle is an incident already: it is referred to, not captured again."""
+    from ddx_tools.bundle import is_bundle
+
+    if len(target) != 1 or target[0].isdigit() or not is_bundle(Path(target[0])):
+        return None
+    investigations.of(target, call)  # a damaged one is refused before it gets an id
+    return workspace.refer(Path(target[0]))
 
 
 def _pasted(workspace: Workspace, investigations: Investigations, call: ToolCall, text: str) -> Incident:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _CHUNK_BYTES = 1 << 16
+_ESCAPE = re.compile(rb"\\u[dD][89aAbB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.S)
+"""In JSON; group 1: half a character, whose message the SDK would drop without an answer."""
 _FOR_A_PERSON = "This speaks MCP with the program that started it (see ddx install, ddx serve --http). Ctrl-C ends it."
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -30,6 +33,10 @@ def serve_stdio(server: MCPServer, say: Callable[[str], None]) -> None:
         say(_FOR_A_PERSON)
     with _input_that_signals_end():
         server.run("stdio")
+
+
+def _whole_character(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape[1] else escape[0]
 
 
 @contextlib.contextmanager
@@ -50,8 +57,14 @@ def _input_that_signals_end() -> Iterator[None]:
 
     def pass_on() -> None:
         with contextlib.suppress(OSError):
+            begun = bytearray()
             while data := os.read(client, _CHUNK_BYTES):
-                ours.sendall(data)
+                begun += data
+                if b"\n" in data:
+                    whole, _, rest = begun.rpartition(b"\n")
+                    ours.sendall(_ESCAPE.sub(_whole_character, whole) + b"\n")
+                    begun = rest
+            ours.sendall(begun)
         end()
 
     for number in _END_SIGNALS:

@@ -31,7 +31,7 @@ from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
-from ddx_tools.sources.redaction.text import MARK, redact_bytes
+from ddx_tools.sources.redaction.text import MARK
 
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000
@@ -129,7 +129,7 @@ class JobLog:
                     self._forget()
                     behind = onward
                     break
-                for line in lines_of(number, self._without_secrets(number, piece), self._labels):
+                for line in lines_of(number, self._without_key(number, piece), self._labels):
                     self._take(line)
                 if not self._awake or number > self._awake_until:
                     behind = place + 1
@@ -138,13 +138,13 @@ class JobLog:
         if block.skips_progress(behind, None):
             self._values.leave_out()
 
-    def _without_secrets(self, number: int, piece: bytes) -> bytes:
-        """A line as it may be kept. A private key goes on over several; other secrets stand on one."""
+    def _without_key(self, number: int, piece: bytes) -> bytes:
+        """A line as it may be kept: none of a private key, which may begin among lines that were looked at before."""
         if _KEY_BEGINS.search(piece):
             self._key_until = number + _KEY_LINES
         elif number < self._key_until and _KEY_LINE.search(piece):
             return MARK.encode()
-        return redact_bytes(piece)
+        return piece
 
     def _forget(self) -> None:
         """What was begun goes on in lines that are left out."""

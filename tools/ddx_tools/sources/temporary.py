@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-(\d{1,20})-")
@@ -17,8 +19,11 @@ def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
 
     `purpose`: one word in small letters, for whoever finds it.
     """
-    _remove_left_behind(Path(tempfile.gettempdir()))
-    return tempfile.TemporaryDirectory(prefix=prefix_of(purpose))
+    with _undisturbed():  # what tempfile tries out, and a directory that nobody owns yet, would stay
+        place = tempfile.gettempdir()
+        directory = tempfile.TemporaryDirectory(prefix=prefix_of(purpose))
+    _remove_left_behind(Path(place))
+    return directory
 
 
 def prefix_of(purpose: str) -> str:
@@ -34,6 +39,16 @@ def _numbering() -> int:
         return 0
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end a command wait until then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _remove_left_behind(place: Path) -> None:
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -47,7 +62,7 @@ def _remove_left_behind(place: Path) -> None:
 def _is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # a number that no process can have: somebody else's idea of a name
         return True
     except OSError:
         return False

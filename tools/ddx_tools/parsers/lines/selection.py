@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ddx_tools.formats.log_text import Block
 from ddx_tools.formats.wrapped_lines import BREAK, whole_lines
 from ddx_tools.parsers.lines.line_shapes import Matters, lines_that_matter
+from ddx_tools.sources.redaction.text import redact_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,11 +171,11 @@ class Selection:
         return at < len(progress) and (end is None or progress[at] < end)
 
     def pieces(self, place: int) -> Iterator[tuple[int, int, bytes]]:
-        """(place, number of the line, bytes) of each piece from a place on, without empty ones beside a return."""
+        """(place, number of the line, bytes) of each piece from a place on, without secrets and empty ones."""
         size = 1  # mostly only one is wanted; then more, while a reader is awake
         while place < len(self._pieces):
             some = self._pieces[place : place + size]
-            for piece in some if isinstance(some, list) else some.to_pylist():
+            for piece in redact_lines(some if isinstance(some, list) else some.to_pylist()):
                 begin = self._begins[place] + place
                 if piece or not self._overwritten(begin):
                     yield place, self._number(place, begin), piece.rstrip(BREAK)

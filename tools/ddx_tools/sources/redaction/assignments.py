@@ -16,6 +16,10 @@ NAME_HINT = (
     r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
     r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
+    r"|(?:[\w\-]pw|[\"']pass|[\"']pw|^pw|[\s,;=&?]pw|(?:\b|\\n)otp)[\"'`\\\])]{0,6}[ \t]{0,8}[:=]"
+    r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]"
+    r"|(?:key|token|secret|password|credential)s?[ \t][\"'\\\[(<]{0,4}[A-Za-z0-9+/=_.~\-]{16}"
+    r"|(?:password|secret|token)s? [\\\"']"
     r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
     r"[A-Za-z_$/%^*!#@~]"
@@ -37,6 +41,13 @@ _ASSIGNMENT = compiled(
 )
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
 _SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
+_IN_PROSE = compiled(
+    r"((?:[A-Za-z]{1,20}[ _\-])?(?i:key|token|secret|password|credential))[ \t]+"
+    r"(?:[\"'\[(]{1,2}([^\s\"'\])]+)[\"'\])]|([A-Za-z0-9+/=_~\-]{16,})(?:[^A-Za-z0-9]|$))"
+)
+_DIRECTIVE = compiled(
+    r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+[\"']?([^\s\"']+)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
+)
 _ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
@@ -48,9 +59,9 @@ _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
     r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
 )
-_BEARER = compiled(r"\b(?:(?i:bearer)|Basic)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
+_BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
 
-_STRING = re.compile(rb"[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
+_STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _NOT_A_VALUE = re.compile(
     rb"(?i)(?:none|null|nil|true|false|undefined|yes|no|on|off|n/?a|unset|unknown|missing|required|optional|empty|default|redacted|hidden"
@@ -74,7 +85,15 @@ _NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,
 _NO_SECRET_LOOK = re.compile(
     rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
 )
+_VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
+_TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
 _LONG = 12
+_FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
+_LEAST_DIGITS = 3
+_HEX = re.compile(rb"[0-9a-f]+")
+_PLAIN_WORDS = frozenset(
+    {b"password", b"passwords", b"secret", b"secrets", b"cookie", b"cookies", b"credentials", b"authorization"}
+)
 _NEVER_BEHIND = b"<[("
 
 
@@ -99,21 +118,26 @@ def assigned(line: bytes) -> Iterator[Span]:
 
 def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is_name_quoted: bool) -> Iterator[Span]:
     meaning = meaning_of(name)
-    if " " in name and meaning is not Meaning.CERTAINLY:  # words of a sentence: "barrier for key: …"
+    is_tight = separator in (b"=", b":=") and line[at - 1 : at] == b"="
+    if is_tight and meaning is not Meaning.CERTAINLY:  # `export FOO_PASS=…`
+        name = name.split()[-1]
+        meaning = meaning_of(name)
+    elif " " in name and meaning is not Meaning.CERTAINLY:  # words of a sentence: "barrier for key: …"
         words = [word for word in name.split() if word not in ("is", "was")] or [name]
         has_secret = any(meaning_of(word) is Meaning.CERTAINLY for word in words)
         meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted):
         return
+    is_shell = name.startswith("-") or (is_tight and name == name.upper())
     string = _STRING.match(line, at)
     if string:
-        yield from _string(line, string, meaning, separator)
+        if is_name_quoted and name in _FIELDS_OF_LOGINS and separator == b":":
+            meaning = Meaning.CERTAINLY
+        yield from _string(line, string, meaning, separator, is_shell)
         return
     if line[at : at + 1] in (b"[", b"(", b"{") and meaning is Meaning.CERTAINLY and separator in (b":", b"="):
         yield from _each_string(line, at)
         return
-    is_tight = separator in (b"=", b":=") and line[at - 1 : at] == b"="
-    is_shell = name.startswith("-") or (is_tight and name == name.upper())
     run = _RUN.match(line, at)
     is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
     if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
@@ -136,21 +160,29 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         yield Span(at, end, KIND)
 
 
-def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: bytes) -> Iterator[Span]:
+def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: bytes, is_shell: bool) -> Iterator[Span]:
     start = string.end()
     end = _end_of_string(line, start, string[1])
     value = line[start:end]
     if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
         return
+    if _TEMPLATE.fullmatch(value):
+        return
+    if _VARIABLE.fullmatch(value) and _is_name(value):
+        return
     if separator == b"," and _is_next_argument(line[end + 1 : end + 4], value, meaning):
         return
     if meaning is Meaning.CERTAINLY and not _is_path(value):
         yield Span(start, end, KIND)
-    elif meaning is Meaning.PROBABLY and (any(48 <= c < 58 for c in value) or len(value) >= 16) and b" " not in value:
+    elif meaning is Meaning.PROBABLY and (is_shell or _is_one_word(value)):
         if not _NUMBER.fullmatch(value) and not _is_path(value):
             yield Span(start, end, KIND)
     elif meaning is Meaning.PERHAPS and (_looks_secret(value) or b"://" in value) and not _is_path(value):
         yield Span(start, end, KIND)
+
+
+def _is_one_word(value: bytes) -> bool:
+    return b" " not in value and (len(value) >= 16 or any(48 <= c < 58 for c in value))
 
 
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
@@ -218,12 +250,17 @@ def _is_code(line: bytes, at: int, end: int, value: bytes, separator: bytes, is_
         return True
     if rest:
         return False
-    if _OF_PROGRAM.match(value) or meaning_of(value.decode("latin-1")) or line[end : end + 1] in (b"(", b"["):
+    if _OF_PROGRAM.match(value) or _is_name(value) or line[end : end + 1] in (b"(", b"["):
         return True
     if any(48 <= c < 58 for c in value):
         return False
     in_call = line.count(b"(", 0, at) > line.count(b")", 0, at)
     return (in_call or is_name_quoted) and separator in (b"=", b":")
+
+
+def _is_name(value: bytes) -> bool:
+    """Whether a value is the name of a secret, and so none itself."""
+    return not any(48 <= c < 58 for c in value) and meaning_of(value.decode("latin-1")) is not Meaning.NOTHING
 
 
 def _is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
@@ -316,9 +353,30 @@ def _of_words(line: bytes) -> Iterator[Span]:
     for match in _SPACED.finditer(line):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and _looks_secret(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
+    for match in _IN_PROSE.finditer(line):
+        name = match[1].decode("latin-1")
+        meaning = meaning_of(name) or meaning_of(name.split()[-1])
+        group = 2 if match[2] is not None else 3
+        is_one = _is_prose_secret(match[group], meaning, is_quoted=group == 2)
+        if is_one:
+            yield Span(match.start(group), match.end(group), KIND)
+    for match in _DIRECTIVE.finditer(line):
+        is_named = match[1] not in _PLAIN_WORDS and meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
+        if is_named and may_be_secret(match[2].decode("latin-1")):
+            yield Span(match.start(2), match.end(2), KIND)
     for match in _ANNOTATED.finditer(line):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
             yield Span(match.start(2), match.end(2), KIND)
+
+
+def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
+    """`invalid token "…"`, `using password 'x'`, `api key […] rejected`; not `the password "field"` of a form."""
+    if meaning is Meaning.NOTHING or not _is_value(value) or _is_path(value) or _NUMBER.fullmatch(value):
+        return False
+    if is_quoted and meaning is Meaning.CERTAINLY:
+        return not _is_name(value)
+    is_long = len(value) >= _LONG and sum(48 <= c < 58 for c in value) >= _LEAST_DIGITS
+    return is_long and _looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
 
 
 def _is_secret_name(name: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,7 @@ _KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{1,1000}|[A-Z][A-Za-z-]{2,30}: .{1,200}|
 _KEY_LINES = 400
 _OTHERS_LINES = 200
 _LONG_KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{40,}$")
+_OPENED = re.compile(rb".*[\"']")
 _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
@@ -93,8 +95,9 @@ def secrets_of(block: bytes) -> list[Span]:
             found += here
         elif not _shape_hint_alone().search(line):
             _remember(shape)
-    found += list(_over_seams(block, found))
-    return merged_spans(found)
+    if b"\n" in block:
+        found += _over_seams(block, found)
+    return merged_spans(found) if found else found
 
 
 def _remember(shape: bytes) -> None:
@@ -107,7 +110,10 @@ def _in_line(block: bytes, start: int, end: int) -> Iterator[Span]:
     """The secrets of a line, or of a part of a long one, in all that its escapes may stand for."""
     line = block[start:end]
     for reading in unescaped(line):
-        for span in secrets_in_text(reading.text):
+        found = secrets_in_text(reading.text)
+        if reading.starts is not None and _KEY_BEGIN.search(reading.text):
+            found = itertools.chain(found, _keys(reading.text))
+        for span in found:
             first, last = _between_escapes(line, *reading.place(span.start, span.end))
             if first < last:
                 yield Span(start + first, start + last, span.kind)
@@ -161,6 +167,15 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
                 return
 
 
+def _keys(text: bytes) -> Iterator[Span]:
+    """The private keys in lines that were one: each line of such a key may stand behind the prefix of a launcher."""
+    for begin in _KEY_BEGIN.finditer(text):
+        start = text.rfind(b"\n", 0, begin.start()) + 1
+        end = text.find(b"\n", begin.end())
+        if end >= 0:
+            yield from _key_lines(text, _OPENED.sub(b"", text[start : begin.start()]), text[begin.end() : end], end)
+
+
 def _lines(block: bytes, end: int, most: int) -> Iterator[tuple[int, int]]:
     """Where the next lines begin and end, behind a line that ends at `end`."""
     while most and end < len(block):
@@ -181,7 +196,7 @@ def _key_lines(block: bytes, prefix: bytes, behind: bytes, end: int) -> Iterator
     for first, last in _lines(block, end, _KEY_LINES):
         line = block[first:last].rstrip(b"\r")
         is_own = not prefix or (len(line) >= len(prefix) and _prefix_shape(line[: len(prefix)]) == shape)
-        content = line[len(prefix) :].strip(b" \t\"',|>+") if is_own else b""
+        content = line[len(prefix) :].strip(b" \t\"',|>+}])") if is_own else b""
         if is_own and _KEY_END.search(line):
             return
         if is_own and content and _KEY_LINE.fullmatch(content.removesuffix(b"\\n")):
@@ -234,7 +249,8 @@ def _seam_hint() -> Any:
     rest = r"[A-Za-z0-9_\-+/=.~%:]{0,200}"
     tokens = "|".join(map(re.escape, prefixes()))
     return compiled(
-        rf"(?:(?i:(?:{whole}){rest}|{cut})|(?:{tokens}){rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"(?:(?i:(?:{whole}){rest}|(?:key|token|secret) [\[(']?[a-z0-9]{{6}}{rest}|{cut})"
+        rf"|(?:{tokens}){rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
         rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
     )
 

@@ -61,14 +61,22 @@ def _meaning(words: list[str]) -> Meaning:
         tuple(known["certain_endings"])
     ):
         return Meaning.NOTHING if before in ("public", "pub") else Meaning.CERTAINLY
-    if last == "pass":
-        return Meaning.CERTAINLY if before in known["pass_after"] else Meaning.NOTHING
+    if last in ("pass", "pw"):
+        return _of_pass(before)
     if last in ("pwd", "dsn", "auth", "webhook", "pat", "bearer"):
         certain = last == "pwd" and before not in ("", "old")
         return Meaning.CERTAINLY if certain else Meaning.PERHAPS
     if last == "key":
         return _of_key(before)
     return _of_token(before) if last in _BARE_TOKEN else Meaning.NOTHING
+
+
+def _of_pass(before: str) -> Meaning:
+    if before in _known()["pass_not_after"]:
+        return Meaning.NOTHING
+    if before in _known()["pass_after"]:
+        return Meaning.CERTAINLY
+    return Meaning.PROBABLY if before else Meaning.PERHAPS
 
 
 def _of_key(before: str) -> Meaning:
@@ -80,6 +88,8 @@ def _of_key(before: str) -> Meaning:
 def _of_token(before: str) -> Meaning:
     if not before:
         return Meaning.PERHAPS
+    if before in _known()["key_after"]:
+        return Meaning.CERTAINLY
     return Meaning.NOTHING if before in _known()["token_not_after"] else Meaning.PROBABLY
 
 
