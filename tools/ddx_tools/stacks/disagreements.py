@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddx_tools.formats.phases import beside_step, in_step, phase_words
-from ddx_tools.model import Finding, Location, Severity, rank_list
+from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
@@ -83,8 +83,9 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
     parting = texts.parting(views[0], usual[0])
     below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
     sides = "; ".join(
-        f"{rank_list([v.rank for v in m])} in {m[0].operation}{_during(m[0], below)}{at(m[0])}" for m in parties
-    )
+        f"{rank_list([v.rank for v in m])} in {m[0].operation}{_during(m[0]) if below else ''}{at(m[0])}"
+        for m in parties
+    ) + (f"; they part in {below.short()}" if below else "")
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:
@@ -115,12 +116,9 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
     return finding
 
 
-def _during(view: RankView, below: Location | None) -> str:
-    """` (logging, below fit_loop.py:250 advance)`, where the program's line does not tell the ranks apart."""
-    if below is None:
-        return ""
-    phase = f"{phase_words(view.phase)}, " if view.phase else ""
-    return f" ({phase}below {below.short()})"
+def _during(view: RankView) -> str:
+    """` (logging)`: the phase, where the program's line does not tell the ranks apart."""
+    return f" ({phase_words(view.phase)})" if view.phase else ""
 
 
 @dataclass(frozen=True)
