@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from ddx_tools.diagnose import diagnose
 from ddx_tools.model import Diagnosis, Finding
@@ -24,13 +25,17 @@ class Program:
         self.raw = Raw("node1")
         self.raw.items.append(RawItem(SOURCE, text.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
 
-    def rank(self, rank: int, call: str, *path: str, library: str = C10D) -> Program:
+    def rank(
+        self, rank: int, call: str, *path: str, library: str = C10D, inside: Sequence[tuple[str, str]] = ()
+    ) -> Program:
         """A rank that waits in a call of a library, or sleeps in its own line if there is none.
 
-        `path`: words of the lines that it is in, outermost first.
+        `path`: words of the lines that it is in, outermost first; `inside`: functions and files of libraries between
+        the innermost of them and that call.
         """
         numbers = [next(n for n, line in enumerate(self.lines, 1) if words in line) for words in path]
         frames = [{"name": self._function(n), "filename": "/srv/job/job.py", "line": n} for n in numbers]
+        frames += [{"name": name, "filename": file, "line": 1} for name, file in inside]
         dump = [*([{"name": call, "filename": f"{TORCH}/{library}", "line": 1}] if call else []), *reversed(frames)]
         thread = {"pid": 100 + rank, "os_thread_id": 100 + rank, "thread_name": "MainThread", "active": False}
         data = json.dumps([thread | {"frames": dump}]).encode()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from log_reading import findings_of, independent, of_code
+from log_reading import captured, findings_of, independent, of_code
 
 from ddx_tools.model import Finding
+from ddx_tools.probes.job_log import PROBE
+from ddx_tools.store import Store
 
 _TRACEBACK = """\
 WARNING shards: tile {tile}: try 1 of 4 failed
@@ -103,3 +105,46 @@ def test_a_rank_that_prints_no_steps_survives_what_it_repeats_while_the_job_goes
 def test_a_rank_that_repeats_itself_before_the_job_stands_still_did_not_survive(tmp_path: Path, text: str) -> None:
     (raised,) = independent(told(tmp_path, text))
     assert raised.ranks == [1]
+
+
+def living(tmp_path: Path, *, moved: bool, text: str = "") -> list[Finding]:
+    """A traceback of rank 1 in the log of two ranks whose processes were looked at twice."""
+    log = tmp_path / "launcher.log"
+    log.write_text(labelled(1, _TRACEBACK.format(tile=4)) + text, encoding="utf-8")
+    looks = [
+        {
+            "host": "node1", "rank": rank, "pid": 100 + rank, "role": "rank", "snapshot": look, "taken_s": 60.0 + look,
+            "tid": 100 + rank, "is_main": True, "activity": "compute", "contexts": "[]", "moved": moved,
+            "user_stack": '[["/srv/job/train.py", 12, "main"]]', "frames_key": "a", "source": f"raw/{rank}-{look}.json",
+        }
+        for rank in (0, 1)
+        for look in (1, 2)
+    ]  # fmt: skip
+    with Store() as store:
+        store.insert(PROBE.parse(captured(log)))
+        store.insert({"stack_threads": looks})
+        return PROBE.analyse(store)
+
+
+def test_what_a_rank_that_lives_and_moves_wrote_of_an_exception_it_caught(tmp_path: Path) -> None:
+    assert independent(living(tmp_path, moved=True)) == []
+
+
+_REPORT = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_05:23:25
+  host      : node1
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 101)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(
+    ("moved", "text"),
+    [(False, ""), (True, _REPORT)],
+    ids=["it stands still, as in its clean-up", "the launcher reports an end"],
+)
+def test_a_rank_that_stands_still_or_is_reported_did_not_catch_it(tmp_path: Path, moved: bool, text: str) -> None:
+    assert [1] in [raised.ranks for raised in of_code(living(tmp_path, moved=moved, text=text), "rank.raised")]

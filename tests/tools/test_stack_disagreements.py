@@ -281,3 +281,48 @@ def test_a_rank_whose_peers_are_under_a_condition_on_the_rank_too_is_not_alone()
         program.rank(rank, "barrier", "dist.barrier")
     found = program.rank(0, "all_reduce", "dist.all_reduce").mismatch()
     assert found.attributes["alone_by_rank"] is False
+
+
+TAIL = """\
+def train(job):
+    for batch in job.batches:
+        step(batch)
+    finish(job)
+def step(batch):
+    dist.all_reduce(batch.sums)
+def finish(job):
+    dist.barrier()
+"""
+
+
+def test_of_two_ranks_the_one_that_has_left_the_loop_is_named() -> None:
+    program = Program(TAIL).rank(0, "all_reduce", "step(batch)", "dist.all_reduce")
+    found = program.rank(1, "barrier", "finish(job)", "dist.barrier").mismatch()
+    assert (found.ranks, found.attributes["tie"], found.attributes["told_by"]) == ([1], False, "loop")
+    again = Program(
+        "def main(job):\n    for _ in job.epochs:\n" + "".join(f"        {n}\n" for n in ("step()", "end()"))
+    )
+    found = again.rank(0, "all_reduce", "step()").rank(1, "barrier", "end()").mismatch()
+    assert found.attributes["tie"], "an outer loop holds both: who is a round behind is not told"
+
+
+FIT = """\
+def main(trainer):
+    trainer.fit()
+"""
+
+
+@pytest.mark.parametrize(("function", "odd"), [("log", [1]), ("forward", [0, 1])])
+def test_of_two_ranks_in_one_line_of_the_program_the_one_beside_the_step_is_named(
+    function: str, odd: list[int]
+) -> None:
+    """Library frames tell the phase: rank 0 is in the backward pass."""
+    program = Program(FIT)
+    engine = "/v/lib/python3.11/site-packages/deepspeed/runtime/engine.py"
+    logger = "/v/lib/python3.11/site-packages/transformers/trainer.py"
+    forward = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py"
+    program.rank(0, "all_reduce", "trainer.fit", inside=[("backward", engine)])
+    program.rank(1, "barrier", "trainer.fit", inside=[(function, forward if function == "forward" else logger)])
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["tie"]) == (odd, len(odd) == 2)
+    assert found.attributes["told_by"] == (None if len(odd) == 2 else "phase")

@@ -158,7 +158,8 @@ def test_findings_can_be_looked_up(name: str) -> None:
         assert is_registered(finding.code)
         assert finding.ranks == sorted(set(finding.ranks))
         assert {evidence.source for evidence in finding.evidence} <= sources
-        assert {place.file.startswith("/srv/job/") for place in finding.locations} <= {True}
+        # A library's function tells the ranks apart where all are in one line of the program; it comes behind that.
+        assert all(place.file.startswith("/srv/job/") for place in finding.locations[:1])
 
 
 # --- ranks that could not be read

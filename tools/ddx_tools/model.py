@@ -259,15 +259,24 @@ class Diagnosis(Contract):
 
 
 def rank_list(ranks: list[int] | set[int]) -> str:
-    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `no rank`."""
+    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`, `no rank`; many pieces are cut short."""
+    from ddx_tools.alignment.rank_spans import rank_spans
+
     ordered = sorted(set(ranks))
     if not ordered:
         return "no rank"
-    spans: list[list[int]] = []
-    for rank in ordered:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    if len(ordered) < _FOLDED_FROM:
+        spans: list[list[int]] = []
+        for rank in ordered:
+            if spans and rank == spans[-1][1] + 1:
+                spans[-1][1] = rank
+            else:
+                spans.append([rank, rank])
+        text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    else:
+        text = rank_spans(ordered, most=8)
     return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+_FOLDED_FROM = 9
+"""A few ranks are told one by one."""

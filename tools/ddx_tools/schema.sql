@@ -51,6 +51,7 @@ CREATE TABLE stack_threads (
     activity        VARCHAR,  -- class of what it does: an `activity` of knowledge/frames.yaml
     operation       VARCHAR,  -- the collective or point-to-point operation, in torch's words
     contexts        VARCHAR,  -- JSON list: what encloses it (checkpoint, fsdp, ddp, pipeline, dataloader, …)
+    phase           VARCHAR,  -- phase of training that library frames tell: a `phase` of knowledge/phases.yaml
     group_hint      VARCHAR,  -- what the frames betray of the process group (mesh axis, wrapper), else NULL
     user_file       VARCHAR,  -- innermost frame of the user's program: file
     user_line       INTEGER,  -- line

@@ -48,8 +48,18 @@ def report_tool(workspace: Workspace) -> Tool:
 
     tool = make_tool(report_diagnosis, "report_diagnosis", _DESCRIPTION, ReportReply, read_only=False)
     # Published here and checked by us: a model mends its mistakes by our words better than by a validator's.
-    tool.parameters["properties"]["diagnosis"] = arguments_schema(Diagnosis.model_json_schema(by_alias=True))
+    tool.parameters["properties"]["diagnosis"] = arguments_schema(_published())
     return tool
+
+
+def _published() -> dict[str, Any]:
+    """What an agent is asked for. It names culprits; what else it got may come back, and needs no words here."""
+    schema = Diagnosis.model_json_schema(by_alias=True)
+    for name in ("schema", "suspects", "event", "looked_at"):
+        del schema["properties"][name]
+    for name in ("Suspect", "SuspectEvent", "Certainty", "Seat", "Event"):
+        del schema["$defs"][name]
+    return schema
 
 
 def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:

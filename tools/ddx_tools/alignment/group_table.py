@@ -119,7 +119,8 @@ class _View:
                 continue
             mine = reached.get(rank)
             if mine is None and (record.wrapped or record.only_active):
-                self.behind.setdefault(_UNKNOWN, []).append(rank)
+                nothing = record.only_active and rank not in waits.kinds
+                self.behind.setdefault(_NOTHING if nothing else _UNKNOWN, []).append(rank)
                 self.entered = None
             elif mine is None or mine < self.furthest:
                 self.behind.setdefault(_whereabouts(group, rank, waits), []).append(rank)
@@ -152,7 +153,7 @@ class _View:
         return (self.kind, self.size, self.step, self.ops, behind, bool(self.no_record), self.is_odd)
 
 
-_IDLE, _UNKNOWN = "waits nowhere", "not known"
+_IDLE, _UNKNOWN, _NOTHING = "waits nowhere", "not known", "with nothing pending"
 
 
 def _whereabouts(group: Group, rank: int, waits: _Waits) -> str:

@@ -179,7 +179,7 @@ def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
     return distance
 
 
-_MAX_SENTENCES = 40
+_MAX_SENTENCES = 7
 
 
 def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
@@ -187,9 +187,11 @@ def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
     ordered = sorted(
         holds, key=lambda hold: (min(distance.get(r, len(distance)) for r in hold.waiting), min(hold.waiting))
     )
-    return [
+    told = [
         f"{rank_list(sorted(hold.waiting)).capitalize()} wait{'' if len(hold.waiting) > 1 else 's'} in {hold.op}"
         f" ({'' if hold.seq is None else f'collective {hold.seq} of '}{hold.group.label}) "
         f"for {rank_list(sorted({*hold.blockers, *hold.unknown}))}."
         for hold in ordered[:_MAX_SENTENCES]
     ]
+    rest = len(ordered) - len(told)
+    return [*told, f"{rest} more operations wait behind these."] if rest else told

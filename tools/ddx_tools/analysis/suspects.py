@@ -30,6 +30,7 @@ from ddx_tools.playbook import Condition
 from ddx_tools.yaml_data import shipped
 
 _MOST_CLAIMS, _MOST_PLACES, _MOST_SEATS, _MOST_OTHERS = 4, 6, 32, 3
+_MOST_SENTENCES = 8
 
 
 class Reading(Condition):
@@ -80,7 +81,10 @@ def _about(finding: Finding, reading: Reading) -> Finding:
 
 
 def with_suspects(said: Diagnosis, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Diagnosis:
-    """An answer to "why" with the answer to "who": of an undecided one, the headline names them."""
+    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut."""
+    if len(said.chain) > _MOST_SENTENCES:
+        rest = len(said.chain) - _MOST_SENTENCES + 1
+        said = said.model_copy(update={"chain": [*said.chain[: _MOST_SENTENCES - 1], f"And {rest} more waits."]})
     suspects = find_suspects(findings, seats)
     if not suspects:
         return said

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddx_tools.analysis.ranks.living import all_live, living_ranks
 from ddx_tools.formats.signatures import signatures
 from ddx_tools.logs.collectives import collective_findings
 from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.earlier import earlier_attempt, parted
 from ddx_tools.logs.epoch_ends import ran_out_of_data
-from ddx_tools.logs.event import Event, read_events, short_name
+from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event, read_events, short_name
 from ddx_tools.logs.failures import failure_findings
 from ddx_tools.logs.identity import exit_codes, identify
 from ddx_tools.logs.left_loop import left_the_loop
@@ -39,6 +40,7 @@ def log_findings(store: Store) -> list[Finding]:
     events = read_events(store)
     earlier, events = parted(events)
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
+    events = _without_caught(store, events)
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
     findings = [
@@ -53,6 +55,19 @@ def log_findings(store: Store) -> list[Finding]:
     ]
     findings += _ranks_unseen(store, events, findings)
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _without_caught(store: Store, events: list[Event]) -> list[Event]:
+    """The events without tracebacks of ranks that were seen to live on: they caught and logged these."""
+    living = living_ranks(store)
+    if not living or any(event.kind in (*REPORTED_ENDS, *OWN_ENDS) for event in events):
+        return events
+    everybody = all_live(store, living)
+    return [
+        event
+        for event in events
+        if event.kind != "traceback" or not (living.issuperset(event.ranks) if event.ranks else everybody)
+    ]
 
 
 def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> list[Finding]:

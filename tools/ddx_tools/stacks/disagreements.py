@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ddx_tools.formats.phases import beside_step, in_step, phase_words
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts, described
@@ -74,12 +76,16 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
     Else it names nobody.
     """
     odd, usual, tie = minority_of(parties)
-    alone = None if odd else _alone_by_rank(parties, texts)
-    if alone:
-        odd, usual = alone
+    told = None if odd else _told_apart(parties, texts)
+    if told:
+        odd, usual = told.odd, told.usual
     views = odd or [view for members in parties for view in members]
     parting = texts.parting(views[0], usual[0])
-    sides = "; ".join(f"{rank_list([v.rank for v in m])} in {m[0].operation}{at(m[0])}" for m in parties)
+    below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
+    sides = "; ".join(
+        f"{rank_list([v.rank for v in m])} in {m[0].operation}{_during(m[0]) if below else ''}{at(m[0])}"
+        for m in parties
+    ) + (f"; they part in {below.short()}" if below else "")
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:
@@ -90,8 +96,10 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
         Severity.FAILURE,
         views,
         f"ranks wait for each other in different calls: {sides}",
-        minority=bool(odd) and not alone,
-        tie=tie and not alone,
+        minority=bool(odd) and not told,
+        tie=tie and not told,
+        told_by=told.by if told else None,
+        peer_phase=usual[0].phase,
         peer_operation=usual[0].operation,
         peer_activity=usual[0].activity,
         peer_place=usual[0].place.short() if usual[0].place else None,
@@ -104,18 +112,46 @@ def _mismatch(code: str, parties: list[list[RankView]], texts: ProgramTexts, com
         **description,
     )
     if odd:
-        finding.locations = places_of([*(view.place for view in odd), parting.place])
+        finding.locations = places_of([*(view.place for view in odd), parting.place, below])
     return finding
 
 
-def _alone_by_rank(parties: list[list[RankView]], texts: ProgramTexts) -> tuple[list[RankView], list[RankView]] | None:
-    """Of two equal parties the one that is under a condition on the rank, and the other; None if neither or both."""
+def _during(view: RankView) -> str:
+    """` (logging)`: the phase, where the program's line does not tell the ranks apart."""
+    return f" ({phase_words(view.phase)})" if view.phase else ""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Which of two equal parties is the odd one."""
+
+    odd: list[RankView]
+    usual: list[RankView]
+    by: str
+    """rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
+    what is made beside the steps of training, and its peers are in a step."""
+
+
+def _told_apart(parties: list[list[RankView]], texts: ProgramTexts) -> _Told | None:
+    """Of two equal parties the odd one, by the first thing that holds of one and not of the other."""
     if len(parties) != 2:
         return None
     first, second = parties
-    led = [(one, other) for one, other in ((first, second), (second, first)) if _is_led_by_rank(one, other, texts)]
-    return led[0] if len(led) == 1 else None
+    for by, holds in (("rank", _is_led_by_rank), ("loop", _has_left_loop), ("phase", _has_left_step)):
+        odd = [(one, other) for one, other in ((first, second), (second, first)) if holds(one[0], other[0], texts)]
+        if odd:
+            return _Told(*odd[0], by) if len(odd) == 1 else None
+    return None
 
 
-def _is_led_by_rank(party: list[RankView], peers: list[RankView], texts: ProgramTexts) -> bool:
-    return texts.parting(party[0], peers[0]).alone_by is not None
+def _is_led_by_rank(view: RankView, peer: RankView, texts: ProgramTexts) -> bool:
+    return texts.parting(view, peer).alone_by is not None
+
+
+def _has_left_loop(view: RankView, peer: RankView, texts: ProgramTexts) -> bool:
+    relation = texts.parting(view, peer).relation
+    return relation.kind == "past_loop" and not relation.in_loop
+
+
+def _has_left_step(view: RankView, peer: RankView, _: ProgramTexts) -> bool:
+    return beside_step(view.phase) and in_step(peer.phase)

@@ -45,6 +45,7 @@ class ProgramTexts:
     def __init__(self, store: Store) -> None:
         rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file")
         self._texts = {row["file"]: row["text"] for row in rows}
+        self._store = store
 
     @cache  # noqa: B019 - lives as long as one analysis
     def of(self, file: str) -> PythonSource | None:
@@ -65,6 +66,27 @@ class ProgramTexts:
                 return self._parted(relation, rank, peer, depth)
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
+
+    def library_parting(self, rank: RankView, peer: RankView) -> Location | None:
+        """Where the rank is in the innermost function that all of both stacks share, user's or a library's.
+
+        None without a difference. It tells more where both are in one line of the program, such as `trainer.fit()`.
+        """
+        shared: Location | None = None
+        for ours, theirs in zip(self._frames(rank), self._frames(peer), strict=False):
+            if (ours["module"], ours["function"]) != (theirs["module"], theirs["function"]):
+                return shared
+            shared = Location(file=ours["module"], line=ours["line"], function=ours["function"])
+            if ours["line"] != theirs["line"]:
+                return shared
+        return None
+
+    def _frames(self, view: RankView) -> list[dict[str, Any]]:
+        return self._store.query(
+            "SELECT module, function, line FROM stack_frames JOIN stack_threads USING (host, pid, snapshot, tid) "
+            "WHERE is_main AND source = ? AND rank = ? ORDER BY depth DESC",
+            [view.source, view.rank],
+        )
 
     def _parted(self, relation: Relation, rank: RankView, peer: RankView, depth: int) -> Parting:
         """Two stacks that part at a depth, whose lines there stand in a relation."""
@@ -110,6 +132,7 @@ def described(view: RankView, parting: Parting) -> dict[str, Any]:
     relation = parting.relation
     return {
         "activity": view.activity,
+        "phase": view.phase,
         "operation": view.operation,
         "contexts": list(view.contexts),
         "relation": relation.kind,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.formats.frame_classes import KernelView, frame_rules
+from ddx_tools.formats.phases import phase_of
 from ddx_tools.formats.pyspy_json import Frame, ThreadStack
 from ddx_tools.formats.python_source import PythonSource
 from ddx_tools.formats.user_frames import is_program_file
@@ -172,6 +173,7 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
         "activity": activity.name,
         "operation": activity.operation,
         "contexts": json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
+        "phase": phase_of(thread.frames),
         "user_file": innermost.file if innermost else None,
         "user_line": innermost.line if innermost else None,
         "user_function": texts.qualified(innermost) if innermost else None,

@@ -38,6 +38,8 @@ class RankView:
     user_source: str | None
     frames_key: str
     source: str
+    phase: str | None = None
+    """Of training, as library frames tell it."""
 
     @property
     def waits_for_peers(self) -> bool:
@@ -113,6 +115,7 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
         user_source=last["user_source"],
         frames_key=last["frames_key"],
         source=last["source"],
+        phase=last["phase"],
     )
 
 

@@ -1,0 +1,89 @@
+"""Scores who is suspected, apart from why: `python -m ddx_evals.suspect_scores [SPLIT | SPLIT/ID …]`.
+
+No page of a cause takes part in the judgement. The suspects of a view are *exact* if they are one of the sets of ranks
+that the truth blames; views from which no cause can be told, and truths that blame no ranks, do not count. Of healthy
+jobs it counts how many have nobody named as `seen`.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from os import cpu_count
+
+from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
+from ddx_tools.bundle import is_bundle
+from ddx_tools.investigate import investigate
+from ddx_tools.model import Certainty, Verdict
+from ddx_tools.playbook import Playbooks, load_playbooks
+
+
+@dataclass(frozen=True)
+class SuspectScore:
+    """Who was suspected in one view of an incident."""
+
+    case: str
+    healthy: bool
+    ranks: tuple[int, ...]
+    right: bool
+    """Exactly a right set of ranks; of a healthy job, nobody."""
+
+
+@cache
+def without_causes() -> Playbooks:
+    """The shipped playbooks without the pages of causes: what they leave is what was seen."""
+    return Playbooks([page.model_copy(update={"next_check": []}) for page in load_playbooks().symptoms.values()])
+
+
+def score(incident: Incident) -> list[SuspectScore]:
+    """The views of an incident that can tell culprits, or that there are none."""
+    scores = []
+    sets = incident.truth.culprits.rank_sets
+    with unpacked(incident) as whole:
+        for view in incident.views:
+            healthy = incident.truth.cause == Verdict.HEALTHY
+            if not healthy and not (sets and incident.truth.views[view].verdict is Verdict.DIAGNOSED):
+                continue
+            as_it_is = view is View.FULL and is_bundle(whole)
+            with nullcontext(whole) if as_it_is else staged_of(whole, incident, view) as material:
+                said = investigate([str(material)]).diagnose(without_causes())
+            counted = [s for s in said.suspects if not healthy or s.certainty is Certainty.SEEN]
+            ranks = frozenset(rank for suspect in counted for rank in suspect.ranks)
+            right = not counted if healthy else ranks in sets
+            scores.append(SuspectScore(f"{incident.split}/{incident.id}/{view}", healthy, tuple(sorted(ranks)), right))
+    return scores
+
+
+def shares(scores: Iterable[SuspectScore]) -> dict[str, tuple[int, int]]:
+    """(right, all) of sick and of healthy views."""
+    counted = {"culprits exact": (0, 0), "healthy with nobody named": (0, 0)}
+    for each in scores:
+        name = "healthy with nobody named" if each.healthy else "culprits exact"
+        right, every = counted[name]
+        counted[name] = right + each.right, every + 1
+    return counted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print each view in which the suspects are wrong, and the shares."""
+    parser = ArgumentParser(prog="python -m ddx_evals.suspect_scores", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("incidents", nargs="*", help="splits, or split/id; all without a name")
+    asked = parser.parse_args(arguments)
+    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
+        scores = [each for some in pool.map(score, named_incidents(asked.incidents)) for each in some]
+    for each in scores:
+        if not each.right:
+            print(f"{each.case}: {', '.join(map(str, each.ranks[:16])) or 'nobody'}")
+    for name, (right, every) in shares(scores).items():
+        print(f"{name}: {right} of {every}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
