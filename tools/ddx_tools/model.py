@@ -157,6 +157,14 @@ class CandidateCause(Contract):
     against: list[str] = Field(default_factory=list)
 
 
+class Narrowed(Contract):
+    """The most specific thing that is safe to say of why."""
+
+    id: str
+    title: str
+    mass: float = Field(ge=0, le=1, description="The share of it and of all causes that refine it.")
+
+
 class RuledOut(Contract):
     """A cause that the evidence speaks against."""
 
@@ -187,6 +195,9 @@ class Diagnosis(Contract):
     verdict: Verdict
     headline: str
     causes: list[CandidateCause] = Field(default_factory=list)
+    narrowed_to: Narrowed | None = Field(
+        None, description="How far the evidence reaches: the cause if it is diagnosed, else a node above the open ones."
+    )
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)
     chain: list[str] = Field(default_factory=list)
