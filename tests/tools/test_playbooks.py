@@ -12,6 +12,7 @@ import yaml
 from each_of import each_of
 
 from ddx_tools.diagnose import diagnose
+from ddx_tools.matching import VERBS
 from ddx_tools.model import Finding, Location, Verdict
 from ddx_tools.playbook import (
     NODE,
@@ -186,6 +187,20 @@ def test_no_words_of_a_user_decide_alone(page: Cause) -> None:
     for clause in page.decides:
         seen = {condition.finding for condition in clause.all if not condition.absent}
         assert seen - {"user.reported"}, clause
+
+
+PAST = {
+    *("aborted", "asked", "called", "came", "ended", "found", "left", "lost", "moved"),
+    *("never", "of", "may", "raised", "ran", "timed", "took", "went"),
+}
+
+
+@every_page
+def test_a_verb_behind_ranks_agrees_with_them(page: Symptom | Cause) -> None:
+    """In the past tense anyhow; in the present one by the list in `matching`."""
+    said = words(page)
+    verbs = set(re.findall(r"\{\w+\.ranks\} ([a-z]+)", said))
+    assert verbs <= PAST | set(VERBS) | set(VERBS.values())
 
 
 def test_every_separated_cause_is_asked_about_by_its_own_page_too() -> None:

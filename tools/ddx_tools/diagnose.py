@@ -55,10 +55,24 @@ class _Candidate:
         return self.cause.category == NODE
 
     @property
+    def decided(self) -> float:
+        """The weight of its strongest deciding clause."""
+        return max((_weight(m) for m in self.decides), default=0.0)
+
+    def forget(self, explained: Set[int]) -> None:
+        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for."""
+
+        def rests_on_more(match: Match) -> bool:
+            seen = {id(finding) for finding in match.findings if finding.attributes.get("basis") != "user"}
+            return not seen or not seen <= explained
+
+        self.decides = [match for match in self.decides if rests_on_more(match)]
+        self.supports = [match for match in self.supports if rests_on_more(match)]
+
+    @property
     def score(self) -> float:
-        decided = max((_weight(m) for m in self.decides), default=0.0)
         supported = min(_SUPPORT_LIMIT, sum(_weight(m) for m in self.supports))
-        return decided + supported - sum(_weight(m) for m in self.contradicts)
+        return self.decided + supported - sum(_weight(m) for m in self.contradicts)
 
     @property
     def shown(self) -> list[Match]:
@@ -94,6 +108,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
             present[candidate.cause.symptoms[0]] = shown
     candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
+    _explain_away(candidates, playbooks, findings)
     _share_probability(candidates, len(missing))
     candidates.sort(key=lambda c: (-c.probability, c.cause.id))
     listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
@@ -142,6 +157,34 @@ def _judge(cause: Cause, findings: Sequence[Finding]) -> _Candidate:
 
 def _something_else(missing: int) -> float:
     return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+
+
+def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: Sequence[Finding]) -> None:
+    """What a well supported cause accounts for no longer speaks for those above it, nor for weaker rivals.
+
+    So no page has to name what decides another one.
+    """
+    established = [c for c in candidates if c.decides and not c.is_node and c.level is Level.ESTABLISHED]
+    established.sort(key=lambda c: (-c.decided, -len(playbooks.above(c.cause.id)), -c.score, c.cause.id))
+    for strong in established:
+        if not strong.decides:  # it was explained itself
+            continue
+        above, below = playbooks.above(strong.cause.id), playbooks.below(strong.cause.id)
+        own = {id(finding) for match in strong.grounds for finding in match.findings}
+        blamed = strong.culprits()
+        follows = {id(f) for f in findings for c in strong.cause.explains if meets(f, c) and _meet(f, blamed)}
+        for other in candidates:
+            if other is strong or other.is_node or other.cause.id in below:
+                continue
+            if other.cause.id in above or other.decided < strong.decided:
+                other.forget(own | follows)
+
+
+def _meet(finding: Finding, culprits: Party) -> bool:
+    """Whether a finding is about the culprits, as far as both name ranks or hosts."""
+    ranks = not finding.ranks or not culprits.ranks or set(finding.ranks) & set(culprits.ranks)
+    hosts = not finding.hosts or not culprits.hosts or set(finding.hosts) & set(culprits.hosts)
+    return bool(ranks and hosts)
 
 
 def _share_probability(candidates: list[_Candidate], missing: int) -> None:

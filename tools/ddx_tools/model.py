@@ -218,11 +218,11 @@ class Diagnosis(Contract):
         return redact_json(self.model_dump_json(by_alias=True, indent=2))
 
 
-def rank_list(ranks: list[int] | set[int]) -> str:
-    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `no rank`."""
+def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
+    """Ranks for a person: `rank 3`, `ranks 0-2, 5`; what is said where there is none."""
     ordered = sorted(set(ranks))
     if not ordered:
-        return "no rank"
+        return nobody
     spans: list[list[int]] = []
     for rank in ordered:
         if spans and rank == spans[-1][1] + 1:

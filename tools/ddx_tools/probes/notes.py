@@ -46,9 +46,8 @@ PROBE = Probe(
     id="notes",
     title="Notes and reports",
     description=(
-        "Reads what somebody wrote about the job (notes, an issue, `ddx why --note`): what was tried and how it went, "
-        "which counts less than what was seen; and programs and printed values beside the logs: what depends on the "
-        "rank, ratios to a group's size, samples that ranks share. docs/notes.md lists the vocabulary."
+        "Reads what somebody wrote about the job (notes, an issue, `ddx why --note`): what was tried and how it went; "
+        "and programs and printed values beside the logs. docs/notes.md lists the vocabulary."
     ),
     args=NotesArgs,
     finding_codes=(
