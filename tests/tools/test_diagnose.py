@@ -311,3 +311,59 @@ def test_any_findings_give_a_valid_diagnosis(findings: list[Finding], missing: i
     else:
         assert found.causes[0].level is Level.ESTABLISHED
         assert "{" not in found.headline
+
+
+# --- the tree: how far an answer reaches, and what is explained
+
+
+def node(id_: str, code: str, strength: str = "strong", **keys: Any) -> dict[str, Any]:
+    return cause(id_, code, category="node", decides=[], supports=[supports(code, strength)], culprits=[], **keys)
+
+
+STUCK = node("stuck", "rank.outside_collective", fix=["look"], verify=["look"])
+
+
+def test_an_undecided_answer_is_narrowed_to_the_node_that_is_safe() -> None:
+    leaves = [cause(leaf, "rank.held", "weak", refines=["stuck"]) for leaf in ("lock", "disk")]
+    held, outside = seen("rank.held", 2), seen("rank.outside_collective", 2)
+    found = judged([WAIT, held, outside], STUCK, *leaves)
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.narrowed_to is not None
+    assert found.narrowed_to.id == "stuck"
+    assert [one.id for one in found.causes] == ["disk", "lock"], "a node is no cause of its own"
+    assert judged([WAIT, seen("job.progress")], STUCK, *leaves).narrowed_to is None
+
+
+def test_a_diagnosis_is_narrowed_to_its_cause() -> None:
+    found = judged([WAIT, STOPPED], STUCK, cause("stop", "rank.stopped", refines=["stuck"]))
+    assert found.verdict is Verdict.DIAGNOSED
+    assert found.narrowed_to is not None
+    assert found.narrowed_to.id == "stop"
+
+
+def test_what_a_special_case_accounts_for_does_not_speak_for_what_is_above_it() -> None:
+    killed, oom = seen("rank.killed", 2), seen("host.oom_kill", 2)
+    general = cause("ended", "rank.killed")
+    special = cause("memory", "host.oom_kill", refines=["ended"], explains=[{"finding": "rank.killed"}])
+    found = judged([WAIT, killed, oom], general, special)
+    assert [(one.id, one.level) for one in found.causes] == [("memory", Level.ESTABLISHED)]
+    assert [one.id for one in judged([WAIT, killed], general, special).causes] == ["ended"]
+
+
+def test_what_happened_to_another_rank_is_not_explained() -> None:
+    general = cause("ended", "rank.killed")
+    special = cause("memory", "host.oom_kill", refines=["ended"], explains=[{"finding": "rank.killed"}])
+    found = judged([WAIT, seen("rank.killed", 3), seen("host.oom_kill", 2)], general, special)
+    assert {one.id for one in found.causes} == {"ended", "memory"}
+
+
+def test_a_weaker_rival_on_the_same_finding_is_explained_away() -> None:
+    found = judged([WAIT, STOPPED], cause("stop", "rank.stopped"), cause("other", "rank.stopped", "moderate"))
+    assert [one.id for one in found.causes] == ["stop"]
+
+
+def test_sentences_agree_in_number_with_their_ranks() -> None:
+    one = cause("stop", "rank.stopped", fix=["{odd.ranks} is stopped", "{odd.ranks} wait for it"])
+    assert judged([WAIT, STOPPED], one).fix == ["rank 2 is stopped", "rank 2 waits for it"]
+    assert judged([WAIT, seen("rank.stopped", 2, 3)], one).fix == ["ranks 2-3 are stopped", "ranks 2-3 wait for it"]
+    assert judged([WAIT, seen("rank.stopped")], one).fix[0] == "an unnamed rank is stopped"

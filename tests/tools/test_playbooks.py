@@ -12,8 +12,10 @@ import yaml
 from each_of import each_of
 
 from ddx_tools.diagnose import diagnose
+from ddx_tools.matching import VERBS
 from ddx_tools.model import Finding, Location, Verdict
 from ddx_tools.playbook import (
+    NODE,
     Cause,
     Check,
     Clause,
@@ -125,11 +127,16 @@ def test_pages_named_in_the_text_exist_or_are_said_to_be_missing(page: Symptom |
         assert missing == (name not in PAGES), f"{page.id}: wrong about whether {name} has a page"
 
 
-@each_of(SHIPPED.symptoms.values(), lambda symptom: symptom.id)
-def test_a_symptom_page_leads_to_each_of_its_causes(symptom: Symptom) -> None:
-    of_symptom = {cause.id for cause in SHIPPED.causes.values() if symptom.id in cause.symptoms}
-    named = set(re.findall(r"`([a-z0-9-]+)`", symptom.text))
-    assert of_symptom <= named
+def test_what_a_cause_refines_is_a_tree_without_rings() -> None:
+    assert SHIPPED.above("host-oom-killed") == {"rank-crashed"}
+    assert SHIPPED.above("module-skipped-on-rank") == {"rank-skipped-collective", "ranks-disagree"}
+    assert "wrong-network-interface" in SHIPPED.below("never-formed") & SHIPPED.below("transport-broken")
+
+
+def test_every_cause_hangs_in_the_tree_and_a_node_has_special_cases() -> None:
+    alone = {cause for cause in SHIPPED.causes if not SHIPPED.above(cause) and not SHIPPED.below(cause)}
+    assert alone == {"timeout-too-short"}
+    assert all(SHIPPED.below(page.id) for page in SHIPPED.causes.values() if page.category == NODE)
 
 
 @every_page
@@ -180,6 +187,20 @@ def test_no_words_of_a_user_decide_alone(page: Cause) -> None:
     for clause in page.decides:
         seen = {condition.finding for condition in clause.all if not condition.absent}
         assert seen - {"user.reported"}, clause
+
+
+PAST = {
+    *("aborted", "asked", "called", "came", "ended", "found", "left", "lost", "moved"),
+    *("never", "of", "may", "raised", "ran", "timed", "took", "went"),
+}
+
+
+@every_page
+def test_a_verb_behind_ranks_agrees_with_them(page: Symptom | Cause) -> None:
+    """In the past tense anyhow; in the present one by the list in `matching`."""
+    said = words(page)
+    verbs = set(re.findall(r"\{\w+\.ranks\} ([a-z]+)", said))
+    assert verbs <= PAST | set(VERBS) | set(VERBS.values())
 
 
 def test_every_separated_cause_is_asked_about_by_its_own_page_too() -> None:

@@ -20,13 +20,15 @@ from ddx_tools.model import (
     Level,
     Location,
     Missing,
+    Narrowed,
     NextCheck,
     Party,
     RuledOut,
+    Severity,
     Verdict,
     rank_list,
 )
-from ddx_tools.playbook import Cause, Check, Clause, Playbooks, Strength, Symptom
+from ddx_tools.playbook import NODE, Cause, Check, Clause, Playbooks, Strength, Symptom
 
 # Log-odds of a clause of each strength. One strong clause alone against the plain alternative gives 0.92,
 # a moderate one 0.73, a weak one 0.38.
@@ -35,6 +37,7 @@ _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _DIAGNOSED_FROM = 0.6  # below this a named cause would be a guess
+_SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
 
 
@@ -47,10 +50,35 @@ class _Candidate:
     probability: float = 0.0
 
     @property
+    def is_node(self) -> bool:
+        """It only says what happened, and its special cases say why."""
+        return self.cause.category == NODE
+
+    @property
+    def decided(self) -> float:
+        """The weight of its strongest deciding clause."""
+        return max((_weight(m) for m in self.decides), default=0.0)
+
+    def forget(self, explained: Set[int]) -> None:
+        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for."""
+
+        def rests_on_more(match: Match) -> bool:
+            seen = {id(finding) for finding in match.findings if finding.attributes.get("basis") != "user"}
+            return not seen or not seen <= explained
+
+        self.decides = [match for match in self.decides if rests_on_more(match)]
+        self.supports = [match for match in self.supports if rests_on_more(match)]
+
+    @property
     def score(self) -> float:
-        decided = max((_weight(m) for m in self.decides), default=0.0)
         supported = min(_SUPPORT_LIMIT, sum(_weight(m) for m in self.supports))
-        return decided + supported - sum(_weight(m) for m in self.contradicts)
+        return self.decided + supported - sum(_weight(m) for m in self.contradicts)
+
+    @property
+    def shown(self) -> list[Match]:
+        """What was seen of it that is a fault by itself: then something is wrong, whatever else is known."""
+        strong = [m for m in self.decides + self.supports if _weight(m) >= _WEIGHTS[Strength.STRONG]]
+        return [m for m in strong if any(f.severity in (Severity.WARNING, Severity.FAILURE) for f in m.findings)]
 
     @property
     def level(self) -> Level:
@@ -74,17 +102,25 @@ class _Candidate:
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
     """Judge findings. `missing` is what the probes could not look at; it lowers every probability."""
     present = {s.id: m for s in playbooks.symptoms.values() if (m := _matches(s.present, findings))}
-    candidates = [_judge(cause, findings) for cause in playbooks.causes.values() if set(cause.symptoms) & set(present)]
+    judged = [_judge(cause, findings) for cause in playbooks.causes.values()]
+    all_is_well = [m for symptom in playbooks.symptoms.values() for m in _matches(symptom.absent, findings)]
+    for candidate in judged if not all_is_well else ():
+        if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
+            present[candidate.cause.symptoms[0]] = shown
+    candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
+    _explain_away(candidates, playbooks, findings)
     _share_probability(candidates, len(missing))
     candidates.sort(key=lambda c: (-c.probability, c.cause.id))
-    listed = [c for c in candidates if (c.decides or c.supports) and c.probability >= _LISTED_FROM]
+    listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
     verdict, well = _verdict(listed, present, playbooks, findings)
     leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
     culprits = leading.culprits() if leading else Party()
     victims = _victims(present, playbooks, culprits)
+    narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     return Diagnosis(
         verdict=verdict,
-        headline=_headline(verdict, leading, culprits, listed, well),
+        headline=_headline(verdict, leading, culprits, listed, well, narrowed),
+        narrowed_to=narrowed,
         causes=[] if verdict is Verdict.HEALTHY else [_published(c) for c in listed],
         culprits=culprits,
         victims=victims,
@@ -119,12 +155,69 @@ def _judge(cause: Cause, findings: Sequence[Finding]) -> _Candidate:
     return candidate
 
 
+def _something_else(missing: int) -> float:
+    return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+
+
+def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: Sequence[Finding]) -> None:
+    """What a well supported cause accounts for no longer speaks for those above it, nor for weaker rivals.
+
+    So no page has to name what decides another one.
+    """
+    established = [c for c in candidates if c.decides and not c.is_node and c.level is Level.ESTABLISHED]
+    established.sort(key=lambda c: (-c.decided, -len(playbooks.above(c.cause.id)), -c.score, c.cause.id))
+    for strong in established:
+        if not strong.decides:  # it was explained itself
+            continue
+        above, below = playbooks.above(strong.cause.id), playbooks.below(strong.cause.id)
+        own = {id(finding) for match in strong.grounds for finding in match.findings}
+        blamed = strong.culprits()
+        follows = {id(f) for f in findings for c in strong.cause.explains if meets(f, c) and _meet(f, blamed)}
+        for other in candidates:
+            if other is strong or other.is_node or other.cause.id in below:
+                continue
+            if other.cause.id in above or other.decided < strong.decided:
+                other.forget(own | follows)
+
+
+def _meet(finding: Finding, culprits: Party) -> bool:
+    """Whether a finding is about the culprits, as far as both name ranks or hosts."""
+    ranks = not finding.ranks or not culprits.ranks or set(finding.ranks) & set(culprits.ranks)
+    hosts = not finding.hosts or not culprits.hosts or set(finding.hosts) & set(culprits.hosts)
+    return bool(ranks and hosts)
+
+
 def _share_probability(candidates: list[_Candidate], missing: int) -> None:
-    alternative = math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
-    spoken_for = [c for c in candidates if c.decides or c.supports]
+    alternative = _something_else(missing)
+    spoken_for = [c for c in candidates if (c.decides or c.supports) and not c.is_node]
     total = alternative + sum(math.exp(c.score) for c in spoken_for)
     for candidate in spoken_for:
         candidate.probability = round(math.exp(candidate.score) / total, 3)
+
+
+def _narrowed(
+    leading: _Candidate | None, candidates: list[_Candidate], playbooks: Playbooks, missing: int
+) -> Narrowed | None:
+    """The deepest node that holds most of the weight: what is open is only which of its special cases it is."""
+    if leading:
+        return Narrowed(id=leading.cause.id, title=leading.cause.title, mass=leading.probability)
+    weights = {c.cause.id: math.exp(c.score) for c in candidates if c.decides or c.supports}
+    leaves = {cause: weight for cause, weight in weights.items() if not playbooks.below(cause)}
+    total = _something_else(missing) + sum(leaves.values())
+    found = []
+    for node in playbooks.causes.values():
+        below = playbooks.below(node.id)
+        if not below:
+            continue
+        known = sum(weight for cause, weight in leaves.items() if cause in below)
+        # What is seen of a node says that much of all that lies below it, named or not.
+        rest = max(
+            0.0, max((weights[n] for n in below | {node.id} if n in weights and n not in leaves), default=0.0) - known
+        )
+        mass = (known + rest) / (total + rest)
+        found.append((mass >= _SAFE_FROM, len(playbooks.above(node.id)), mass, node.id))
+    safe, _, mass, best = max(found, default=(False, 0, 0.0, ""))
+    return Narrowed(id=best, title=playbooks.causes[best].title, mass=round(mass, 3)) if safe else None
 
 
 def _verdict(
@@ -240,7 +333,12 @@ def _claims(matches: Iterable[Match]) -> list[Claim]:
 
 
 def _headline(
-    verdict: Verdict, leading: _Candidate | None, culprits: Party, listed: list[_Candidate], well: list[Match]
+    verdict: Verdict,
+    leading: _Candidate | None,
+    culprits: Party,
+    listed: list[_Candidate],
+    well: list[Match],
+    narrowed: Narrowed | None,
 ) -> str:
     if leading:
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
@@ -248,6 +346,8 @@ def _headline(
         return f"{who}{place}: {leading.cause.title}" if who else leading.cause.title
     if verdict is Verdict.HEALTHY:
         return _says(well[0])
+    if narrowed:
+        return f"Narrowed down, and not decided: {narrowed.title}"
     if listed:
         return f"Not enough evidence to name the cause; one possibility: {listed[0].cause.title}"
     return "Not enough evidence to name a cause"

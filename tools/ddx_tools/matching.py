@@ -57,13 +57,30 @@ def meets(finding: Finding, condition: Condition) -> bool:
     return all(_compare(facts.get(name), test) for name, test in condition.where.items())
 
 
+VERBS = {
+    singular: plural
+    for singular, plural in (
+        *(("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("goes", "go"), ("passes", "pass")),
+        *((f"{verb}s", verb) for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")),
+    )
+}
+"""Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
+_AGREES = re.compile(rf"\{{(\w+)\.ranks\}} ({'|'.join([*VERBS, *VERBS.values()])})\b")
+_SINGULAR = {plural: singular for singular, plural in VERBS.items()}
+
+
 def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
     """`{binding.ranks}`, `.place`, `.summary` and `{binding.<attribute>}` replaced by what was seen."""
+
+    def agreeing(slot: re.Match[str]) -> str:
+        several = len({rank for finding in bindings.get(slot[1], []) for rank in finding.ranks}) > 1
+        verb = VERBS.get(slot[2], slot[2]) if several else _SINGULAR.get(slot[2], slot[2])
+        return f"{{{slot[1]}.ranks}} {verb}"
 
     def value(slot: re.Match[str]) -> str:
         found = bindings.get(slot[1], [])
         if slot[2] == "ranks":
-            return rank_list({rank for finding in found for rank in finding.ranks})
+            return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unnamed rank")
         if slot[2] == "place":
             places = dict.fromkeys(place.short() for finding in found for place in finding.locations)
             return ", ".join(places) or "an unknown place"
@@ -73,7 +90,7 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         items = [item for value in told for item in (value if isinstance(value, list) else [value])]
         return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
 
-    return re.sub(r"\{(\w+)\.(\w+)\}", value, text)
+    return re.sub(r"\{(\w+)\.(\w+)\}", value, _AGREES.sub(agreeing, text))
 
 
 def _compare(value: Any, test: Any) -> bool:

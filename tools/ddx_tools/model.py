@@ -157,6 +157,14 @@ class CandidateCause(Contract):
     against: list[str] = Field(default_factory=list)
 
 
+class Narrowed(Contract):
+    """The most specific thing that is safe to say of why."""
+
+    id: str
+    title: str
+    mass: float = Field(ge=0, le=1, description="The share of it and of all causes that refine it.")
+
+
 class RuledOut(Contract):
     """A cause that the evidence speaks against."""
 
@@ -237,6 +245,9 @@ class Diagnosis(Contract):
     event: Event | None = None
     suspects: list[Suspect] = Field(default_factory=list, description="Who holds the job up, whatever the cause.")
     causes: list[CandidateCause] = Field(default_factory=list)
+    narrowed_to: Narrowed | None = Field(
+        None, description="How far the evidence reaches: the cause if it is diagnosed, else a node above the open ones."
+    )
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)
     chain: list[str] = Field(default_factory=list)
@@ -258,13 +269,16 @@ class Diagnosis(Contract):
         return redact_json(self.model_dump_json(by_alias=True, indent=2))
 
 
-def rank_list(ranks: list[int] | set[int]) -> str:
-    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`, `no rank`; many pieces are cut short."""
+def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
+    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`; what is said where there is none.
+
+    Many pieces are cut short.
+    """
     from ddx_tools.alignment.rank_spans import rank_spans
 
     ordered = sorted(set(ranks))
     if not ordered:
-        return "no rank"
+        return nobody
     if len(ordered) < _FOLDED_FROM:
         spans: list[list[int]] = []
         for rank in ordered:

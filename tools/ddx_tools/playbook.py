@@ -33,6 +33,10 @@ OPERATORS = frozenset({"in", "not_in", "min", "max", "any", "none"})
 """What a `where` may ask beside equality."""
 
 
+NODE = "node"
+"""The category of a cause that only says what happened: it is never a diagnosis, its special cases are."""
+
+
 class Page(BaseModel):
     """Base of everything in front matter: unknown keys are errors."""
 
@@ -104,6 +108,10 @@ class Cause(Page):
     title: str
     category: str
     symptoms: list[str] = Field(min_length=1)
+    refines: list[str] = Field(default_factory=list, description="The causes that this one is a special case of.")
+    explains: list[Condition] = Field(
+        default_factory=list, description="What follows from it: these findings then speak for no other cause."
+    )
     decides: list[Clause] = Field(default_factory=list)
     supports: list[Clause] = Field(default_factory=list)
     contradicts: list[Clause] = Field(default_factory=list)
@@ -127,15 +135,36 @@ class Playbooks:
     def __init__(self, pages: list[Symptom | Cause]) -> None:
         self.symptoms = {page.id: page for page in pages if isinstance(page, Symptom)}
         self.causes = {page.id: page for page in pages if isinstance(page, Cause)}
-        ids = [page.id for page in pages]
+        ids = [(page.kind, page.id) for page in pages]
         if twice := sorted({page_id for page_id in ids if ids.count(page_id) > 1}):
-            raise PlaybookError(f"two playbooks share the id {twice[0]!r}")
+            raise PlaybookError(f"two playbooks share the id {twice[0][1]!r}")
         for page in pages:
             _check_references(page, self)
+        self._above = {cause: self._ancestors(cause) for cause in self.causes}
+
+    def _ancestors(self, cause: str) -> frozenset[str]:
+        found: set[str] = set()
+        todo = list(self.causes[cause].refines)
+        while todo:
+            node = todo.pop()
+            if node == cause:
+                raise PlaybookError(f"{cause} refines itself, by way of others")
+            if node not in found:
+                found.add(node)
+                todo += self.causes[node].refines
+        return frozenset(found)
+
+    def above(self, cause: str) -> frozenset[str]:
+        """All causes that one is a special case of, directly or by way of others."""
+        return self._above.get(cause, frozenset())
+
+    def below(self, cause: str) -> frozenset[str]:
+        """All causes that are special cases of one."""
+        return frozenset(other for other, nodes in self._above.items() if cause in nodes)
 
     def page(self, page_id: str) -> Symptom | Cause:
         """One page by its id."""
-        page = self.causes.get(page_id) or self.symptoms.get(page_id)
+        page = self.symptoms.get(page_id) or self.causes.get(page_id)  # "slow" is both: the symptom says more
         if page is None:
             known = ", ".join(sorted([*self.symptoms, *self.causes]))
             raise UsageError(f"there is no playbook {page_id!r}", f"Known: {known}")
@@ -167,6 +196,8 @@ def _checked(content: dict[str, Any], name: str) -> Symptom | Cause:
         _check_clause(clause, name)
     for check in page.next_check:
         _check_conditions(check.when, name)
+    if isinstance(page, Cause):
+        _check_conditions(page.explains, name)
     return page
 
 
@@ -221,6 +252,9 @@ def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:
             if cause not in playbooks.causes:
                 raise PlaybookError(f"{page.id}: next_check separates {cause!r}, which is no cause page")
     if isinstance(page, Cause):
+        for node in page.refines:
+            if node not in playbooks.causes:
+                raise PlaybookError(f"{page.id}: it refines {node!r}, which is no cause page")
         for symptom in page.symptoms:
             if symptom not in playbooks.symptoms:
                 raise PlaybookError(f"{page.id}: {symptom!r} is no symptom page")

@@ -268,6 +268,17 @@ CREATE TABLE user_reports (
     source_line     INTEGER   -- line on which the sentence begins, 1-based
 );
 
+CREATE TABLE text_facts (
+    code            VARCHAR,  -- finding code; one that begins with _ is a part of a finding
+    severity        VARCHAR,  -- info, notice, warning, failure
+    ranks           VARCHAR,  -- JSON list of the ranks that it names
+    summary         VARCHAR,  -- what was seen, in words
+    attributes      VARCHAR,  -- JSON object
+    quote           VARCHAR,  -- the line, verbatim, bounded
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- 1-based
+);
+
 CREATE TABLE nccl_processes (
     host            VARCHAR,  -- host name as NCCL prints it; NULL for a banner that names no process
     pid             INTEGER,  -- process id as NCCL prints it: in a container, in its own pid namespace

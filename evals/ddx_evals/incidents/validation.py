@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ddx_evals.incidents.causes_tree import causes_in_tree
 from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
 from ddx_evals.incidents.truth import CANARY, Fact, Truth, View
@@ -38,7 +37,7 @@ def problems_of_truth(incident: Incident) -> list[str]:
 def _of_truth(incident: Incident) -> Iterator[str]:
     truth = incident.truth
     causes = load_playbooks().causes
-    unknown = {*truth.right_causes, *truth.innocent} - {*causes, *causes_in_tree(), Verdict.HEALTHY, Verdict.UNDECIDED}
+    unknown = {*truth.right_causes, *truth.innocent} - {*causes, Verdict.HEALTHY, Verdict.UNDECIDED}
     if unknown:
         yield f"no such cause: {', '.join(sorted(unknown))}"
     if both := truth.right_causes & set(truth.innocent):

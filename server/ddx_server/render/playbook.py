@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from ddx_tools.playbook import Cause, Playbooks, Symptom
+from ddx_tools.playbook import Cause, Playbooks, Symptom, load_playbooks
 
 
 def list_pages(playbooks: Playbooks, console: Console) -> None:
@@ -33,10 +33,20 @@ def show_page(page: Symptom | Cause, console: Console) -> None:
 
 def page_markdown(page: Symptom | Cause) -> str:
     """A page as Markdown: its text, then what to do, and what not to."""
-    parts = [f"# {page.title}", page.text]
+    parts = [f"# {page.title}", page.text, _leads_on(page)]
     if isinstance(page, Cause):
         lists = {"Fix": page.fix, "Verify": page.verify, "Prevent": page.prevent, "Tempting, and harmful": page.harmful}
         for title, items in lists.items():
             if items:
                 parts.append(f"## {title}\n\n" + "\n".join(f"- {item}" for item in items))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _leads_on(page: Symptom | Cause) -> str:
+    """The causes that a page leads to: those of a symptom, the special cases of a cause."""
+    causes = load_playbooks().causes.values()
+    if isinstance(page, Cause):
+        title, further = "Special cases", [cause for cause in causes if page.id in cause.refines]
+    else:
+        title, further = "Causes", [cause for cause in causes if page.id in cause.symptoms]
+    return f"## {title}\n\n" + "\n".join(f"- `{cause.id}`: {cause.title}" for cause in further) if further else ""

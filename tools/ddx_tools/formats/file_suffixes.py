@@ -10,6 +10,7 @@ _PICTURES = ".gif .jpeg .jpg .mp4 .pdf .png .svg"
 _PROGRAMS = ".ipynb .py .pyc .so"
 _STREAMS = ".pipe .sock"
 
+PROGRAM = ".py"
 NO_TEXT = frozenset(f"{_DATA} {_PACKED} {_PICTURES} {_PROGRAMS} {_STREAMS}".split())
 PACKED = frozenset(_PACKED.split())
 NO_LOG = NO_TEXT | {".csv", ".toml", ".yaml", ".yml"}

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.formats import file_kinds
 from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
-from ddx_tools.formats.file_suffixes import NO_TEXT, PACKED, suffix
+from ddx_tools.formats.file_suffixes import NO_TEXT, PACKED, PROGRAM, suffix
 from ddx_tools.formats.fr_origin import facts_of_name, is_due
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
@@ -51,6 +51,8 @@ _MOST_SETTINGS = 500
 """So many files are looked through for launch commands, which takes longest."""
 _MOST_NOTES = 50
 _MOST_NAMED = 20
+_PROGRAMS_DEEP, _PROGRAM_BYTES = 1, 64 << 10
+"""A short program that lies beside the logs may be the job's; what is deeper is a library, or a whole project."""
 _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
@@ -105,7 +107,11 @@ class Material:
     @property
     def may_tell(self) -> bool:
         """It may be a text about the job: nobody reads data and programs, unless one is named."""
-        return self.named or suffix(self.name) not in NO_TEXT
+        if self.named or suffix(self.name) not in NO_TEXT:
+            return True
+        return (
+            suffix(self.name) == PROGRAM and self.depth <= _PROGRAMS_DEEP and (self.size_bytes or 0) <= _PROGRAM_BYTES
+        )
 
 
 @dataclass(eq=False)

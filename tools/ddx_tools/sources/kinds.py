@@ -153,13 +153,18 @@ def settings_in(path: str, head: bytes, *, named: bool) -> set[Kind]:
     return found
 
 
+def is_named_note(path: str) -> bool:
+    """Whether the name of a file says that it is a note."""
+    return _NAMED_AS_NOTE.search(PurePosixPath(plain_name(path)).stem) is not None
+
+
 def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
     """Whether a person wrote it about the job; `depth`: in how many directories below what was named it lies."""
     from ddx_tools.formats.log_lines import is_text_log
     from ddx_tools.formats.prose import is_note as is_prose
 
     name = plain_name(path)
-    named_so = _NAMED_AS_NOTE.search(PurePosixPath(name).stem) is not None
+    named_so = is_named_note(path)
     if not named:
         by_hand = _WRITTEN_BY_HAND.search(name) is not None and (named_so or name.lower().endswith(".txt"))
         if not by_hand or depth > _NOTES_DEEP:

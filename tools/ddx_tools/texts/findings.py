@@ -1,0 +1,113 @@
+"""Findings of `text_facts`: what one text says, and what several say together."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddx_tools.model import Evidence, Finding, Location, Severity
+
+if TYPE_CHECKING:
+    from ddx_tools.store import Store
+
+_MOST_EVIDENCE = 6
+Row = dict[str, Any]
+
+
+def text_findings(store: Store) -> list[Finding]:
+    """One for each thing that was seen, wherever it stands."""
+    rows = store.query("SELECT * FROM text_facts ORDER BY source, source_line")
+    for row in rows:
+        row["attributes"], row["ranks"] = json.loads(row["attributes"]), json.loads(row["ranks"])
+    plain: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["code"].startswith("_"):
+            parts[row["code"]].append(row)
+        else:
+            plain[row["code"], json.dumps(row["attributes"], sort_keys=True)].append(row)
+    return [_finding(same[0]["code"], same) for same in plain.values()] + list(_together(parts))
+
+
+def _finding(code: str, rows: Sequence[Row], **changes: Any) -> Finding:
+    first = rows[0]
+    places = [Location(file=row["source"], line=row["source_line"], source=row["quote"]) for row in rows]
+    summary = changes.pop("summary", first["summary"])
+    severity = changes.pop("severity", first["severity"])
+    ranks = changes.pop("ranks", sorted({rank for row in rows for rank in row["ranks"]}))
+    return Finding(
+        code=code,
+        severity=Severity(severity),
+        ranks=ranks,
+        summary=f"{summary} ({places[0].short()}).",
+        evidence=[
+            Evidence(source=row["source"], line=row["source_line"], quote=row["quote"]) for row in rows[:_MOST_EVIDENCE]
+        ],
+        locations=places[:_MOST_EVIDENCE] if code.startswith("program.") else [],
+        attributes={**first["attributes"], **changes, "basis": "text"},
+    )
+
+
+def _together(parts: dict[str, list[Row]]) -> Iterator[Finding]:
+    if parts["_fast_links"] and parts["_graph"]:
+        within = parts["_graph"][0]["attributes"]["within"]
+        yield _finding(
+            "transport.host_path", [*parts["_graph"], *parts["_fast_links"]],
+            summary=f"All GPUs have direct links, and NCCL plans its way through the host ({within})",
+            severity="failure",
+        )  # fmt: skip
+    yield from _names(parts["_same_name"], parts["_address"])
+    if parts["_loader_waits"]:
+        yield _finding(
+            "rank.outside_collective", parts["_loader_waits"], activity="data_wait", moving=None,
+            summary="A rank waits for a batch of its data loader", severity="warning",
+        )  # fmt: skip
+        if parts["_worker_locked"]:
+            yield _finding(
+                "rank.worker_stuck", parts["_worker_locked"], role="dataloader_worker",
+                summary="A worker of the data loader waits for a lock", severity="failure",
+            )  # fmt: skip
+    if circle := _circle(parts["_transfer"]):
+        first = [rows[0] for rank, rows in _by_rank(parts["_transfer"]).items() if rank in circle]
+        yield _finding(
+            "p2p.sends_cross", first, ranks=sorted(circle), severity="failure",
+            summary="Each of these ranks first sends to the next around a circle, and receives afterwards",
+        )  # fmt: skip
+
+
+def _names(same: Sequence[Row], addresses: Sequence[Row]) -> Iterator[Finding]:
+    for row in same:
+        yield _finding("host.name_ambiguous", [row], how="domains")
+    told: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in addresses:
+        where = row["attributes"]
+        told[where["name"], where["interface"]].setdefault(where["address"], row)
+    for (name, interface), by_address in told.items():
+        if len(by_address) > 1:
+            yield _finding(
+                "host.name_ambiguous", list(by_address.values()), how="addresses",
+                summary=f"{interface} of the host {name} has several addresses: these may be several hosts of one name",
+            )  # fmt: skip
+
+
+def _by_rank(transfers: Sequence[Row]) -> dict[int, list[Row]]:
+    by_rank: dict[int, list[Row]] = defaultdict(list)
+    for row in transfers:
+        by_rank[row["attributes"]["rank"]].append(row)
+    return by_rank
+
+
+def _circle(transfers: Sequence[Row]) -> set[int]:
+    """The ranks of a circle in which each one's first transfer is a send to the next; none, if there is no circle."""
+    first = {rank: rows[0]["attributes"] for rank, rows in _by_rank(transfers).items()}
+    following = {rank: one["peer"] for rank, one in first.items() if one["send"]}
+    for start in following:
+        walked, rank = [start], following[start]
+        while rank in following and rank not in walked:
+            walked.append(rank)
+            rank = following[rank]
+        if rank == start and len(walked) > 1:
+            return set(walked)
+    return set()

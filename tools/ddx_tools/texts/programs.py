@@ -1,0 +1,237 @@
+"""What the text of a program says of a job: calls that depend on the rank, on a clock, on a value of one rank.
+
+Excerpts need not parse, so this goes by lines and their indentation. What is found is no fault by itself: the pages
+join it with what the job did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ddx_tools.texts.said import Said, matches, seen
+
+_PYTHON = re.compile(r"^\s*(?:def \w+\(|class \w+|import \w|from [\w.]+ import |for .+ in .+:|if .+:|with .+:)", re.M)
+_DIFF = re.compile(r"^diff --git |^@@ -\d+", re.M)
+_COMMENT = re.compile(r"^\s*#")
+_RANK = r"(?:\w*_)?(?:rank|RANK)\b|get_rank\(\)|proc_id"
+
+_DEBUGGER = re.compile(
+    r"^\s*(?:import i?pdb;\s*)?(?:breakpoint\(|i?pdb\.set_trace\(|(?:\w+\.)*(?:dist|distributed)\.breakpoint\()"
+)
+_RANK_ARGUMENT = re.compile(r"\brank\s*=\s*(\d+)")
+_GUARD = re.compile(
+    rf"^\s*(?:el)?if\s+.*?(?:(?:{_RANK})\s*(?:==|in|!=|<|>)|==\s*(?:{_RANK})|not\s+(?:self\.)?(?:{_RANK})|\bis_main\w*|\bif_main_process\(|"
+    r"\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
+)
+_GUARDED = (
+    ("new_group", re.compile(r"\b(new_group|init_device_mesh|new_subgroups)\(")),
+    (
+        "collective",
+        re.compile(
+            r"\b(?:dist|distributed)\.(all_reduce|broadcast\w*|all_gather\w*|barrier|reduce|gather\w*|scatter\w*)\("
+        ),
+    ),
+    ("save", re.compile(r"\b(save_model|save_checkpoint|save_and_keep_only|save_state|save_pretrained)\(")),
+    ("state_dict", re.compile(r"\b(?<!torch\.)((?:get_model_)?state_dict)\(")),
+    ("evaluation", re.compile(r"\b(evaluate|validate|validation_loop)\(")),
+)
+_UNEVEN = re.compile(
+    rf"(?:split\(.*(?:ceil\(|//)|array_split\(|chunk\().*\)\s*\[\s*(?:self\.)?(?:{_RANK})\s*\]|\[\s*(?:self\.)?(?:{_RANK})\s*::"
+)
+_EVENED = re.compile(r"\bjoin\(|\bJoin\(|drop_last\s*=\s*True|even_batches|len\(.*\)\s*//\s*world")
+_PARALLEL = re.compile(r"DistributedDataParallel|\bDDP\(|\bFSDP|fully_shard|all_reduce\(")
+_MIXED = re.compile(
+    rf"\btensor\(\s*(?:\d+\.\d*\s+if\s+[^\n]*?(?:{_RANK})[^\n]*?\s+else\s+\d+(?![.\d])|\d+\s+if\s+[^\n]*?(?:{_RANK})[^\n]*?\s+else\s+\d+\.)"
+)
+_SAMPLER = re.compile(r"\bDistributedSampler\(")
+_SEED = re.compile(rf"\bseed\s*=[^,\n]*(?:{_RANK}|time\.time|random)")
+_CLOCK = re.compile(r"\btime\.(?:time|monotonic|perf_counter)\(\)")
+_TOGETHER = re.compile(
+    r"\b\w*(?:save|checkpoint|ckpt|abort|run_on_main|all_reduce|broadcast|all_gather|barrier|evaluate|stop)\w*\(", re.I
+)
+_COLLECTIVE = re.compile(
+    r"\b(?:dist|distributed)\.(?:all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|all_to_all\w*|barrier|reduce)\("
+)
+_LEAVES = re.compile(r"^\s*(?:return|continue|break)\b")
+_SAME_EVERYWHERE = re.compile(
+    r"is_initialized|is_available|world_size|is None|is not None|\bargs\.|\bcfg\.|config|isinstance|not enabled"
+    r"|__name__|\bmode\b|debug"
+)
+_UNWAITED = re.compile(r"^\s*(?:\w+\.)*(?:dist|distributed)\.(isend|irecv)\((?!.*\.wait\()")
+_LOGGED = re.compile(r"self\.log\(\s*['\"](?P<name>[\w/]+)['\"](?!.*sync_dist\s*=\s*True)")
+_MONITORED = re.compile(
+    r"\b(?P<what>ModelCheckpoint|EarlyStopping|ReduceLROnPlateau)\(.*?monitor\s*=\s*['\"](?P<name>[\w/]+)['\"]"
+)
+_LOADS = re.compile(
+    r"\b(PeftModel\.from_pretrained|torch\.load|load_file)\((?!.*(?:map_location|torch_device|device|cpu))"
+)
+_MODULE_CALL = re.compile(r"^(?:\w+\.)*(\w*(?:train|main|run|fit|launch|spawn|init|LLM)\w*)\(")
+
+
+def program_lines(name: str, text: str) -> list[str] | None:
+    """The lines of a program, of a diff those that it leaves standing; None if the text is no program."""
+    if name.endswith((".diff", ".patch")) or _DIFF.search(text):
+        return ["" if line[:1] in "-@" else line[1:] for line in text.splitlines()]
+    # Programs of other names are excerpts that somebody cut out.
+    return text.splitlines() if name.endswith(".py") or len(_PYTHON.findall(text)) >= 2 else None
+
+
+def read_program(lines: Sequence[str]) -> Iterator[Said]:
+    """All that is known of these lines."""
+    code = ["" if _COMMENT.match(line) else line for line in lines]
+    text = "\n".join(code)
+    yield from _debuggers(code)
+    yield from _guarded(code)
+    yield from _decisions(code)
+    yield from _early_leaves(code)
+    if _PARALLEL.search(text) and not _EVENED.search(text):
+        for number, found in matches(_UNEVEN, code):
+            yield seen(
+                "program.uneven_split",
+                number,
+                found.string,
+                "Each rank takes a piece of the data, and the pieces need not be of one length",
+            )
+    for found in _MIXED.finditer(text):
+        number = text.count("\n", 0, found.end()) + 1
+        yield seen(
+            "program.rank_dependent_dtype",
+            number,
+            code[number - 1],
+            "The type of this tensor depends on the rank: an integer on one, a float on another",
+        )
+    for number, _ in matches(_SAMPLER, code):
+        for further, line in enumerate(code[number - 1 : number + 6], number):
+            if _SEED.search(line):
+                yield seen(
+                    "program.sampler_seed_by_rank",
+                    further,
+                    line,
+                    "The sampler's seed depends on the rank: ranks shuffle in other orders and take shares of them",
+                )
+    for number, found in matches(_UNWAITED, code):
+        yield seen(
+            "program.unwaited_transfer",
+            number,
+            found.string,
+            f"Nobody waits for what {found[1]} began",
+            operation=found[1],
+        )
+    for number, found in matches(_LOADS, code):
+        yield seen(
+            "program.load_without_device",
+            number,
+            found.string,
+            f"{found[1]} says no device: what was saved on cuda:0 is loaded there by every rank",
+            call=found[1],
+        )
+    if "__main__" not in text:
+        for number, found in list(matches(_MODULE_CALL, code))[-1:]:
+            yield seen(
+                "program.no_main_guard",
+                number,
+                found.string,
+                f"{found[1]} is called when the module is imported, with no __main__ guard",
+                call=found[1],
+            )
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _block(code: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
+    """The lines below the one at an index that are indented deeper; a condition may have several lines."""
+    depth, index = _depth(code[start]), start
+    while not code[index].rstrip().endswith(":") and index + 1 < len(code) and index < start + 6:
+        index += 1
+    for place in range(index + 1, len(code)):
+        line = code[place]
+        if line.strip() and _depth(line) <= depth:
+            return
+        yield place + 1, line
+
+
+def _head(code: Sequence[str], start: int) -> str:
+    """A condition, all of its lines."""
+    kept = []
+    for line in code[start : start + 6]:
+        kept.append(line)
+        if line.rstrip().endswith(":"):
+            break
+    return " ".join(kept)
+
+
+def _debuggers(code: Sequence[str]) -> Iterator[Said]:
+    for number, found in matches(_DEBUGGER, code):
+        rank = _RANK_ARGUMENT.search(found.string)
+        yield seen(
+            "program.breakpoint",
+            number,
+            found.string,
+            "The program stops for a debugger here",
+            ranks=[int(rank[1])] if rank else (),
+        )
+
+
+def _guarded(code: Sequence[str]) -> Iterator[Said]:
+    for index, line in enumerate(code):
+        if not _GUARD.match(line):
+            continue
+        for number, inner in _block(code, index):
+            for kind, pattern in _GUARDED:
+                if found := pattern.search(inner):
+                    yield seen(
+                        "program.guarded_call",
+                        number,
+                        inner,
+                        f"{found[1]} is called on some ranks only: {line.strip()}",
+                        call=found[1],
+                        kind=kind,
+                    )
+                    break
+
+
+def _decisions(code: Sequence[str]) -> Iterator[Said]:
+    for index, line in enumerate(code):
+        timed = re.match(r"\s*(?:el)?if\b", line) and _CLOCK.search(_head(code, index))
+        if timed and any(_TOGETHER.search(inner) for _, inner in _block(code, index)):
+            yield seen(
+                "program.rank_local_decision",
+                index + 1,
+                line,
+                "Each rank decides by its own clock whether to go into a call of all",
+                by="clock",
+            )
+    logged = {found["name"]: (number, found) for number, found in matches(_LOGGED, code)}
+    for _, found in matches(_MONITORED, code):
+        if found["name"] in logged:
+            number, log = logged[found["name"]]
+            yield seen(
+                "program.rank_local_decision",
+                number,
+                log.string,
+                f"{found['what']} decides by {found['name']}, which is logged without sync_dist: each rank has its own",
+                by="metric",
+            )
+
+
+def _early_leaves(code: Sequence[str]) -> Iterator[Said]:
+    """A function is left under a condition of this rank's values, and a collective comes behind that."""
+    for index, line in enumerate(code):
+        if not re.match(r"\s*if\b.*:\s*$", line) or _SAME_EVERYWHERE.search(line) or _GUARD.match(line):
+            continue
+        if any(_LEAVES.match(inner) for _, inner in list(_block(code, index))[:2]):
+            for place in range(index + 1, min(len(code), index + 60)):
+                inner = code[place]
+                if re.match(r"\s*def \w+\(", inner):
+                    break
+                if _COLLECTIVE.search(inner):
+                    yield seen(
+                        "program.leaves_before_collective",
+                        index + 1,
+                        line,
+                        f"The function is left here if this holds on a rank, before {inner.strip()[:60]}",
+                    )
+                    break
