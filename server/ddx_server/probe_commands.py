@@ -12,9 +12,10 @@ import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 
+from ddx_server.host_options import HOST_OPTIONS
 from ddx_server.output import JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
 from ddx_tools.probe import Export, Probe
-from ddx_tools.probes import PROBES
+from ddx_tools.probes import LIVE_PROBES, PROBES
 
 _LAUNCHER = "launcher"
 """An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
@@ -41,16 +42,18 @@ def _examples(probe: Probe[Any]) -> str:
 
 def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
+        from ddx_server.host_options import reach
         from ddx_server.standard_input import on_disk
         from ddx_tools.investigate import Step, run_probe
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
+        on = reach(**{name: given.pop(name) for name in HOST_OPTIONS}) if probe.id in LIVE_PROBES else None
         exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
         if _LAUNCHER in probe.args.model_fields and _is_command(given["target"]):
             given |= {_LAUNCHER: given["target"], "target": []}
         with progress_line(quiet=as_json) as progress, on_disk(given["target"]) as readable:
-            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, save)
+            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, save, reach=on)
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:
@@ -61,6 +64,11 @@ def _command(probe: Probe[Any]) -> Any:
 
     parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items() if name != _LAUNCHER]
     parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
+    if probe.id in LIVE_PROBES:
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in HOST_OPTIONS.items()
+        ]
     parameters += [
         inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
         inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON_OPTION),

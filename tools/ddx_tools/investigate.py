@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
+from ddx_tools.bundle import AskedHost, Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
 from ddx_tools.exports import refuse_unwritable, write_pieces
@@ -26,9 +26,12 @@ from ddx_tools.model import Diagnosis, Finding, Missing, NextProbe, ProbeResult,
 from ddx_tools.origins import origin_of, origins
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Probe, Raw
-from ddx_tools.probes import probe
+from ddx_tools.probes import LIVE_PROBES, probe
 from ddx_tools.sources.temporary import temporary_directory
 from ddx_tools.store import Store
+
+if TYPE_CHECKING:
+    from ddx_tools.cluster.targets import Reach
 
 Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
@@ -61,6 +64,8 @@ class Investigation:
     """For each raw file of the bundle: what was asked of the host to get it."""
     looked_at: list[str] = field(default_factory=list)
     """What there was to look at: lines for a person."""
+    unanswered: list[str] = field(default_factory=list)
+    """Of many hosts, those that did not answer or not wholly, why, and what to do."""
 
     def diagnose(self) -> Diagnosis:
         """The judgement of the shipped playbooks."""
@@ -68,11 +73,11 @@ class Investigation:
         return said.model_copy(update={"looked_at": self.looked_at})
 
 
-def live_plan(target: Sequence[str]) -> list[Step]:
-    """What to run against a live job: cheap and decisive first."""
-    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}, "host": {"interval_s": 0.25}}
-    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
-    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
+def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step]:
+    """What to run against a live job; `among_others`: on one of its hosts."""
+    stacks = {"looks": 2, "confirm_s": 5.0, **({"among_others": True} if among_others else {})}
+    looks = {"stacks": stacks, "host": {"interval_s": 0.25}}
+    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in LIVE_PROBES]
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:
@@ -96,14 +101,19 @@ def investigate(
     *,
     machine: Machine = _this_machine,
     store: Store | None = None,
+    reach: Reach | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
-    `notes` is what somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot
-    be used. With `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
+    With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
+    somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot be used. With
+    `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+    if reach:
+        with _gathered(reach, live_plan([], among_others=True), target, save, progress) as directory:
+            return replay(directory, progress, notes, store)
     if bundle := _the_bundle(target):
         return replay(bundle, progress, notes, store)
     for item in target:
@@ -112,6 +122,42 @@ def investigate(
     paths, pids = _paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
     return _capture(plan, absolute, save, progress, machine, store)
+
+
+@contextmanager
+def _gathered(
+    reach: Reach, plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress
+) -> Iterator[Path]:
+    """The bundle of what many hosts say, and of files that were brought besides. Raises UsageError."""
+    from ddx_tools.cluster.gather import gather
+
+    paths, pids = _paths_and_pids(_absolute(target))
+    if pids:
+        raise UsageError(f"{pids[0]}: a pid means something on one host only", "Leave it out where hosts are named.")
+    for path in paths:
+        _refuse_absent(path)
+    with _bundle_directory(save) as directory:
+        gather(reach, plan, paths, directory, progress)
+        yield directory
+
+
+def capture_only(
+    plan: Sequence[Step],
+    directory: Path,
+    target: Sequence[str] = (),
+    machine: Machine = _this_machine,
+    *,
+    patient: bool = False,
+) -> None:
+    """Keep as a bundle what an investigation would look at, and conclude nothing. `patient`: see `_run`."""
+    writer = BundleWriter(directory, list(target))
+    try:
+        hosts = RecordingHosts(writer, machine)
+        for step in plan:
+            raw = _run(step, hosts.of(step), patient=patient)
+            writer.manifest.probes.append(probe_run(step, raw))
+    finally:
+        writer.close()
 
 
 def _paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -178,7 +224,9 @@ def _replay(
         for name, step in steps:
             progress(f"{step.probe.id} on {name} (recorded)")
             if name in bundle.manifest.hosts:
-                _parse(store, found, step, _run(step, hosts.of(name, step)))
+                raw = _run(step, hosts.of(name, step), patient=bool(bundle.manifest.asked))
+                _parse(store, found, step, raw)
+        _note_asked(store, found, bundle.manifest.asked)
         for step in on_top:
             if step.host:
                 _parse(store, found, step, _run(step, step.host))
@@ -187,6 +235,24 @@ def _replay(
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
         return found
+
+
+def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) -> None:
+    """Say how many of many hosts answered; those that did not are findings of what a job is."""
+    if not asked:
+        return
+    from ddx_tools.cluster.reasons import reasons
+
+    store.insert({"asked_hosts": [one.model_dump() for one in asked]})
+    found.unanswered = reasons(asked)
+    found.missing += [
+        Missing(what=line, why_it_matters="nothing is known of the ranks there") for line in found.unanswered
+    ]
+    answered = sum(one.state == "answered" for one in asked)
+    idle = sum(one.jobs == 0 for one in asked)
+    found.looked_at.append(
+        f"{answered} of {len(asked)} hosts answered{f', {idle} of them without a job' if idle else ''}"
+    )
 
 
 def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], progress: Progress) -> None:
@@ -312,8 +378,11 @@ class RecordingHosts:
         return RecordingHost(self._machine(None), self._writer, step.probe.id)
 
 
-def _run(step: Step, host: Host) -> Raw:
-    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error."""
+def _run(step: Step, host: Host, *, patient: bool = False) -> Raw:
+    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error.
+
+    With `patient`, as of one host among many, that costs only itself, too.
+    """
     try:
         args = step.probe.args.model_validate(step.args)
     except ValidationError as error:
@@ -322,9 +391,12 @@ def _run(step: Step, host: Host) -> Raw:
         raise UnreadableInput(f"{step.probe.id} has no such arguments ({where}: {first['msg']})") from error
     try:
         raw = step.probe.capture(host, args)
-    except HostError as error:
+    except (HostError, UsageError) as error:
+        if not patient and isinstance(error, UsageError):
+            raise
         raw = Raw(host.name)
-        raw.failed(step.probe.id, error, f"nothing is known of what {step.probe.id} looks at")
+        what = f"{step.probe.id} on {host.name}" if patient else step.probe.id
+        raw.failed(what, HostError(error.message, error.help), f"nothing is known of what {step.probe.id} looks at")
         raw.status = ProbeStatus.NOT_RECORDED if isinstance(error, NotRecorded) else ProbeStatus.NO_DATA
     if not raw.items and raw.status is ProbeStatus.PARTIAL:
         raw.status = ProbeStatus.NO_DATA
@@ -388,26 +460,30 @@ def run_probe(
     save: Path | None = None,
     *,
     machine: Machine = _this_machine,
+    reach: Reach | None = None,
 ) -> tuple[ProbeResult, Investigation]:
-    """One probe alone, live or (if the target is a bundle) recorded."""
+    """One probe alone, live on this host or on many (`reach`), or (if the target is a bundle) recorded."""
     target = step.args["target"]
     for out in step.exports.values():
         refuse_unwritable(out)
-    if bundle := _the_bundle(target):
 
-        def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-            """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
-            runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
-            asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
-            return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
+    def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
+        """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
+        runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
+        asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
+        return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
 
-        found = _replay(bundle, as_asked, progress)
-    else:
-        absolute = _absolute(target)
-        found = _capture(_parted(step, absolute), absolute, save, progress, machine)
+    asking = _gathered(reach, [step], target, save, progress) if reach else nullcontext(_the_bundle(target))
+    with asking as bundle:
+        if bundle:
+            found = _replay(bundle, as_asked, progress)
+        else:
+            absolute = _absolute(target)
+            found = _capture(_parted(step, absolute), absolute, save, progress, machine)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
-    result = _as_one(found.results) if not bundle else found.results[0]
+    result = _as_one(found.results) if reach or not bundle else found.results[0]
+    result.problems += found.unanswered
     cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)
