@@ -22,9 +22,11 @@ from ddx_evals.lab import load_scenarios
 from ddx_evals.lab.truth import resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import prepare
+from ddx_tools.bundle import Bundle
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 STEP = 10
+SECRET = "h7Qx2LmZpT90sK4vW8bN3cY6"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.long, pytest.mark.needs("torch", "ptrace", *NEEDS)]
 
@@ -46,7 +48,7 @@ class Job:
                 "MASTER_PORT=29500",
                 "OMP_NUM_THREADS=1",
                 f"PATH={os.environ['PATH']}",
-                "WANDB_API_KEY=h7Qx2LmZpT90",
+                f"WANDB_API_KEY={SECRET}",
             ]
             run = [
                 "setsid",
@@ -138,6 +140,8 @@ def test_rank_host_and_line_are_named(scenario: str, tmp_path: Path) -> None:
     assert set(said["culprits"]["hosts"]) == {NODES[rank] for rank in ranks}
     assert not truth.places or places(said) & {(str(running.workdir / p.file), p.line) for p in truth.places}
     assert "4 of 4 hosts answered" in said["looked_at"]
+    with Bundle(tmp_path / "bundle.tar.zst") as bundle:
+        assert not any(SECRET.encode() in f.read_bytes() for f in bundle.directory.rglob("*") if f.is_file())
 
 
 def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(tmp_path: Path) -> None:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from serve_session import ask
 from split_hosts import answer_of
 from stack_bundles import packed
 
-from ddx_tools.bundle import Bundle
+from ddx_server.serve.config import ServeConfig
+from ddx_tools.bundle import Bundle, unpack
+from ddx_tools.cluster.node import answer, encoded
 from ddx_tools.cluster.targets import Reach, node_names, reach_of
+from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError
-from ddx_tools.investigate import Investigation, investigate, live_plan, replay
+from ddx_tools.hosts.recorded import RecordedHost
+from ddx_tools.investigate import Investigation, Step, investigate, live_plan, replay
 from ddx_tools.model import Finding
+from ddx_tools.probes import probe
 
-SPLIT = ("stopped", "dataloader-worker", "skipped-all-reduce", "healthy", "send-to-each-other", "pipeline-schedule")
+SPLIT = (
+    "stopped",
+    "dataloader-worker",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("healthy", "send-to-each-other", "pipeline-schedule")),
+)
 _OF_ONE_HOST = {"job.found", "host.clock_differs"}
 """What is said of each host by itself; the clocks of these stand still."""
 
@@ -163,3 +174,24 @@ def test_pods_are_found_by_a_selector(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_without_hosts_this_machine_is_meant() -> None:
     assert reach_of() is None
     assert [step.probe.id for step in live_plan([])][:2] == ["jobs", "stacks"]
+
+
+def test_a_model_asks_the_hosts_that_its_server_was_told(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    config = ServeConfig.at([tmp_path], reach=Reach(hosts, printing(tmp_path)))
+    assert ask(config, "diagnose")["culprits"]["ranks"] == [3]
+
+
+def test_a_host_sends_no_more_than_it_may(tmp_path: Path) -> None:
+    said = io.BytesIO()
+    with Bundle(packed("stopped")) as bundle:
+        recorded = RecordedHost(bundle, "node1", "stacks")
+        answer(said, recorded, plan=encoded([Step(probe("stacks"), {"target": []})]), most_bytes=2_500)
+    inbox = Inbox(tmp_path / "host", 2_500)
+    for line in said.getvalue().splitlines():
+        inbox.take(line)
+    assert inbox.end and inbox.end["left_out"] > 0
+    assert not inbox.garbled and inbox.size_bytes <= 2_500
+    unpack(inbox.parts[0], tmp_path / "bundle")
+    with Bundle(tmp_path / "bundle") as bundle:
+        assert {entry.error for entry in bundle.manifest.journal} == {None, "failed"}

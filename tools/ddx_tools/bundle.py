@@ -224,6 +224,10 @@ class Bundle:
             raise
 
     @cached_property
+    def _root(self) -> Path:
+        return self.directory.resolve()
+
+    @cached_property
     def by_host(self) -> dict[str, list[JournalEntry]]:
         """The journal of each host."""
         found: dict[str, list[JournalEntry]] = {}
@@ -246,7 +250,7 @@ class Bundle:
         path = self.names.get(path, path)
         try:
             file = (self.directory / path).resolve()
-            inside = file.is_relative_to(self.directory.resolve())
+            inside = file.is_relative_to(self._root)
             # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
             regular = inside and file.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links

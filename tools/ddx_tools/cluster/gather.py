@@ -81,10 +81,11 @@ def _checked(one: Asked, own: str, calls_itself: str | None) -> list[Part]:
         directory = packed.with_name(packed.name.removesuffix(PACKED_SUFFIX))
         unpack(packed, directory)
         packed.unlink()
+        there = {str(file.relative_to(directory)) for file in directory.rglob("*")}
         with Bundle(directory) as bundle:
             for entry in bundle.manifest.journal:
-                if entry.path:
-                    bundle.file(entry.content or entry.path)
+                if entry.path and (entry.content or entry.path) not in there:
+                    raise UnreadableInput(f"it lacks {entry.path[:120]!r}")
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
             raise UnreadableInput(f"it speaks for {min(strangers)[:60]!r}")
