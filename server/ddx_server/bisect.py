@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +12,6 @@ from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:
     from ddx_tools.preflight.bisection import Culprits, Round
-
-_MOST_HOSTS = 100_000
 
 
 def bisect(
@@ -30,10 +27,13 @@ def bisect(
     Prints the groups of hosts to run next, side by side: a run is `ddx preflight -- torchrun …` or nccl-tests over the
     hosts of one group. Say which groups were bad, and get the next round: `ddx bisect node[0-63] --bad 1 --bad 3`.
     """
+    from ddx_tools.cluster.targets import folded, node_names
     from ddx_tools.errors import UsageError
     from ddx_tools.preflight.bisection import Round, bounds, follow
 
-    names = _names(hosts)
+    names = node_names(hosts)
+    if len(names) < 2:
+        raise UsageError("1 host", "Name at least 2: node[0-63], a,b,c or a file.")
     told = [_numbers(one) for one in bad or []]
     try:
         now = follow(names, told)
@@ -48,33 +48,13 @@ def bisect(
     elif isinstance(now, Round):
         console().print(safe(f"round {len(told) + 1}: {now.why}, all at the same time ({limits})"))
         for number, group in enumerate(now.groups, 1):
-            console().print(safe(f"{number:>5}  {_folded(group)}", limit=4000))
+            console().print(safe(f"{number:>5}  {folded(group)}", limit=4000))
         console().print(safe("then the same command with --bad NUMBERS (or --bad none) behind it", "dim"))
     else:
         console().print(safe(_sentence(now), limit=4000))
     if isinstance(now, Round):
         raise typer.Exit(EXIT_UNDECIDED)
     raise typer.Exit(EXIT_DIAGNOSED if now.hosts or now.pairs else EXIT_UNDECIDED if now.undecided else EXIT_HEALTHY)
-
-
-def _names(text: str) -> list[str]:
-    """Each host once. Raises UsageError."""
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
-
-    from ddx_tools.errors import UsageError
-
-    path = Path(text)
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        # As in hostfiles of MPI: `node1 slots=8`.
-        text = ",".join(line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    try:
-        names = [str(name) for name in NodeSet(text)]
-    except NodeSetException as error:
-        raise UsageError(f"{text[:100]}: not a list of hosts ({error})", "For example: node[0-63] or a,b,c.") from error
-    if not 2 <= len(names) <= _MOST_HOSTS:
-        raise UsageError(f"{len(names)} hosts", f"Name 2 to {_MOST_HOSTS:,} hosts: node[0-63], a,b,c or a file.")
-    return names
 
 
 def _numbers(text: str) -> list[int]:
@@ -88,12 +68,6 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _folded(group: tuple[str, ...]) -> str:
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(list(group)))
-
-
 def _as_dict(now: Round | Culprits) -> dict[str, object]:
     from ddx_tools.preflight.bisection import Round
 
@@ -103,10 +77,12 @@ def _as_dict(now: Round | Culprits) -> dict[str, object]:
 
 
 def _sentence(found: Culprits) -> str:
+    from ddx_tools.cluster.targets import folded
+
     parts = []
     if found.hosts:
-        parts.append(f"bad: {_folded(tuple(found.hosts))}")
+        parts.append(f"bad: {folded(tuple(found.hosts))}")
     parts += [f"bad together, though each is well with others: {one} and {other}" for one, other in found.pairs]
     if found.undecided:
-        parts.append(f"undecided among {_folded(tuple(found.undecided))}: add hosts that are known to be good")
+        parts.append(f"undecided among {folded(tuple(found.undecided))}: add hosts that are known to be good")
     return "; ".join(parts) or "nothing is bad"

@@ -1,4 +1,4 @@
-"""`ddx bundle`: what is in a bundle, before somebody shares it; `ddx show`: the lines that evidence names."""
+"""`ddx capture` and `ddx bundle`: make a bundle and list what is in it; `ddx show`: the lines that evidence names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ddx_server.output import JSON_OPTION, console, print_json
+from ddx_server.bundle_place import name_of_bundle, place_of_bundle
+from ddx_server.host_options import DEADLINE_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
+from ddx_server.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
 
 app = typer.Typer(no_args_is_help=True, help="Bundles: what they hold.")
@@ -61,6 +63,37 @@ def show(
     wanted = place.rpartition(":")[2]
     for number, text in shown.lines:
         console().print(safe(f"{number:>7}  {text}", "bold" if str(number) == wanted else ""), soft_wrap=True)
+
+
+def capture(
+    target: TARGET = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="New directory, or a name ending in .tar.zst. Default: incident-<time>-<job>.tar.zst.",
+            show_default=False,
+        ),
+    ] = None,
+    force: FORCE_OPTION = False,
+    hosts: HOSTS_OPTION = "",
+    slurm: SLURM_OPTION = "",
+    k8s: K8S_OPTION = "",
+    via: VIA_OPTION = "",
+    deadline: DEADLINE_OPTION = 60.0,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
+    from ddx_tools.investigate import investigate
+
+    out = out or name_of_bundle(target or [])
+    with progress_line(quiet=as_json) as progress, place_of_bundle(out, force=force) as place:
+        found = investigate(target or [], place, progress, reach=reach(hosts, slurm, k8s, via, deadline))
+    if as_json:
+        print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
+    else:
+        console().print(safe(f"captured: {out}    diagnose: ddx why {out}"))
 
 
 def _found(path: Path) -> dict[str, Any]:

@@ -21,13 +21,15 @@ import typer.core
 
 from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
-from ddx_server.bundle_commands import show
-from ddx_server.bundle_place import name_of_bundle, place_of_bundle
+from ddx_server.bundle_commands import capture, show
+from ddx_server.bundle_place import place_of_bundle
+from ddx_server.host_options import DEADLINE_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, node, reach
 from ddx_server.output import (
     EXIT_OURS,
     FORCE_OPTION,
     JSON_OPTION,
     SAVE_OPTION,
+    TARGET,
     console,
     error_console,
     exit_with,
@@ -74,6 +76,7 @@ app = typer.Typer(
 
 [bold]ddx why[/bold]                       the job on this host
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
+[bold]ddx why --hosts n\\[1-64][/bold]     the job on all these hosts, looked at in one moment
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
 [bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
 [bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools
@@ -98,16 +101,6 @@ def _options(
 ) -> None: ...
 
 
-TARGET = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Nothing: the job on this host. A pid (launcher or any rank), a bundle, files and directories "
-        "(logs, flight records, error files) in any mixture, or - for a log on standard input.",
-        show_default=False,
-    ),
-]
-
-
 @app.command(rich_help_panel="Diagnose")
 def why(
     target: TARGET = None,
@@ -120,6 +113,11 @@ def why(
     ] = None,
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
+    hosts: HOSTS_OPTION = "",
+    slurm: SLURM_OPTION = "",
+    k8s: K8S_OPTION = "",
+    via: VIA_OPTION = "",
+    deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Say who hangs (or broke) the job, where in the program, why, and what to do."""
@@ -132,7 +130,8 @@ def why(
         on_disk(target or []) as readable,
         place_of_bundle(save, force=force) as place,
     ):
-        found = investigate(readable, place, progress, note or [])
+        on = reach(hosts, slurm, k8s, via, deadline)
+        found = investigate(readable, place, progress, note or [], reach=on)
         progress("judging")
         diagnosis = found.diagnose()
     if as_json:
@@ -190,33 +189,6 @@ def ask(
         asked = ask_model(question, readable, options, Display(None if as_json else console()))
     print_json(asked.to_json()) if as_json else print_asked(asked, console())
     exit_with(asked.diagnosis)
-
-
-@app.command(rich_help_panel="Diagnose")
-def capture(
-    target: TARGET = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="New directory, or a name ending in .tar.zst. Default: incident-<time>-<job>.tar.zst.",
-            show_default=False,
-        ),
-    ] = None,
-    force: FORCE_OPTION = False,
-    as_json: JSON_OPTION = False,
-) -> None:
-    """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
-    from ddx_tools.investigate import investigate
-
-    out = out or name_of_bundle(target or [])
-    with progress_line(quiet=as_json) as progress, place_of_bundle(out, force=force) as place:
-        found = investigate(target or [], place, progress)
-    if as_json:
-        print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
-    else:
-        console().print(safe(f"captured: {out}    diagnose: ddx why {out}"))
 
 
 @app.command(rich_help_panel="Diagnose")
@@ -322,6 +294,11 @@ def serve(
     recorded: Annotated[
         Path | None, typer.Option(help="A bundle that answers instead of this machine.", metavar="BUNDLE")
     ] = None,
+    hosts: HOSTS_OPTION = "",
+    slurm: SLURM_OPTION = "",
+    k8s: K8S_OPTION = "",
+    via: VIA_OPTION = "",
+    deadline: DEADLINE_OPTION = 60.0,
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
     host: Annotated[str, typer.Option(help="With --http: address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="With --http: 0 takes one that is free.", min=0, max=65535)] = 0,
@@ -343,7 +320,8 @@ def serve(
     from ddx_server.serve.app import build_server
     from ddx_server.serve.config import ServeConfig
 
-    server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded))
+    on = reach(hosts, slurm, k8s, via, deadline)
+    server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on))
     if http:
         from ddx_server.serve.http_transport import HttpOptions, serve_http
 
@@ -374,7 +352,9 @@ def _mount_extensions() -> None:
 
 mount_probes(app)
 app.command(rich_help_panel="Prepare")(bisect)
+app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)
+app.command(hidden=True)(node)
 app.add_typer(bundle_app, name="bundle", rich_help_panel="Prepare")
 _mount_extensions()
 

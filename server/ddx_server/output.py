@@ -21,6 +21,14 @@ _COLUMNS = re.compile(r"[1-9][0-9]{0,3}")
 EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_UNDECIDED, EXIT_OURS = 0, 1, 3, 70  # 2: see DdxError
 
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs and agents.")]
+TARGET = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Nothing: the job on this host. A pid (launcher or any rank), a bundle, files and directories "
+        "(logs, flight records, error files) in any mixture, or - for a log on standard input.",
+        show_default=False,
+    ),
+]
 SAVE_OPTION = Annotated[
     Path | None,
     typer.Option("--save", help="Keep all raw material as a bundle: a new directory, or a name ending in .tar.zst."),

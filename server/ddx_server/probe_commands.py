@@ -13,9 +13,10 @@ from pydantic.fields import FieldInfo
 from rich.markup import escape
 
 from ddx_server.bundle_place import place_of_bundle
+from ddx_server.host_options import HOST_OPTIONS
 from ddx_server.output import FORCE_OPTION, JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
 from ddx_tools.probe import Export, Probe
-from ddx_tools.probes import PROBES
+from ddx_tools.probes import LIVE_PROBES, PROBES
 
 _LAUNCHER = "launcher"
 """An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
@@ -42,6 +43,7 @@ def _examples(probe: Probe[Any]) -> str:
 
 def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
+        from ddx_server.host_options import reach
         from ddx_server.standard_input import on_disk
         from ddx_tools.one_probe import run_probe
         from ddx_tools.plan import Step
@@ -49,6 +51,7 @@ def _command(probe: Probe[Any]) -> Any:
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")
         force: bool = given.pop("force")
+        on = reach(**{name: given.pop(name) for name in HOST_OPTIONS}) if probe.id in LIVE_PROBES else None
         exports = {name: out for name in probe.exports if (out := given.pop(name)) is not None}
         if _LAUNCHER in probe.args.model_fields and _is_command(given["target"]):
             given |= {_LAUNCHER: given["target"], "target": []}
@@ -57,7 +60,7 @@ def _command(probe: Probe[Any]) -> Any:
             on_disk(given["target"]) as readable,
             place_of_bundle(save, force=force) as place,
         ):
-            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, place)
+            result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, place, reach=on)
         if as_json:
             print_json(result.model_dump_json(indent=2))
         else:
@@ -68,6 +71,11 @@ def _command(probe: Probe[Any]) -> Any:
 
     parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items() if name != _LAUNCHER]
     parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
+    if probe.id in LIVE_PROBES:
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in HOST_OPTIONS.items()
+        ]
     parameters += [
         inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SAVE_OPTION),
         inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=FORCE_OPTION),

@@ -20,10 +20,10 @@ from ddx_evals.lab import load_scenarios
 from ddx_evals.recorder import record
 from ddx_evals.recorder.capture import Capture, capture
 from ddx_evals.recorder.job_host import JobHost
-from ddx_evals.recorder.merge import Part, merge
 from ddx_evals.recorder.neutral_paths import make_neutral, neutral, own_paths
 from ddx_evals.recorder.questions import asked_scenarios, question
 from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun
+from ddx_tools.cluster.merge import Part, merge
 from ddx_tools.errors import NotPermitted
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.hosts.recorded import RecordedHost

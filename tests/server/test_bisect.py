@@ -53,7 +53,7 @@ def test_two_hosts_alone_stay_undecided() -> None:
     ("words", "why"),
     [
         (["node[0-"], "not a list of hosts"),
-        (["one"], "1 hosts"),
+        (["one"], "1 host"),
         (["a,b,c", "--bad", "x"], "not numbers"),
         (["a,b,c", "--bad", "2"], "round 1 has the groups 1 to 1"),
         (["a,b,c", "--bad", "none", "--bad", "1"], "ended after 1 rounds"),

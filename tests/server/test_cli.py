@@ -20,7 +20,7 @@ from ddx_server import cli
 from ddx_tools import investigate as investigate_module
 from ddx_tools.model import Diagnosis
 from ddx_tools.probe import Probe
-from ddx_tools.probes import PROBES
+from ddx_tools.probes import LIVE_PROBES, PROBES
 
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "tests/fixtures/stacks"
@@ -281,7 +281,8 @@ def test_the_options_of_a_probe_are_the_fields_of_its_model(probe: Probe[Any]) -
     parameters = {parameter.name: parameter for parameter in command.params}
     # A launcher's command stands behind two dashes.
     fields = probe.args.model_fields.keys() - {"launcher"}
-    assert set(parameters) - {"help"} == {*fields, *probe.exports, "save", "as_json"}
+    hosts = {"hosts", "slurm", "k8s", "via", "deadline"} if probe.id in LIVE_PROBES else set()
+    assert set(parameters) - {"help"} == {*fields, *probe.exports, "save", "as_json", *hosts}
     for name in fields:
         parameter, field = parameters[name], probe.args.model_fields[name]
         assert parameter.param_type_name == ("argument" if name == "target" else "option")

@@ -80,6 +80,26 @@ class ProbeRun(BaseModel):
     missing: list[Missing] = Field(default_factory=list)
 
 
+class AskedHost(BaseModel):
+    """One of many hosts that were asked at a time, and what came of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: str = Field(description="Its name, as whoever asked had it.")
+    host: str | None = Field(None, description="Its own name, which its answers carry; null if it said nothing.")
+    state: Literal[
+        "answered", "in_part", "unreachable", "refused", "silent", "garbled", "not_permitted", "unknown_name", "no_ddx",
+        "not_asked",
+    ]  # fmt: skip
+    reason: str = ""
+    remedy: str = ""
+    jobs: int | None = Field(None, description="Distributed jobs that run there.")
+    clock_low_s: float | None = Field(None, description="Its clock is ahead of the asking one by so much at least.")
+    clock_high_s: float | None = Field(None, description="And at most.")
+    seconds: float | None = Field(None, description="From the question to the end of the answer.")
+    size_bytes: int = Field(0, description="Of its answer, packed.")
+
+
 class Manifest(BaseModel):
     """`manifest.json`."""
 
@@ -90,6 +110,7 @@ class Manifest(BaseModel):
     created: str
     target: list[str] = Field(default_factory=list)
     hosts: list[str] = Field(default_factory=list)
+    asked: list[AskedHost] = Field(default_factory=list, description="Of many hosts; empty: one was looked at.")
     probes: list[ProbeRun] = Field(default_factory=list)
     journal: list[JournalEntry] = Field(default_factory=list)
     redacted: dict[str, int] = Field(default_factory=dict, description="Secrets that were taken out, by kind.")
@@ -196,11 +217,23 @@ class Bundle:
             self.directory = Path(self._unpacked.name)
         try:
             if self._unpacked:
-                _unpack(path, self.directory)
+                unpack(path, self.directory)
             self.manifest = _read_manifest(self.directory, path)
         except BaseException:
             self.close()
             raise
+
+    @cached_property
+    def _root(self) -> Path:
+        return self.directory.resolve()
+
+    @cached_property
+    def by_host(self) -> dict[str, list[JournalEntry]]:
+        """The journal of each host."""
+        found: dict[str, list[JournalEntry]] = {}
+        for entry in self.manifest.journal:
+            found.setdefault(entry.host, []).append(entry)
+        return found
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -217,7 +250,7 @@ class Bundle:
         path = self.names.get(path, path)
         try:
             file = (self.directory / path).resolve()
-            inside = file.is_relative_to(self.directory.resolve())
+            inside = file.is_relative_to(self._root)
             # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
             regular = inside and file.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links
@@ -303,8 +336,11 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _unpack(archive: Path, directory: Path) -> None:
-    """Unpack with limits: regular files inside the directory only, bounded in bytes and number."""
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpack a bundle with limits: regular files inside the directory only, bounded in bytes and number.
+
+    Raises UnreadableInput.
+    """
     try:
         with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
             watched = _Tail(plain)

@@ -10,19 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ddx_tools.analysis.ranks.seats import read_seats
 from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.bundle import Bundle, BundleWriter, Manifest, ProbeRun, is_bundle, pack
+from ddx_tools.bundle import AskedHost, Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.captures import (
+    Machine,
+    RecordedHosts,
+    RecordingHosts,
+    bundle_directory,
+    probe_run,
+    run_step,
+)
 from ddx_tools.diagnose import diagnose
-from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_pieces
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import UNKNOWN_HOST, Call, Host, Reply
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.hosts.recorded import RecordedHost
 from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Seat, Severity, Truncation
 from ddx_tools.origins import origins
@@ -30,15 +38,13 @@ from ddx_tools.plan import Step, file_plan, live_plan
 from ddx_tools.playbook import Playbooks, load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
-from ddx_tools.sources.temporary import temporary_directory
 from ddx_tools.store import Store
 
+if TYPE_CHECKING:
+    from ddx_tools.cluster.targets import Reach
+
 Progress = Callable[[str], None]
-Machine = Callable[[str | None], Host]
-"""Makes the host that answers for this machine: under its own name, or under the one given."""
-IMPORT_SECTION = "import"
 _NOT_LOOKED_AT = "what stands there was not looked at"
-_OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
@@ -56,6 +62,8 @@ class Investigation:
     """What there was to look at: lines for a person."""
     seats: dict[int, Seat] = field(default_factory=dict)
     """Where each rank runs, as far as known."""
+    unanswered: list[str] = field(default_factory=list)
+    """Of many hosts, those that did not answer or not wholly, why, and what to do."""
 
     def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
         """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
@@ -90,14 +98,19 @@ def investigate(
     *,
     machine: Machine = this_machine,
     store: Store | None = None,
+    reach: Reach | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
-    `notes` is what somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot
-    be used. With `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
+    With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
+    somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot be used. With
+    `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+    if reach:
+        with gathered(reach, live_plan([], among_others=True), target, save, progress) as directory:
+            return replay(directory, progress, notes, store)
     if bundle := bundle_of(target):
         return replay(bundle, progress, notes, store)
     for item in target:
@@ -106,6 +119,23 @@ def investigate(
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
     return capture_steps(plan, absolute, save, progress, machine, store)
+
+
+@contextmanager
+def gathered(
+    reach: Reach, plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress
+) -> Iterator[Path]:
+    """The bundle of what many hosts say, and of files that were brought besides. Raises UsageError."""
+    from ddx_tools.cluster.gather import gather
+
+    paths, pids = paths_and_pids(absolute_target(target))
+    if pids:
+        raise UsageError(f"{pids[0]}: a pid means something on one host only", "Leave it out where hosts are named.")
+    for path in paths:
+        _refuse_absent(path)
+    with bundle_directory(save) as directory:
+        gather(reach, plan, paths, directory, progress)
+        yield directory
 
 
 def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -174,15 +204,34 @@ def replay_steps(
         for name, step in steps:
             progress(f"{step.probe.id} on {name} (recorded)")
             if name in bundle.manifest.hosts:
-                raws.append((step, _run(step, hosts.of(name, step))))
-        raws += [(step, _run(step, step.host)) for step in on_top if step.host]
+                raws.append((step, run_step(step, hosts.of(name, step), patient=bool(bundle.manifest.asked))))
+        raws += [(step, run_step(step, step.host)) for step in on_top if step.host]
         for step, raw in raws:
             _parse(store, found, step, raw)
+        _note_asked(store, found, bundle.manifest.asked)
         _note_intakes(store, found, hosts.all)
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
         return found
+
+
+def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) -> None:
+    """Say how many of many hosts answered; those that did not are findings of what a job is."""
+    if not asked:
+        return
+    from ddx_tools.cluster.reasons import reasons
+
+    store.insert({"asked_hosts": [one.model_dump() for one in asked]})
+    found.unanswered = reasons(asked)
+    found.missing += [
+        Missing(what=line, why_it_matters="nothing is known of the ranks there") for line in found.unanswered
+    ]
+    answered = sum(one.state == "answered" for one in asked)
+    idle = sum(one.jobs == 0 for one in asked)
+    found.looked_at.append(
+        f"{answered} of {len(asked)} hosts answered{f', {idle} of them without a job' if idle else ''}"
+    )
 
 
 def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], progress: Progress) -> None:
@@ -199,7 +248,7 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
             continue
         kept = (entry for entry in bundle.manifest.journal if entry.path)
         asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
-        raws = [_run(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
+        raws = [run_step(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
             progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
@@ -222,7 +271,7 @@ def capture_steps(
     kept: Store | None = None,
 ) -> Investigation:
     """Run steps against this machine, and judge what they saw; see `investigate`."""
-    with _bundle_directory(save) as directory, _opened(kept) as store:
+    with bundle_directory(save) as directory, _opened(kept) as store:
         writer = BundleWriter(directory, list(target), kept=save is not None)
         found = Investigation()
         raws: list[Raw] = []
@@ -230,7 +279,7 @@ def capture_steps(
             hosts = RecordingHosts(writer, machine)
             for step in plan:
                 progress(step.probe.title.lower())
-                raws.append(_run(step, hosts.of(step)))
+                raws.append(run_step(step, hosts.of(step)))
             # Only now it is known who wants the lines of which log.
             for step, raw in zip(plan, raws, strict=True):
                 _parse(store, found, step, raw)
@@ -272,63 +321,6 @@ def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> 
         known = {missing.what for missing in found.missing}
         for gap in [gap for gap in [*gaps, *map(shown, taken.left_out)] if gap not in known][:_MOST_REASONS]:
             found.missing.append(Missing(what=gap, why_it_matters=_NOT_LOOKED_AT))
-
-
-class RecordedHosts:
-    """The hosts of a bundle, each as every probe asks it; what was brought is read once for all."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
-        self._hosts: dict[tuple[str, str], RecordedHost] = {}
-
-    @property
-    def all(self) -> Iterable[Host]:
-        """Those that were asked."""
-        return self._hosts.values()
-
-    def of(self, name: str, step: Step) -> Host:
-        """Who answers a step on a host."""
-        section = IMPORT_SECTION if name == UNKNOWN_HOST else step.probe.id
-        if not any(entry.section for entry in self._bundle.manifest.journal):
-            section = ""  # of version 1: one order of answers for all
-        return self._hosts.setdefault((name, section), RecordedHost(self._bundle, name, section))
-
-
-class RecordingHosts:
-    """The hosts of one capture: this machine, and the one of files that somebody brought, which are read once."""
-
-    def __init__(self, writer: BundleWriter, machine: Machine) -> None:
-        self._writer = writer
-        self._machine = machine
-        self.brought: Host = RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
-        """Where files come from that somebody brought: no host that we know."""
-
-    def of(self, step: Step) -> Host:
-        """Who answers a step, recorded."""
-        if step.host:
-            return RecordingHost(step.host, self._writer, IMPORT_SECTION)
-        if any(not item.isdigit() for item in step.args["target"]):
-            return self.brought
-        return RecordingHost(self._machine(None), self._writer, step.probe.id)
-
-
-def _run(step: Step, host: Host) -> Raw:
-    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error."""
-    try:
-        args = step.probe.args.model_validate(step.args)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UnreadableInput(f"{step.probe.id} has no such arguments ({where}: {first['msg']})") from error
-    try:
-        raw = step.probe.capture(host, args)
-    except HostError as error:
-        raw = Raw(host.name)
-        raw.failed(step.probe.id, error, f"nothing is known of what {step.probe.id} looks at")
-        raw.status = ProbeStatus.NOT_RECORDED if isinstance(error, NotRecorded) else ProbeStatus.NO_DATA
-    if not raw.items and raw.status is ProbeStatus.PARTIAL:
-        raw.status = ProbeStatus.NO_DATA
-    return raw
 
 
 def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
@@ -385,31 +377,3 @@ def _write_exports(
             continue
         for result in results:
             result.problems.append(f"{out} was not written: there is nothing to put into it")
-
-
-def probe_run(step: Step, raw: Raw) -> ProbeRun:
-    """What a bundle's manifest tells of a capture."""
-    return ProbeRun(
-        probe=step.probe.id,
-        host=raw.host,
-        args=step.args,
-        status=raw.status,
-        problems=raw.problems,
-        missing=raw.missing,
-    )
-
-
-@contextmanager
-def _bundle_directory(save: Path | None) -> Iterator[Path]:
-    """Where the bundle is written: kept if somebody named a place, else gone at the end. What is there stays."""
-    if save is not None and save.suffix in _OTHER_ARCHIVES:
-        raise UsageError(f"a bundle is a directory or a .tar.zst: {save.name} is neither", "Name it so.")
-    if save is not None and (save.is_file() or (save.is_dir() and any(save.iterdir()))):
-        raise UsageError(f"{save} is there already", "Name another place, or replace it: --force")
-    if save is None or save.name.endswith(".tar.zst"):
-        with temporary_directory("capture") as directory:
-            yield Path(directory) / "bundle"
-            if save is not None and (Path(directory) / "bundle").is_dir():
-                pack(Path(directory) / "bundle", save)
-        return
-    yield save

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddx_tools.bundle import Manifest
+from ddx_tools.captures import Machine
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.exports import refuse_unwritable
 from ddx_tools.investigate import (
     Investigation,
-    Machine,
     Progress,
     absolute_target,
     bundle_of,
     capture_steps,
+    gathered,
     paths_and_pids,
     replay_steps,
     this_machine,
@@ -26,6 +28,9 @@ from ddx_tools.origins import origin_of
 from ddx_tools.plan import Step
 from ddx_tools.probe import Probe
 
+if TYPE_CHECKING:
+    from ddx_tools.cluster.targets import Reach
+
 
 def run_probe(
     step: Step,
@@ -33,26 +38,30 @@ def run_probe(
     save: Path | None = None,
     *,
     machine: Machine = this_machine,
+    reach: Reach | None = None,
 ) -> tuple[ProbeResult, Investigation]:
-    """One probe alone, live or (if the target is a bundle) recorded."""
+    """One probe alone, live on this host or on many (`reach`), or (if the target is a bundle) recorded."""
     target = step.args["target"]
     for out in step.exports.values():
         refuse_unwritable(out)
-    if bundle := bundle_of(target):
 
-        def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-            """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
-            runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
-            asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
-            return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
+    def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
+        """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
+        runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
+        asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
+        return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
 
-        found = replay_steps(bundle, as_asked, progress)
-    else:
-        absolute = absolute_target(target)
-        found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
+    asking = gathered(reach, [step], target, save, progress) if reach else nullcontext(bundle_of(target))
+    with asking as bundle:
+        if bundle:
+            found = replay_steps(bundle, as_asked, progress)
+        else:
+            absolute = absolute_target(target)
+            found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
-    result = _as_one(found.results) if not bundle else found.results[0]
+    result = _as_one(found.results) if reach or not bundle else found.results[0]
+    result.problems += found.unanswered
     cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)

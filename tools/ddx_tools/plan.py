@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.hosts.base import Host
 from ddx_tools.probe import Probe
-from ddx_tools.probes import probe
+from ddx_tools.probes import LIVE_PROBES, probe
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Step:
     """Who answers it, if not this machine."""
 
 
-def live_plan(target: Sequence[str]) -> list[Step]:
-    """What to run against a live job: cheap and decisive first."""
-    looks = {"stacks": {"looks": 2, "confirm_s": 5.0}, "host": {"interval_s": 0.25}}
-    ids = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
-    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in ids]
+def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step]:
+    """What to run against a live job: cheap and decisive first; `among_others`: on one of its hosts."""
+    stacks = {"looks": 2, "confirm_s": 5.0, **({"among_others": True} if among_others else {})}
+    looks = {"stacks": stacks, "host": {"interval_s": 0.25}}
+    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in LIVE_PROBES]
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:

@@ -260,6 +260,19 @@ CREATE TABLE host_facts (
     source_line     INTEGER   -- line in that file, 1-based; NULL in the tail of a long file
 );
 
+CREATE TABLE asked_hosts (
+    target          VARCHAR,  -- one of many hosts that were asked at a time, as whoever asked calls it
+    host            VARCHAR,  -- its own name, which its rows carry; NULL if it said nothing
+    state           VARCHAR,  -- answered | in_part | unreachable | refused | silent | garbled | not_permitted | unknown_name | no_ddx | not_asked
+    reason          VARCHAR,  -- why it did not answer, or not wholly
+    remedy          VARCHAR,  -- what to do about it
+    jobs            INTEGER,  -- distributed jobs that run there
+    clock_low_s     DOUBLE,   -- seconds by which its clock is ahead of the asking one, at least
+    clock_high_s    DOUBLE,   -- seconds by which its clock is ahead, at most
+    seconds         DOUBLE,   -- from the question to the end of the answer
+    size_bytes      BIGINT    -- of its answer, packed
+);
+
 CREATE TABLE user_reports (
     fact            VARCHAR,  -- what somebody reports: an id of knowledge/reports.yaml
     negated         BOOLEAN,  -- they report the contrary

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.recorder.job_host import JobHost
-from ddx_evals.recorder.merge import Part, merge
 from ddx_tools.bundle import BundleWriter
+from ddx_tools.cluster.merge import Part, merge
 from ddx_tools.errors import HostError, UsageError
 from ddx_tools.hosts.recorded import RecordingHost
 from ddx_tools.investigate import investigate

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddx_tools.cluster.targets import Reach
 from ddx_tools.errors import UsageError
 
 INCIDENTS_BELOW_ROOT = Path(".ddx", "incidents")
@@ -21,10 +22,17 @@ class ServeConfig:
     """Where captured and pasted incidents are kept."""
     recorded: Path | None = None
     """A bundle that answers instead of this machine: for an empty target or any pid, and nothing else is looked at."""
+    reach: Reach | None = None
+    """The hosts of the job that an empty target means: who starts the server names them, never a model."""
 
     @classmethod
     def at(
-        cls, roots: Sequence[Path] = (), *, incidents: Path | None = None, recorded: Path | None = None
+        cls,
+        roots: Sequence[Path] = (),
+        *,
+        incidents: Path | None = None,
+        recorded: Path | None = None,
+        reach: Reach | None = None,
     ) -> ServeConfig:
         """The configuration of these roots (none: the working directory).
 
@@ -46,4 +54,5 @@ class ServeConfig:
             roots=resolved,
             incidents=kept,
             recorded=recorded.resolve() if recorded else None,
+            reach=reach,
         )

@@ -41,8 +41,9 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         call = ToolCall(ctx, workspace)
         resolved = workspace.resolve(target)
         told = [note[:_LONGEST_NOTE] for note in notes if note.strip()]
-        if told:
-            found = investigate(resolved, progress=call.progress, notes=told, machine=call.machine())
+        reach = None if resolved else workspace.config.reach
+        if told or reach:
+            found = investigate(resolved, progress=call.progress, notes=told, machine=call.machine(), reach=reach)
         else:
             found = investigations.found(resolved, call)
         call.progress("judging")

@@ -17,7 +17,8 @@ from ddx_server.serve.workspace import Workspace
 from ddx_tools.sources.temporary import prefix_of
 
 if TYPE_CHECKING:
-    from ddx_tools.investigate import Investigation, Machine
+    from ddx_tools.captures import Machine
+    from ddx_tools.investigate import Investigation
     from ddx_tools.store import Store
 
 _MOST_KEPT = 8

@@ -71,11 +71,10 @@ class RecordedHost(Host):
         self.name = name
         self._bundle = bundle
         self._journal: dict[_Question, dict[int, JournalEntry]] = {}
-        own = {section, ""} & {entry.section for entry in bundle.manifest.journal}
+        own = {section, ""}
         asked: dict[_Question, list[JournalEntry]] = {}
-        for entry in bundle.manifest.journal:
-            if entry.host == name:
-                asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
+        for entry in bundle.by_host.get(name, ()):
+            asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
         for question, entries in asked.items():
             mine = [entry for entry in entries if entry.section in own] if section else []
             entries = mine or [entry for entry in entries if entry.section == entries[0].section]

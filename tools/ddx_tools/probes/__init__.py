@@ -36,6 +36,9 @@ PROBES: tuple[Probe[Any], ...] = (
     notes.PROBE,
 )
 
+LIVE_PROBES = ("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
+"""Those that look at a live job, cheap and decisive first."""
+
 
 def probe(probe_id: str) -> Probe[Any]:
     """A probe by its id."""

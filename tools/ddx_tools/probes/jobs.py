@@ -32,10 +32,11 @@ def parse(raw: Raw) -> Rows:
 
 def analyse(store: Store) -> list[Finding]:
     """Which jobs there are, and which of their ranks are gone, held, not to be read, or were not started."""
+    from ddx_tools.jobs.asked_hosts import asked_host_findings
     from ddx_tools.jobs.findings import job_findings
     from ddx_tools.jobs.not_started import not_started
 
-    return [*job_findings(store), *not_started(store)]
+    return [*job_findings(store), *not_started(store), *asked_host_findings(store)]
 
 
 PROBE = Probe(
@@ -58,6 +59,8 @@ PROBE = Probe(
         "startup.missing_ranks",
         "startup.host_without_job",
         "startup.launchers_apart",
+        "host.unanswered",
+        "host.clock_differs",
     ),
     capture=capture,
     parse=parse,

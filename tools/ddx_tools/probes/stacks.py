@@ -26,13 +26,16 @@ class StacksArgs(ProbeArgs):
         description="If ranks wait and none moved, wait until they have stood still for this many seconds (the kernel "
         "says for how long they have already), and look once more.",
     )
+    among_others: bool = Field(
+        False, description="Other hosts have ranks of the job, too: confirm it also where none waits."
+    )
 
 
 def capture(host: Host, args: StacksArgs) -> Raw:
     """Dump all ranks in parallel, once or several times; with paths as target, read the dumps among these files."""
     from ddx_tools.stacks.capture import capture_stacks
 
-    return capture_stacks(host, args.target, looks=args.looks, apart_s=args.apart_s, confirm_s=args.confirm_s)
+    return capture_stacks(host, args.target, **args.model_dump(exclude={"target"}))
 
 
 def parse(raw: Raw) -> Rows:
@@ -58,6 +61,7 @@ PROBE = Probe(
         "sleep, …), groups ranks that are in the same place and names the odd ones with their line of code."
     ),
     args=StacksArgs,
+    shell_only=frozenset({"among_others"}),
     finding_codes=(
         "job.progressing",
         "job.starting",

@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,11 +34,11 @@ def prefix_of(purpose: str) -> str:
 
 
 def _numbering() -> int:
-    """Which pids these are: containers that share a directory count their processes each from 1."""
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return 0
+    """Among whom a pid means anything: containers and hosts that share a directory count their processes apart."""
+    space = ""
+    with suppress(OSError):  # not Linux
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return zlib.crc32(f"{socket.gethostname()} {space}".encode())
 
 
 @contextmanager
@@ -50,10 +52,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _remove_left_behind(place: Path) -> None:
+    here = _numbering()
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             owner = _OURS.match(entry.name)
-            is_here = owner and int(owner[2]) == _numbering()
+            is_here = owner and int(owner[2]) == here
             if owner and is_here and _is_gone(int(owner[1])) and entry.is_dir(follow_symlinks=False):
                 # Of another user's, the sticky directory keeps us from removing anything.
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -39,10 +39,17 @@ class _Process:
 
 
 def capture_stacks(
-    host: Host, target: Sequence[str], *, looks: int = 1, apart_s: float = 0.7, confirm_s: float = 0.0
+    host: Host,
+    target: Sequence[str],
+    *,
+    looks: int = 1,
+    apart_s: float = 0.7,
+    confirm_s: float = 0.0,
+    among_others: bool = False,
 ) -> Raw:
     """Dump all ranks in parallel, once or several times; one that fails does not stop the others.
 
+    `among_others`: ranks on other hosts may wait for those here, so that it is confirmed also where none waits.
     With paths as target nothing is attached to: the dumps among these files are read.
     """
     raw = Raw(host.name)
@@ -64,7 +71,7 @@ def capture_stacks(
     if looks > 1:
         host.pause(apart_s)
         _look(host, raw, watched, 2)
-        short_s = _short_of(raw, confirm_s)
+        short_s = _short_of(raw, confirm_s, confirm_s - apart_s if among_others else None)
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
@@ -155,10 +162,11 @@ def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
     return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
 
 
-def _short_of(raw: Raw, confirm_s: float) -> float | None:
+def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:
     """How many seconds are still to pass until every waiting rank has stood still for `confirm_s`.
 
-    None if there is nothing to confirm: no rank waits, one of them moved, or all have waited long enough.
+    None if there is nothing to confirm: one of them moved, or all have waited long enough. Where none waits, it is what
+    the caller says.
     """
     rules, readings = frame_rules(), readings_by_look(raw)
     waited: list[float] = []
@@ -173,7 +181,9 @@ def _short_of(raw: Raw, confirm_s: float) -> float | None:
         first = readings.get((pid, 1, BEFORE, tid))
         before_s = (first.blocked_s if first else None) or 0.0
         waited.append(before_s + item.facts["taken_s"] - _taken_s(raw, pid, 1))
-    return confirm_s - min(waited) if waited and min(waited) < confirm_s else None
+    if not waited:
+        return without_waiting_s
+    return confirm_s - min(waited) if min(waited) < confirm_s else None
 
 
 def _got_on(shows_in: str, then: KernelReading, now: KernelReading) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
@@ -22,19 +23,25 @@ _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
 
 
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> PythonSource:
+    """All hosts run the same program."""
+    return PythonSource(text)
+
+
+@lru_cache(maxsize=4096)
+def _qualified(text: str, line: int, function: str) -> str:
+    return _parsed(text).qualified(line, function)
+
+
 @dataclass
 class _Texts:
     """Program texts by file name, parsed when first asked for."""
 
     raw: dict[str, str]
-    parsed: dict[str, PythonSource] = field(default_factory=dict)
 
     def of(self, file: str) -> PythonSource | None:
-        if file not in self.raw:
-            return None
-        if file not in self.parsed:
-            self.parsed[file] = PythonSource(self.raw[file])
-        return self.parsed[file]
+        return _parsed(self.raw[file]) if file in self.raw else None
 
     def line(self, frame: Frame) -> str | None:
         text = self.of(frame.file)
@@ -42,10 +49,10 @@ class _Texts:
 
     def qualified(self, frame: Frame) -> str:
         """The function with its class: py-spy knows it from `self`, else the program text does."""
-        text = self.of(frame.file)
+        text = self.raw.get(frame.file)
         if text is None or "." in frame.function:
             return frame.function
-        return text.qualified(frame.line, frame.function)
+        return _qualified(text, frame.line, frame.function)
 
 
 @dataclass(frozen=True)

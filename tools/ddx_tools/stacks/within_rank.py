@@ -33,7 +33,8 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
         rows = store.query(
             "SELECT t.* FROM stack_threads t JOIN stack_frames f USING (host, pid, snapshot, tid) "
             "WHERE t.host = ? AND t.pid = ? AND t.activity = 'lock_wait' AND f.depth = 0 AND f.is_user "
-            "AND t.moved IS NOT TRUE AND t.snapshot = (SELECT max(snapshot) FROM stack_threads WHERE pid = t.pid) "
+            "AND t.moved IS NOT TRUE AND t.snapshot = "
+            "(SELECT max(snapshot) FROM stack_threads WHERE host = t.host AND pid = t.pid) "
             "ORDER BY t.is_main DESC, t.tid",
             [view.host, view.pid],
         )

@@ -1,0 +1,182 @@
+"""A real job over several hosts, each with an sshd of its own; `ddx why --hosts` asks from a machine beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sshd_hosts import BIN, NEEDS, Hosts, sshd_hosts, sshd_of, wait_for
+
+from ddx_evals.lab import load_scenarios
+from ddx_evals.lab.truth import resolve_truth
+from ddx_evals.lab.wires import cut
+from ddx_evals.lab.workspace import prepare
+from ddx_tools.bundle import Bundle
+
+NODES = ("node-1", "node-2", "node-3", "node-4")
+STEP = 10
+SECRET = "h7Qx2LmZpT90sK4vW8bN3cY6"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.long, pytest.mark.needs("torch", "ptrace", *NEEDS)]
+
+
+class Job:
+    """A lab job with a rank on each host, in a directory that they share."""
+
+    def __init__(self, hosts: Hosts, scenario: str, workdir: Path) -> None:
+        self.hosts, self.workdir = hosts, workdir
+        self.scenario = load_scenarios()[scenario]
+        prepare(self.scenario, len(NODES), STEP, workdir)
+
+    def start(self) -> None:
+        arguments = [self.scenario.fill(arg, len(NODES), STEP) for arg in self.scenario.args]
+        for rank, host in enumerate(NODES):
+            told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "node-1"}
+            words = [f"{name}={value}" for name, value in told.items()]
+            words += [
+                "MASTER_PORT=29500",
+                "OMP_NUM_THREADS=1",
+                f"PATH={os.environ['PATH']}",
+                f"WANDB_API_KEY={SECRET}",
+            ]
+            run = [
+                "setsid",
+                "--fork",
+                "env",
+                f"--chdir={self.workdir}",
+                "-i",
+                *words,
+                sys.executable,
+                "train.py",
+                *arguments,
+            ]
+            with (self.workdir / f"rank{rank}.log").open("wb") as log:
+                subprocess.run(
+                    self.hosts.inside(host, run),
+                    cwd=self.workdir,
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    check=True,
+                )
+
+    def step(self) -> int:
+        printed = (self.workdir / "rank0.log").read_text()
+        return max((int(step) for step in re.findall(r"^step (\d+) ", printed, re.M)), default=-1)
+
+    def wait_for_step(self, step: int = STEP) -> None:
+        wait_for(f"step {step}", lambda: self.step() >= step)
+
+    def wait_until_quiet(self, seconds: float = 4.0) -> None:
+        self.wait_for_step(STEP - 1)
+        log = self.workdir / "rank0.log"
+        wait_for("the end of output", lambda: time.time() - log.stat().st_mtime > seconds)
+
+    def pid(self, rank: int) -> int:
+        """Of the process of a rank, as seen from outside."""
+        here = psutil.Process(self.hosts.inits[NODES[rank]]).children(recursive=True)
+        return min(process.pid for process in here if _rank(process) == str(rank))
+
+
+def _rank(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("RANK")
+    except psutil.Error:
+        return None
+
+
+@contextmanager
+def job(scenario: str, tmp_path: Path, extra: Sequence[str] = ()) -> Iterator[Job]:
+    home, workdir = tmp_path / "home", tmp_path / "job"
+    home.mkdir()
+    workdir.mkdir()
+    with sshd_hosts([*NODES, *extra], home) as hosts:
+        running = Job(hosts, scenario, workdir)
+        running.start()
+        yield running
+
+
+def why(hosts: Hosts, *options: str) -> tuple[dict[str, Any], float]:
+    """The diagnosis, and how many seconds it took."""
+    started = time.monotonic()
+    done = hosts.at_desk(str(BIN / "ddx"), "why", "--hosts", "node-[1-4]", "--via", hosts.via, *options, "--json")
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    return json.loads(done.stdout), time.monotonic() - started
+
+
+def places(diagnosis: dict[str, Any]) -> set[tuple[str, int]]:
+    return {(place["file"], place["line"]) for place in diagnosis["culprits"]["locations"]}
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "stopped", "dataloader-worker", "skipped-all-reduce"])
+def test_rank_host_and_line_are_named(scenario: str, tmp_path: Path) -> None:
+    with job(scenario, tmp_path) as running:
+        if running.scenario.signal:
+            running.wait_for_step()
+            rank = running.scenario.ranks[4][running.scenario.signal.rank]
+            os.kill(running.pid(rank), signal.Signals[running.scenario.signal.name])
+        if scenario == "healthy":
+            running.wait_for_step()
+        else:
+            running.wait_until_quiet()
+        said, seconds = why(running.hosts, "--save", str(tmp_path / "bundle.tar.zst"))
+        truth = resolve_truth(running.scenario, 4, STEP, running.workdir)
+    assert "headline" in said, said
+    print(f"{scenario}: {seconds:.1f} s, {said['headline']}")
+    assert said["verdict"] in truth.verdicts, said
+    ranks = frozenset(said["culprits"]["ranks"])
+    assert not truth.culprits or ranks in truth.culprits, said
+    assert set(said["culprits"]["hosts"]) == {NODES[rank] for rank in ranks}
+    assert not truth.places or places(said) & {(str(running.workdir / p.file), p.line) for p in truth.places}
+    assert "4 of 4 hosts answered" in said["looked_at"]
+    with Bundle(tmp_path / "bundle.tar.zst") as bundle:
+        assert not any(SECRET.encode() in f.read_bytes() for f in bundle.directory.rglob("*") if f.is_file())
+
+
+def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(tmp_path: Path) -> None:
+    """One is cut off, one refuses, one hangs in the middle of its answer, one prints something else."""
+    with job("stopped", tmp_path, extra=("refuses", "hangs", "garbles", "cut-off")) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        cut(hosts.spaces["cut-off"])
+        os.kill(sshd_of(hosts, "refuses"), signal.SIGTERM)
+        script = tmp_path / "reach"
+        script.write_text(
+            f"""h=$1; shift
+case $h in
+  hangs) {hosts.via.replace("%host", "hangs")} "$@" | head -c 9000; exec sleep 60;;
+  garbles) {hosts.via.replace("%host", "garbles")} head -c 30000 /dev/urandom;;
+  *) exec {hosts.via.replace("%host", "$h")} "$@";;
+esac
+"""
+        )
+        named = "node-[1-4],cut-off,refuses,hangs,garbles"
+        said, seconds = why(hosts, "--hosts", named, "--via", f"bash {script} %host", "--deadline", "20")
+        left = [p for name in NODES for p in below(hosts.inits[name]) if "ddx" in p]
+    print(f"{seconds:.1f} s, {said['headline']}")
+    assert said["culprits"]["ranks"] == [3] and said["culprits"]["hosts"] == ["node-4"]
+    assert said["looked_at"][0].startswith("4 of 8 hosts answered")
+    reasons = {m["what"].split(":")[0]: m["what"] for m in said["missing"]}
+    assert "timed out" in reasons["cut-off"] or "No route to host" in reasons["cut-off"], reasons
+    assert "Connection refused" in reasons["refuses"]
+    assert "did not end" in reasons["hangs"]
+    assert "is no answer" in reasons["garbles"]
+    assert not left, "nothing stays behind on the hosts"
+
+
+def below(pid: int) -> list[str]:
+    """The command lines of all processes of a host."""
+    return [" ".join(process.cmdline()) for process in psutil.Process(pid).children(recursive=True)]

@@ -1,0 +1,198 @@
+"""Many hosts as one job: what they answer, that it is merged without a difference, and who did not answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from serve_session import ask
+from split_hosts import answer_of
+from stack_bundles import packed
+
+from ddx_server.serve.config import ServeConfig
+from ddx_tools.bundle import Bundle, unpack
+from ddx_tools.cluster.node import answer, encoded
+from ddx_tools.cluster.targets import Reach, node_names, reach_of
+from ddx_tools.cluster.wire import Inbox
+from ddx_tools.errors import UsageError
+from ddx_tools.hosts.recorded import RecordedHost
+from ddx_tools.investigate import Investigation, investigate, replay
+from ddx_tools.model import Finding
+from ddx_tools.plan import Step, live_plan
+from ddx_tools.probes import probe
+
+SPLIT = (
+    "stopped",
+    "dataloader-worker",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("healthy", "send-to-each-other", "pipeline-schedule")),
+)
+_OF_ONE_HOST = {"job.found", "host.clock_differs"}
+"""What is said of each host by itself; the clocks of these stand still."""
+
+
+def answers(name: str, directory: Path, hosts: int = 4) -> tuple[str, ...]:
+    """What each of several hosts prints, as files of their names."""
+    names = tuple(f"host-{number}" for number in range(hosts))
+    with Bundle(packed(name)) as whole:
+        for number, host in enumerate(names):
+            answer_of(whole, host, {number: number}, hosts, directory / host)
+    return names
+
+
+def printing(directory: Path, more: Mapping[str, str] | None = None) -> str:
+    """Starts a program that prints what a host of this name prints; `more` has what others do, by name."""
+    cases = [f"{host}) {does};;" for host, does in (more or {}).items()]
+    (directory / "run").write_text(f"case $1 in {' '.join(cases)} *) cat {directory}/$1;; esac\n")
+    return f"sh {directory}/run %host"
+
+
+def asked(hosts: Sequence[str], via: str, total_s: float = 20.0, save: Path | None = None) -> Investigation:
+    return investigate([], save, reach=Reach(tuple(hosts), via, total_s=total_s))
+
+
+def told(findings: Sequence[Finding]) -> set[tuple[str, tuple[int, ...], tuple[str, ...]]]:
+    return {
+        (f.code, tuple(f.ranks), tuple(sorted(p.short() for p in f.locations)))
+        for f in findings
+        if f.code not in _OF_ONE_HOST
+    }
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_one_host_split_into_several_gives_the_same_findings(name: str, tmp_path: Path) -> None:
+    hosts = answers(name, tmp_path)
+    split, whole = asked(hosts, printing(tmp_path), save=tmp_path / "bundle"), replay(packed(name))
+    assert told(split.findings) == told(whole.findings)
+    one, other = split.diagnose(), whole.diagnose()
+    assert (one.verdict, one.headline, one.culprits.ranks) == (other.verdict, other.headline, other.culprits.ranks)
+    assert one.culprits.hosts == [f"host-{rank}" for rank in one.culprits.ranks] or not one.culprits.hosts
+    assert [cause.id for cause in one.causes] == [cause.id for cause in other.causes]
+    assert replay(tmp_path / "bundle").diagnose() == one
+
+
+def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> None:
+    answers("stopped", tmp_path)
+    half = (tmp_path / "host-0").read_bytes()
+    (tmp_path / "half").write_bytes(half[: len(half) // 2])
+    others = {
+        "cut-1": "echo 'ssh: connect to host cut-1 port 22: Connection timed out' >&2; exit 255",
+        "cut-2": "echo 'ssh: connect to host cut-2 port 22: Connection timed out' >&2; exit 255",
+        "closed": "echo 'ssh: connect to host closed port 22: Connection refused' >&2; exit 255",
+        "hangs": f"cat {tmp_path}/half; exec sleep 30",
+        "garbage": "head -c 3000 /dev/urandom",
+        "bare": "echo 'timeout: failed to run command ddx: No such file or directory' >&2; exit 127",
+        "half": "cat $PWD/half 2>/dev/null || cat " + f"{tmp_path}/half",
+    }
+    (tmp_path / "host-0").unlink()
+    hosts = ["host-1", "host-2", "host-3", *others]
+    found = asked(hosts, printing(tmp_path, others), total_s=4.0)
+    states = {host: f.attributes["state"] for f in found.findings if f.code == "host.unanswered" for host in f.hosts}
+    assert states == {
+        "cut-1": "unreachable",
+        "cut-2": "unreachable",
+        "closed": "refused",
+        "hangs": "silent",
+        "garbage": "garbled",
+        "bare": "no_ddx",
+        "half": "silent",
+    }
+    unreachable = next(f for f in found.findings if f.attributes.get("state") == "unreachable")
+    assert unreachable.summary == "cut-1, cut-2 do not answer: Connection timed out; rank 0 was seen on no host."
+    said = found.diagnose()
+    assert said.looked_at == ["3 of 10 hosts answered"]
+    assert said.culprits.ranks == [3], "what was seen decides"
+    assert any(missing.what.startswith("cut-[1-2]: Connection timed out. Look whether") for missing in said.missing)
+
+
+def test_a_login_banner_and_hosts_of_one_name_do_no_harm(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    with Bundle(packed("stopped")) as whole:
+        for number, host in enumerate(hosts):
+            answer_of(whole, "localhost", {number: number}, 4, tmp_path / host)
+            (tmp_path / host).write_bytes(b"Welcome to\r\n*** the cluster ***\n" + (tmp_path / host).read_bytes())
+    said = asked(hosts, printing(tmp_path)).diagnose()
+    assert (said.culprits.ranks, said.culprits.hosts) == ([3], ["host-3"])
+
+
+def test_an_answer_about_other_hosts_or_outside_of_its_bundle_is_refused(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    stranger = (tmp_path / "host-0").read_bytes().replace(b'"host": "host-0"', b'"host": "host-9"', 1)
+    (tmp_path / "host-0").write_bytes(stranger)
+    found = asked(hosts, printing(tmp_path))
+    refused = next(f for f in found.findings if f.code == "host.unanswered")
+    assert refused.attributes["state"] == "garbled"
+    assert "it speaks for 'host-0'" in refused.summary
+
+
+def test_nobody_answers_is_an_error_with_the_reasons(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        asked(["a", "b"], printing(tmp_path, {"a": "exit 255", "b": "exit 0"}), total_s=5.0)
+    assert error.value.message == "none of 2 hosts answered"
+    assert "a: it ended with 255" in error.value.help
+
+
+# --- who is meant
+
+
+def test_hosts_are_named_by_node_sets_and_hostfiles(tmp_path: Path) -> None:
+    assert node_names("node[1-3],other") == ["node1", "node2", "node3", "other"]
+    (tmp_path / "hostfile").write_text("# of mpirun\nnode1 slots=8\nnode2:8\n\n")
+    assert node_names(str(tmp_path / "hostfile")) == ["node1", "node2"]
+    for wrong in ("-oProxyCommand=x", "a;b", "node[", ""):
+        with pytest.raises(UsageError):
+            node_names(wrong)
+
+
+def program(directory: Path, name: str, prints: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a program, first on PATH."""
+    says = f"open({str(directory / 'argv')!r}, 'w').write(' '.join(sys.argv[1:])); print({prints!r})"
+    (directory / name).write_text(f"#!{sys.executable}\nimport sys\n{says}\n")
+    (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+
+
+def test_a_job_of_slurm_names_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "squeue", "gpu[07-08]", monkeypatch)
+    found = reach_of(hosts="auto", environment={"SLURM_JOB_ID": "4242"})
+    assert found and found.hosts == ("gpu07", "gpu08")
+    assert found.via == ("srun --jobid=4242 --overlap --nodes=1 --ntasks=1 --input=none --quiet --nodelist=%host")
+    assert found.job == "SLURM_JOB_ID=4242"
+
+
+def test_pods_are_found_by_a_selector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = json.dumps({"items": [{"metadata": {"name": f"train-worker-{number}"}} for number in range(2)]})
+    program(tmp_path, "kubectl", pods, monkeypatch)
+    found = reach_of(k8s="app=train -n ml -c pytorch")
+    assert found and found.hosts == ("train-worker-0", "train-worker-1")
+    assert found.via == "kubectl exec -n ml -c pytorch %host --"
+    assert (tmp_path / "argv").read_text() == "get pods --selector app=train --output json -n ml"
+
+
+def test_without_hosts_this_machine_is_meant() -> None:
+    assert reach_of() is None
+    assert [step.probe.id for step in live_plan([])][:2] == ["jobs", "stacks"]
+
+
+def test_a_model_asks_the_hosts_that_its_server_was_told(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    config = ServeConfig.at([tmp_path], reach=Reach(hosts, printing(tmp_path)))
+    assert ask(config, "diagnose")["culprits"]["ranks"] == [3]
+
+
+def test_a_host_sends_no_more_than_it_may(tmp_path: Path) -> None:
+    said = io.BytesIO()
+    with Bundle(packed("stopped")) as bundle:
+        recorded = RecordedHost(bundle, "node1", "stacks")
+        answer(said, recorded, plan=encoded([Step(probe("stacks"), {"target": []})]), most_bytes=2_500)
+    inbox = Inbox(tmp_path / "host", 2_500)
+    for line in said.getvalue().splitlines():
+        inbox.take(line)
+    assert inbox.end and inbox.end["left_out"] > 0
+    assert not inbox.garbled and inbox.size_bytes <= 2_500
+    unpack(inbox.parts[0], tmp_path / "bundle")
+    with Bundle(tmp_path / "bundle") as bundle:
+        assert {entry.error for entry in bundle.manifest.journal} == {None, "failed"}
