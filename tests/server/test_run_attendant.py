@@ -170,6 +170,14 @@ def test_where_what_is_left_tells_nothing_the_answer_that_was_held_back_stands(j
     job.looks = [UNCLEAR]
     job.attendant.failed("the job failed with exit code 1")
     assert job.said[:2] == ["the job failed with exit code 1.", "DIAGNOSED  rank 2 is late"]
+    assert "incident-1.tar.zst" in bundles(job)
+
+
+def test_of_a_job_that_ends_well_no_evidence_is_kept_that_was_not_spoken_of(job: Job) -> None:
+    job.silent(LATE_RANK, "early")
+    assert bundles(job) == ["incident-1.tar.zst"]
+    job.attendant.ended_well()
+    assert bundles(job) == []
 
 
 def test_an_answer_that_was_held_back_of_another_silence_does_not_stand(job: Job) -> None:
@@ -193,6 +201,8 @@ def test_who_asks_is_answered_also_that_all_is_well(job: Job) -> None:
     assert job.attendant.asked(Silence("last", job.patience.moved_s, None, 20))
     job.attendant.finish()
     assert "HEALTHY  it moves" in job.said
+    job.move()
+    assert job.said[-1].startswith("look again: ")
 
 
 def test_before_a_silent_job_is_stopped_it_is_looked_at_and_a_moving_one_is_not(job: Job) -> None:

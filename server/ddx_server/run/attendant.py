@@ -97,16 +97,21 @@ class Attendant:
         if self._thread:
             self._thread.join(_LOOK_LIMIT_S)
 
+    def ended_well(self) -> None:
+        """Nothing of what was seen needs keeping that was not said."""
+        self._hold_back(None)
+
     def failed(self, how: str) -> None:
         """The job has ended badly; `how` says it in words."""
         if self.told_of(self.patience.moved_s):
             self.say([f"{how}, without having moved since the answer above."])
             return
-        look = self._look(str(self.run_dir), "failed")
+        look = self._look(str(self.run_dir))
         held = self._held_back
         if held and held[0] == self.patience.moved_s and (look is None or look.verdict != "diagnosed"):
             # What was seen while it hung says more than what is left of it.
-            look = held[1]
+            look, self._held_back = held[1], None
+        self._hold_back(None)
         if look is None:
             self.say([f"{how}. To find out why: ddx why {shlex.quote(str(self.run_dir))}"])
         else:
@@ -121,7 +126,7 @@ class Attendant:
 
     def _attend(self, kind: Kind, silence: Silence) -> None:
         try:
-            look = self._look(str(self.launcher_pid), kind)
+            look = self._look(str(self.launcher_pid))
             if look is None:
                 return
             self.patience.took(look.took_s)
@@ -130,7 +135,7 @@ class Attendant:
             elif kind != "stalled" or _is_worth_saying(look, silence):
                 if kind == "asked" or look.verdict != "healthy":
                     self._hold_back(None)
-                    self._told_silence_s = None if silence.is_partial else silence.since_s
+                    self._told_silence_s = None if kind == "asked" or silence.is_partial else silence.since_s
                     self._answer(kind, _situation(silence), look)
             elif look.verdict == "diagnosed":
                 self._hold_back((silence.since_s, look))
@@ -139,7 +144,7 @@ class Attendant:
         finally:
             self._busy.release()
 
-    def _look(self, target: str, kind: Kind) -> Look | None:
+    def _look(self, target: str) -> Look | None:
         bundle = self._free_name()
         try:
             return self.look_at(target, bundle, _LOOK_LIMIT_S)

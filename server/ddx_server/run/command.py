@@ -118,7 +118,9 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
         ranks = ", ".join(f"rank {address.rank} (pid {address.pid})" for address in left)
         say([f"the launcher has ended, but these still run: {ranks}"])
     with contextlib.suppress(KeyboardInterrupt):
-        if code != 0:
+        if code == 0:
+            attendant.ended_well()
+        else:
             attendant.finish()
         if launcher.stop_asked and code != 0:
             say([f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}"])

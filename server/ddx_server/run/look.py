@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _WORK = frozenset({"compile", "checkpoint", "checkpoint_io", "evaluation", "import"})
 """Activities and contexts of a rank that its peers may have to wait for, now and then, in a healthy job."""
-_FOR_GOOD = frozenset({"rank.stopped", "rank.process_gone", "rank.killed", "rank.raised"})
+_GONE = frozenset({"rank.process_gone", "rank.killed", "rank.raised"})
 _UNSEEN = frozenset({"rank.unreadable"})
 _BEHIND = frozenset({"rank.waited_for", "collective.missing_ranks"})
 """What records say of a rank that is elsewhere, where its stack cannot be read."""
@@ -93,12 +93,14 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
     cause = diagnosis.causes[0].id if diagnosis.causes else ""
     outside = [finding for finding in found.findings if finding.code == "rank.outside_collective"]
     codes = {finding.code for finding in found.findings}
+    waiting = "collective.peers_wait" in codes
+    may_come = bool(outside) or bool(codes & _UNSEEN and codes & _BEHIND)
     return {
         "verdict": diagnosis.verdict,
         "key": f"{diagnosis.verdict} {cause} {diagnosis.culprits.ranks} {diagnosis.culprits.hosts}",
         "lines": brief(diagnosis),
-        "lasting": bool(codes & _FOR_GOOD) or not (outside or (codes & _UNSEEN and codes & _BEHIND)),
-        "waiting": "collective.peers_wait" in codes,
+        "lasting": "rank.stopped" in codes or (waiting and (bool(codes & _GONE) or not may_come)),
+        "waiting": waiting,
         "at_work": bool(outside) and all(map(_is_at_work, outside)),
         "diagnosis": json.loads(diagnosis.to_json()),
     }
