@@ -190,6 +190,7 @@ def test_an_answer_that_was_held_back_of_another_silence_does_not_stand(job: Job
 
 @pytest.mark.parametrize("error", [LookFailed("it took longer than 120 s"), ValueError("a bug of ours")])
 def test_a_look_that_fails_is_a_line_and_what_to_type(job: Job, tmp_path: Path, error: Exception) -> None:
+    assert job.silent(error, "early") == []
     assert str(error) in job.silent(error)[0]
     job.looks = [error]
     job.attendant.failed("the job failed with exit code 1")

@@ -126,7 +126,7 @@ class Attendant:
 
     def _attend(self, kind: Kind, silence: Silence) -> None:
         try:
-            look = self._look(str(self.launcher_pid))
+            look = self._look(str(self.launcher_pid), is_last=silence.stage == "last")
             if look is None:
                 return
             self.patience.took(look.took_s)
@@ -144,14 +144,17 @@ class Attendant:
         finally:
             self._busy.release()
 
-    def _look(self, target: str) -> Look | None:
+    def _look(self, target: str, *, is_last: bool = True) -> Look | None:
+        """None if it fails, of which is said where no other look follows."""
         bundle = self._free_name()
         try:
             return self.look_at(target, bundle, _LOOK_LIMIT_S)
         except LookFailed as error:
-            self.say([f"the evidence could not be judged: {error}"])
+            problem = f"the evidence could not be judged: {error}"
         except Exception as error:
-            self.say([f"the evidence could not be captured ({type(error).__name__}: {str(error)[:200]})"])
+            problem = f"the evidence could not be captured ({type(error).__name__}: {str(error)[:200]})"
+        if is_last:
+            self.say([problem])
         return None
 
     def _answer(self, kind: Kind, situation: str, look: Look) -> None:
