@@ -39,6 +39,7 @@ from ddx_server.output import (
 from ddx_server.probe_commands import mount_probes
 from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
+from ddx_server.unattended_commands import LAUNCH_COMMAND, run, watch
 from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.model import Finding
@@ -213,33 +214,6 @@ def playbook(
         show_page(playbooks.page(page), console())
 
 
-@app.command(
-    rich_help_panel="Prepare",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
-)
-def run(
-    command: Annotated[list[str], typer.Argument(help="The launch command: torchrun --nproc-per-node 8 train.py …")],
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where logs and records go. Default: ddx-runs/<time>-<pid>.")
-    ] = None,
-    stall_after: Annotated[
-        float,
-        typer.Option(help="Capture (never kill) a job without output or collectives for this many seconds; 0: never."),
-    ] = 300.0,
-    rank_logs: Annotated[bool, typer.Option(help="Let torchrun keep a log per rank.")] = True,
-) -> None:
-    """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
-
-    Sets the variables that make a hang diagnosable (without overriding yours), keeps logs and flight records in one
-    directory, captures an incident when the job fails or stalls, and passes signals and the exit code through.
-    """
-    from ddx_server.incident import capture_incident
-    from ddx_server.run.command import RunOptions, run_command
-
-    options = RunOptions(dir=directory, stall_after_s=stall_after or None, rank_logs=rank_logs)
-    sys.exit(run_command(command, options, capture_incident))
-
-
 @app.command(rich_help_panel="Prepare")
 def doctor(as_json: JSON_OPTION = False) -> None:
     """What this machine lets ddx see, and what to do about each gap."""
@@ -351,6 +325,8 @@ def _mount_extensions() -> None:
 
 
 mount_probes(app)
+app.command(rich_help_panel="Prepare", context_settings=LAUNCH_COMMAND)(run)
+app.command(rich_help_panel="Diagnose")(watch)
 app.command(rich_help_panel="Prepare")(bisect)
 app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)

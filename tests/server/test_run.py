@@ -69,17 +69,22 @@ def test_two_streams_into_one_file_keep_their_order(run_dir: Path, tmp_path: Pat
     assert (tmp_path / "log").read_text().split() == [f"{s}{i}" for i in range(1, 6) for s in ("out", "err")]
 
 
-def test_a_failure_keeps_its_exit_code_and_one_line_says_what_to_type(run_dir: Path) -> None:
-    done = run(run_dir, "sh", "-c", "exit 7")
+def test_a_failure_keeps_its_exit_code_and_the_answer_stands_in_the_output(run_dir: Path) -> None:
+    done = run(run_dir, "sh", "-c", "printf 'half a line' >&2; exit 7")
     assert done.returncode == 7
-    assert done.stderr.decode() == f"ddx: the job failed with exit code 7. To find out why: ddx why {run_dir}\n"
-    assert incidents(run_dir) == ["failed 7"]
+    assert done.stderr.decode().splitlines() == [
+        "half a line",
+        "ddx: the job failed with exit code 7.",
+        "ddx: UNDECIDED  nobody knows",
+        f"ddx: look again: ddx why {run_dir}",
+    ]
+    assert incidents(run_dir) == ["what is left"]
     assert json.loads((run_dir / "run.json").read_text())["exit_code"] == 7
 
 
 def test_a_launcher_killed_by_a_signal_takes_us_along(run_dir: Path) -> None:
     assert run(run_dir, "sh", "-c", "kill -SEGV $$").returncode == -signal.SIGSEGV
-    assert incidents(run_dir) == ["failed -11"]
+    assert incidents(run_dir) == ["what is left"]
 
 
 def counts(name: str) -> list[str]:
@@ -168,6 +173,27 @@ def test_a_reader_that_goes_away_ends_the_job_as_it_would_without_us(run_dir: Pa
     process.stdout.close()
     assert process.wait(timeout=60) == -signal.SIGPIPE
     process.stderr.close()
+
+
+def test_the_batch_script_of_the_docs_asks_for_a_look_and_passes_the_end_on(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "unattended.md").read_text(encoding="utf-8")
+    script = text.split("```bash\n")[1].split("```")[0]
+    launch = "torchrun --standalone --nproc-per-node 8 train.py"
+    assert launch in script
+    (tmp_path / "job.sbatch").write_text(script.replace(launch, "sh job.sh"))
+    (tmp_path / "job.sh").write_text("trap 'echo end; exit 7' TERM\necho up\nwhile :; do sleep 0.1; done\n")
+    environ = {**ENVIRON, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "job.sbatch"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGUSR1)
+        # No rank to look at here: that it says so shows that it looked.
+        assert "belongs to no distributed job" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "end\n"
+        assert process.wait(60) == 7
 
 
 def test_a_background_process_of_the_job_does_not_hold_us_back(run_dir: Path) -> None:

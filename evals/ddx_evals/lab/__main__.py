@@ -13,6 +13,8 @@ from ddx_evals.lab.classes import scenarios_by_class, usual_ranks
 from ddx_evals.lab.outcome import TABLE_HEAD, ask, start_run, ways
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import ScenarioError, load_scenarios
+from ddx_evals.lab.unattended import LIMIT_S, run_unattended
+from ddx_evals.lab.unattended import TABLE_HEAD as UNATTENDED_HEAD
 
 _SHOWN_CHARACTERS = 1000
 
@@ -103,6 +105,27 @@ def table(
                         lab_run.start()
                         lab_run.wait_struck(timeout_s=240)
                         print(ask(lab_run, way).row(), flush=True)
+
+
+@app.command()
+def unattended(
+    scenario_ids: Annotated[list[str], typer.Argument(metavar="ID…")],
+    nproc: Annotated[int, typer.Option(help="number of ranks")] = 4,
+    limit: Annotated[int, typer.Option(help="seconds that a collective may take")] = LIMIT_S,
+    show: Annotated[bool, typer.Option(help="also what the job and ddx printed")] = False,
+) -> None:
+    """Run scenarios under `ddx run` with a short limit, and print what stood in their output before it struck."""
+    scenarios = load_scenarios()
+    print(UNATTENDED_HEAD, flush=True)
+    for scenario_id in scenario_ids:
+        try:
+            ran = run_unattended(scenarios[scenario_id], nproc, limit)
+        except LabError as error:
+            print(f"| {scenario_id} | | {error} |", flush=True)
+            continue
+        print(ran.row(), flush=True)
+        if show:
+            print(ran.printed[-_SHOWN_CHARACTERS * 5 :], flush=True)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def ways(scenario: Scenario) -> list[Way]:
 def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = None) -> LabRun:
     """A run as the way needs it, not yet started."""
     recorded = way in ("records", "moments") or (way == "logs" and "F" in scenario.evidence)
-    prefix = [_ddx(), "run", "--"] if recorded else []
+    prefix = [ddx_command(), "run", "--"] if recorded else []
     if _hides_ranks(scenario):
         prefix = [*_NO_PTRACE, *prefix]
     return LabRun(scenario, nproc, launcher_prefix=prefix, step=step)
@@ -95,7 +95,7 @@ def ask(run: LabRun, way: Way, truth: Truth | None = None) -> Outcome:
         seconds = time.monotonic() - started
         replayed = _why([str(bundle)])
     outcome = Outcome(run.scenario, run.nproc, way, seconds, json.loads(live))
-    outcome.wrong = _wrong(outcome.diagnosis, truth or run.truth(), run.workdir)
+    outcome.wrong = mistakes(outcome.diagnosis, truth or run.truth(), run.workdir)
     if live != replayed:
         outcome.wrong.append("the replayed bundle gives another diagnosis")
     return outcome
@@ -109,13 +109,14 @@ def _hides_ranks(scenario: Scenario) -> bool:
     return scenario.row == "u1" and os.geteuid() == 0
 
 
-def _ddx() -> str:
+def ddx_command() -> str:
+    """The `ddx` of this environment."""
     beside = Path(sys.executable).with_name("ddx")
     return str(beside) if beside.exists() else (shutil.which("ddx") or "ddx")
 
 
 def _why(arguments: Sequence[str], *, as_unprivileged: bool = False) -> str:
-    argv = [*(_NO_PTRACE if as_unprivileged else []), _ddx(), "why", "--json", *arguments]
+    argv = [*(_NO_PTRACE if as_unprivileged else []), ddx_command(), "why", "--json", *arguments]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     if not done.stdout.startswith("{"):
         raise AssertionError(f"{' '.join(argv)} said: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -147,7 +148,7 @@ def _records_of_different_moments(run: LabRun) -> Path:
     return taken
 
 
-def _wrong(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str]:
+def mistakes(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str]:
     """What an answer has wrong: verdict, cause, culprits, place."""
     wrong = []
     if diagnosis["verdict"] not in truth.verdicts:

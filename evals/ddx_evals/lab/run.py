@@ -21,7 +21,7 @@ from ddx_evals.lab.processes import kill_all, processes_in, rank_processes
 from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth, resolve_truth
 from ddx_evals.lab.wires import cut
-from ddx_evals.lab.workspace import new_workdir, prepare
+from ddx_evals.lab.workspace import limit_collectives, new_workdir, prepare
 from ddx_tools.ended_by_signals import ended_by_signals
 
 # What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
@@ -43,7 +43,7 @@ class LabRun:
     `workdir`: an existing empty directory that the caller keeps (a neutral name is the caller's affair);
     without it a temporary one is made, and removed at the end. `launcher_prefix` goes in front of the
     launcher's argv (`["ddx", "run", "--"]`). `step` is the step at which the scenario strikes.
-    `environment` is added to the small, neutral one that jobs get.
+    `environment` is added to the small, neutral one that jobs get; `limit_s` is that of the job's collectives.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class LabRun:
         *,
         step: int | None = None,
         environment: Mapping[str, str] | None = None,
+        limit_s: int | None = None,
     ) -> None:
         self.scenario = scenario
         self.nproc = nproc
@@ -65,6 +66,7 @@ class LabRun:
         """The hosts of the scenario by name, once they were made; empty if the job runs on this machine."""
         self._launcher_prefix = list(launcher_prefix)
         self._environment = dict(environment or {})
+        self._limit_s = limit_s
         self._launchers: list[tuple[Launch, subprocess.Popen[bytes]]] = []
         self._ranks: dict[int, psutil.Process] = {}
         self._stdin_writer: int | None = None
@@ -127,6 +129,8 @@ class LabRun:
         """Prepare the copy and launch it. Raises ScenarioError if scenario and job do not fit, LabError."""
         self._check_modules()
         prepare(self.scenario, self.nproc, self.step, self.workdir)
+        if self._limit_s:
+            limit_collectives(self.workdir, self._limit_s)
         if self.scenario.hosts:
             self._make_hosts()
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
@@ -185,7 +189,7 @@ class LabRun:
             self._strike()
         settled = {
             "quiet": self._is_quiet,
-            "exited": lambda: self._exit_code() is not None,
+            "exited": lambda: self.exit_code() is not None,
             "flowing": lambda: self.last_step() >= self.step + self.scenario.settles.steps,
             "printed": self._has_printed,
             "waiting": self._is_waiting,
@@ -201,6 +205,11 @@ class LabRun:
             pids = self.rank_pids()
             pid = pids[self.scenario.ranks[self.nproc][sends.rank]] if sends.rank else self.launcher_pid
             os.kill(pid, signal.Signals[sends.name])
+
+    def exit_code(self) -> int | None:
+        """The first that is not 0, once all launchers have ended."""
+        codes = [launcher.poll() for _, launcher in self._launchers]
+        return None if None in codes else next((code for code in codes if code), 0)
 
     def truth(self) -> Truth:
         """What is right to say about this run, its places resolved to lines of the copy that runs."""
@@ -232,11 +241,6 @@ class LabRun:
         if self._own_workdir:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
-    def _exit_code(self) -> int | None:
-        """The first that is not 0, once all launchers have ended."""
-        codes = [launcher.poll() for _, launcher in self._launchers]
-        return None if None in codes else next((code for code in codes if code), 0)
-
     def _printed(self) -> str:
         logs = [log for log in self.launcher_logs if log.exists()]
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
@@ -258,8 +262,8 @@ class LabRun:
         deadline = time.monotonic() + timeout_s
         while not reached():
             self.rank_pids()
-            if not may_exit and self._exit_code() is not None:
-                raise self._error(f"the job ended with {self._exit_code()} before {what}")
+            if not may_exit and self.exit_code() is not None:
+                raise self._error(f"the job ended with {self.exit_code()} before {what}")
             if time.monotonic() > deadline:
                 raise self._error(f"no sign of {what} in {timeout_s:.0f} s")
             time.sleep(_POLL_S)

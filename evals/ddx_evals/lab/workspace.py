@@ -1,5 +1,6 @@
 """The copy of a job that runs: a plain training directory, spoiled by the scenario's edits alone."""
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +12,25 @@ from ddx_tools.resources import lab_dir
 def new_workdir() -> Path:
     """A fresh directory with a neutral name, such as /tmp/run-k3x9q2ab."""
     return Path(tempfile.mkdtemp(prefix="run-")).resolve()
+
+
+_LIMITS = (
+    (re.compile(r'(init_process_group\("gloo")\)'), r'\1, timeout=__import__("datetime").timedelta(seconds={}))'),
+    (re.compile(r'("--timeout-s", type=\w+, default=)[\d_.]+'), r"\g<1>{}"),
+)
+"""Where jobs of the lab say, or leave to torch, how long a collective may take."""
+
+
+def limit_collectives(workdir: Path, limit_s: int) -> None:
+    """Let collectives of the copy in `workdir` take `limit_s` at most. Raises ScenarioError where that has no place."""
+    path = workdir / "train.py"
+    source, edits = path.read_text(encoding="utf-8"), 0
+    for pattern, limited in _LIMITS:
+        source, count = pattern.subn(limited.format(limit_s), source)
+        edits += count
+    if edits != 1:
+        raise ScenarioError(f"{path} makes its process group in a way of its own", "Choose a scenario of another job.")
+    path.write_text(source, encoding="utf-8")
 
 
 def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:

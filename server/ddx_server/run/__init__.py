@@ -1,5 +1,6 @@
-"""`ddx run -- <launcher …>`: start a job so that its next hang or crash can be diagnosed."""
+"""`ddx run -- <launcher …>`: start a job whose hang or crash explains itself in its own output."""
 
-from ddx_server.run.command import Incident, RunOptions, run_command
+from ddx_server.run.command import RunOptions, look_signal, run_command
+from ddx_server.run.notify import Notifier
 
-__all__ = ["Incident", "RunOptions", "run_command"]
+__all__ = ["Notifier", "RunOptions", "look_signal", "run_command"]

@@ -7,36 +7,28 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ddx_server.run import directory
+from ddx_server.run.attendant import Attendant, LookAt
 from ddx_server.run.environment import for_job
-from ddx_server.run.launch import Launcher, die_like, find_program
+from ddx_server.run.launch import FORWARDED, STOPPING, Launcher, die_like, find_program
+from ddx_server.run.look import look_beside
+from ddx_server.run.notify import Notifier
+from ddx_server.run.patience import Patience
 from ddx_server.run.streams import LauncherLog, Pump, copy_window_size, open_channels
-from ddx_server.run.watch import RankWatch
+from ddx_server.run.watch import Limits, RankWatch
 from ddx_tools.errors import UsageError
 
 DEFAULT_STALL_AFTER_S = 300.0
 """Half of NCCL's default timeout (10 min), after which its watchdog aborts the job and with it goes the live
-evidence; a false alarm, such as a first compilation, costs one capture."""
-
-_CAPTURE_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Incident:
-    """Something went wrong with the job: it `failed` (it has ended), or it `stalled` (it still runs)."""
-
-    kind: Literal["failed", "stalled"]
-    run_dir: Path
-    launcher_pid: int
-    exit_code: int | None = None
-    """Of the launcher, minus the signal that killed it; None while it runs."""
+evidence; where a limit is shorter, the look is earlier."""
+DEFAULT_GRACE_S = 30.0
+"""Between the signal that asks a job to end and the one that ends it: Slurm's KillWait, Kubernetes' grace period."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +38,27 @@ class RunOptions:
     dir: Path | None = None
     stall_after_s: float | None = DEFAULT_STALL_AFTER_S
     rank_logs: bool = True
+    notifier: Notifier = field(default_factory=Notifier)
+    grace_s: float = DEFAULT_GRACE_S
+    look_on: signal.Signals | None = None
+    """A signal that asks for a look now, and is not passed on."""
 
 
-OnIncident = Callable[[Incident], Path | None]
-"""Captures the evidence and returns where it is. After the job if that failed; beside it if it stalled, on a
-thread of its own, whose child processes inherit blocked signals and end by SIGKILL only."""
+def look_signal(name: str | None) -> signal.Signals | None:
+    """USR1 or SIGUSR1. Raises UsageError if it is none that may be asked for."""
+    usable = {number.name.removeprefix("SIG"): number for number in FORWARDED if number not in STOPPING}
+    if name is None:
+        return None
+    wanted = usable.get(name.upper().removeprefix("SIG"))
+    if wanted is None:
+        raise UsageError(f"--look-on {name}: not a signal that can be asked for", f"One of: {', '.join(usable)}.")
+    return wanted
 
 
-def run_command(argv: Sequence[str], options: RunOptions, on_incident: OnIncident) -> int:
+def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look_beside) -> int:
     """Run a launcher and return its exit code; if a signal killed it, die by the same signal.
 
-    Standard input, output and errors are the launcher's; one line on stderr is ours, after an incident.
+    Standard input, output and errors are the launcher's; lines on stderr that begin with `ddx: ` are ours.
     Raises UsageError if the job cannot be started.
     """
     if not sys.platform.startswith("linux"):
@@ -72,23 +74,36 @@ def run_command(argv: Sequence[str], options: RunOptions, on_incident: OnInciden
     channels = open_channels()
     outputs = {stream: channel.inner for channel in channels for stream in channel.streams}
     launcher = Launcher(program, argv, job.environ, outputs)
+
+    def say(lines: Sequence[str]) -> None:
+        from ddx_tools.sources.redaction.text import redact
+
+        text = "".join(f"ddx: {redact(line)}\n" for line in lines)
+        for channel in channels:
+            if 2 in channel.streams:
+                with contextlib.suppress(OSError):
+                    channel.say(text)
+
+    patience = Patience(time.monotonic(), options.stall_after_s)
+    attendant = Attendant(run_dir, launcher.pid, patience, look_at, say, options.notifier)
     try:
         record["launcher_pid"] = launcher.pid
         directory.describe(run_dir, argv, record)
         for channel in channels:
             os.close(channel.inner)
         pumps = [Pump(channel, log) for channel in channels]
-        reporters: list[threading.Thread] = []
+        watch = RankWatch(run_dir, log.path, patience, _limits(job.environ), attendant)
 
-        def on_stall() -> None:
-            stalled = Incident("stalled", run_dir, launcher.pid)
-            reporters.append(threading.Thread(target=_report, args=(stalled, on_incident), daemon=True))
-            reporters[-1].start()
+        def on_stop(launcher_knows: bool) -> None:
+            watch.save_before_stop()
+            if not launcher_knows:
+                attendant.stopping(watch.silence(), options.grace_s / 2, launcher.stop_repeated)
 
-        watch = RankWatch(run_dir, log, options.stall_after_s, on_stall)
         code = launcher.wait(
-            on_resize=lambda: copy_window_size(channels),
-            on_stop=watch.save_before_stop,
+            lambda: copy_window_size(channels),
+            on_stop,
+            options.look_on,
+            lambda: attendant.asked(watch.silence()),
         )
         for pump in pumps:
             pump.finish()
@@ -101,45 +116,31 @@ def run_command(argv: Sequence[str], options: RunOptions, on_incident: OnInciden
     directory.describe(run_dir, argv, {**record, "ended_at_s": time.time(), "exit_code": code})
     if left:
         ranks = ", ".join(f"rank {address.rank} (pid {address.pid})" for address in left)
-        _say(f"the launcher has ended, but these still run: {ranks}")
-    if launcher.stop_asked:
-        if code != 0:
-            _say(f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}")
-        return die_like(code)
-    for reporter in reporters:
-        reporter.join(_CAPTURE_SECONDS)
-    if code != 0:
-        _report(Incident("failed", run_dir, launcher.pid, code), on_incident)
+        say([f"the launcher has ended, but these still run: {ranks}"])
+    with contextlib.suppress(KeyboardInterrupt):
+        if code == 0:
+            attendant.ended_well()
+        else:
+            attendant.finish()
+        if launcher.stop_asked and code != 0:
+            say([f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}"])
+        elif code != 0:
+            attendant.failed(_in_words(code))
     return die_like(code)
 
 
-def _report(incident: Incident, on_incident: OnIncident) -> None:
-    """Capture, and say in one line what happened and what to type; nothing in here may hurt the job."""
-    evidence: Path | None = None
-    nothing = False
-    try:
-        evidence = on_incident(incident)
-    except UsageError:  # it died before it had said anything
-        nothing = True
-    except KeyboardInterrupt:
-        _say("capture abandoned")
-    except Exception as error:
-        _say(f"the evidence could not be captured ({type(error).__name__}: {str(error)[:200]})")
-    if incident.kind == "stalled":
-        what = "no output and no collective for a while; the job still runs"
-    elif (incident.exit_code or 0) < 0:
-        what = f"the launcher was killed by {signal.Signals(-(incident.exit_code or 0)).name}"
-    else:
-        what = f"the job failed with exit code {incident.exit_code}"
-    if nothing:
-        _say(f"{what}, and left no output and no record to look at; {incident.run_dir}/run.json says what was started.")
-        return
-    _say(f"{what}. To find out why: ddx why {shlex.quote(str(evidence or incident.run_dir))}")
+def _in_words(code: int) -> str:
+    if code < 0:
+        return f"the launcher was killed by {signal.Signals(-code).name}"
+    return f"the job failed with exit code {code}"
 
 
-def _say(sentence: str) -> None:
-    from ddx_tools.sources.redaction.text import redact
+def _limits(environ: Mapping[str, str]) -> Limits:
+    """What variables say of limits; the limits of process groups are asked of the ranks."""
+    heartbeat_s = _number(environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"))
+    end_s = _number(environ.get("SLURM_JOB_END_TIME"))
+    return Limits(heartbeat_s, time.monotonic() + end_s - time.time() if end_s else None)
 
-    # Through the descriptor: sys.stderr may belong to a display of the caller's.
-    with contextlib.suppress(OSError):
-        os.write(2, f"ddx: {redact(sentence)}\n".encode())
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text and text.isdigit() and int(text) else None

@@ -63,11 +63,17 @@ class Launcher:
             self.release_signals()
             raise UsageError(f"{program}: {error.strerror}", "Is it executable, and for this machine?") from error
 
-    def wait(self, on_resize: Callable[[], None], on_stop: Callable[[], None]) -> int:
+    def wait(
+        self,
+        on_resize: Callable[[], None],
+        on_stop: Callable[[bool], None],
+        own: signal.Signals | None = None,
+        on_own: Callable[[], object] = lambda: None,
+    ) -> int:
         """Pass signals on until the launcher ends; its exit code, or minus the signal that killed it.
 
-        `on_stop` is called before the first signal that asks the job to end is passed on, `on_resize` when the
-        terminal's size has changed.
+        `on_stop` is called before the first signal that asks the job to end is passed on, with whether the launcher
+        has it already; `on_resize` when the terminal's size has changed. `own` is a signal for us alone.
         """
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -77,12 +83,19 @@ class Launcher:
             received = signal.Signals(info.si_signo)
             if received == signal.SIGWINCH:
                 on_resize()
+            elif received == own:
+                on_own()
             elif received != signal.SIGCHLD:
                 if received in STOPPING and not self.stop_asked:
                     self.stop_asked = True
-                    on_stop()
+                    on_stop(info.si_code == _SI_KERNEL)
                 if info.si_code != _SI_KERNEL:
                     os.kill(self.pid, received)
+
+    @staticmethod
+    def stop_repeated() -> bool:
+        """Whether somebody asks once more, while `on_stop` is at work, that the job end."""
+        return bool(signal.sigpending() & STOPPING)
 
     def release_signals(self) -> None:
         """From here on signals are our own again."""

@@ -33,12 +33,10 @@ class LauncherLog:
         self._file = path.open("wb", buffering=0)
         self._written = 0
         self._lock = threading.Lock()
-        self.last_output_s = time.monotonic()
 
     def write(self, data: bytes) -> None:
-        """Append; also the moment of the job's last sign of life on its output."""
+        """Append."""
         with self._lock:
-            self.last_output_s = time.monotonic()
             try:
                 if self._written > _SEGMENT_BYTES:
                     self._file.close()
@@ -65,6 +63,22 @@ class Channel:
     is_terminal: bool
     streams: list[int] = field(default_factory=list)
     """Descriptors of the job (1, 2) that this channel carries."""
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Who holds it may write to `ours`."""
+    in_line: bool = False
+    """Whether the job's last line has no end yet."""
+
+    def write(self, data: bytes) -> None:
+        """Pass on what the job printed."""
+        with self.turn:
+            self.in_line = not data.endswith(b"\n")
+            _write_all(self.ours, data)
+
+    def say(self, text: str) -> None:
+        """Put whole lines of our own between those of the job."""
+        with self.turn:
+            _write_all(self.ours, (b"\n" if self.in_line else b"") + text.encode(errors="replace"))
+            self.in_line = False
 
 
 def open_channels() -> list[Channel]:
@@ -123,7 +137,7 @@ class Pump:
         self._thread.join()
 
     def _carry(self) -> None:
-        outer, ours = self._channel.outer, self._channel.ours
+        outer = self._channel.outer
         poll = select.poll()
         poll.register(outer, select.POLLIN)
         try:
@@ -136,7 +150,7 @@ class Pump:
                 if not data:
                     return
                 self._log.write(data)
-                _write_all(ours, data)
+                self._channel.write(data)
                 if self._deadline_s is not None and time.monotonic() > self._deadline_s:
                     return
         except OSError:

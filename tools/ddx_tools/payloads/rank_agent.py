@@ -166,9 +166,16 @@ def _groups() -> list[Header]:
             "backend": _or_none(c10d.get_backend, group),
             "ranks": _or_none(c10d.get_process_group_ranks, group),
             "last_enqueued": _or_none(getattr(group, "_get_sequence_number_for_group", None)),
+            "timeout_s": _or_none(_timeout_s, group),
         }
         for group, name in list(names.items())
     ]
+
+
+def _timeout_s(group: Any) -> float:
+    """How long a collective of this group may take: the shortest limit of its backends."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return min(float(backend.options._timeout.total_seconds()) for backend in backends)
 
 
 def _recorders(groups: list[Header]) -> list[tuple[str, str]]:

@@ -23,6 +23,8 @@ from ddx_tools.sources.redaction.text import redact_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_OURS = b"ddx: "
+"""Begins what `ddx run` prints between the lines of the job."""
 _SMALL_BYTES = 8_000
 """Of so few lines each is read: looking at them together, and importing what does, costs more."""
 _ALL_READ = 4_000
@@ -178,7 +180,9 @@ class Selection:
             for piece in redact_lines(some if isinstance(some, list) else some.to_pylist()):
                 begin = self._begins[place] + place
                 if piece or not self._overwritten(begin):
-                    yield place, self._number(place, begin), piece.rstrip(BREAK)
+                    # What ddx said there is an answer, which is no evidence for the next.
+                    said = b"" if piece.startswith(_OURS) else piece.rstrip(BREAK)
+                    yield place, self._number(place, begin), said
                 place += 1
             size = 64
 

@@ -1,0 +1,37 @@
+"""A diagnosis in a few plain lines, for a place where much else is printed: who, where, why, what to do."""
+
+from __future__ import annotations
+
+from ddx_server.render.diagnosis import command_line
+from ddx_server.render.safe_text import safe
+from ddx_tools.model import Diagnosis, Location, Verdict, rank_list
+
+_SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2
+
+
+def brief(diagnosis: Diagnosis) -> list[str]:
+    """Lines without control characters and secrets."""
+    lines = [f"{diagnosis.verdict.upper()}  {diagnosis.headline}"]
+    culprits = diagnosis.culprits
+    if culprits.ranks or culprits.hosts:
+        lines.append(f"who    {rank_list(culprits.ranks) if culprits.ranks else ', '.join(culprits.hosts)}")
+    if culprits.ranks and diagnosis.victims.ranks:
+        lines[-1] += f" ({rank_list(diagnosis.victims.ranks)} cannot go on)"
+    lines += [f"where  {_place(place)}" for place in culprits.locations[:_SHOWN_PLACES]]
+    for cause in diagnosis.causes[:_SHOWN_CAUSES]:
+        lines.append(f"why    {cause.probability:.0%} {cause.id} ({cause.level}): {cause.title}")
+    lines += [f"seen   {claim.claim}" for claim in diagnosis.evidence[:_SHOWN_CLAIMS]]
+    lines += [f"fix    {step}" for step in diagnosis.fix[:_SHOWN_FIXES]]
+    check = diagnosis.next_check
+    if check and diagnosis.verdict is not Verdict.DIAGNOSED:
+        lines.append(f"next   {check.question}")
+        if check.probe != "ask":
+            lines.append(f"       {command_line(check.probe, check.args)}")
+    return [" ".join(safe(line).plain.split("\n")).rstrip() for line in lines]
+
+
+def _place(place: Location) -> str:
+    where = place.file if place.line is None else f"{place.file}:{place.line}"
+    function = f" {place.function}" if place.function else ""
+    source = f"    {place.source.strip()}" if place.source else ""
+    return where + function + source

@@ -1,0 +1,228 @@
+"""What `ddx run` does about a job that stands still or breaks: it looks, and says the answer where the job prints.
+
+An answer is said once, and another only where it is another; there is an end to their number and to the disk that their
+bundles take. Whatever fails in here is said in a line, and the job goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ddx_server.run.look import Look, LookFailed
+from ddx_server.run.notify import Notifier
+from ddx_server.run.patience import Patience
+from ddx_server.run.watch import Silence
+from ddx_tools.rank_agent_client import AgentAddress
+
+LookAt = Callable[[str, Path, float], Look]
+"""Looks at a target, keeps the bundle, within so many seconds; raises LookFailed."""
+Kind = Literal["stalled", "asked", "stopped", "failed"]
+
+MOST_ANSWERS = 5
+MOST_BUNDLE_BYTES = 512 << 20
+_LOOK_LIMIT_S = 120.0
+_NEAR = 0.5
+"""From this part of a limit on, even a rank that is at work may come too late."""
+
+
+@dataclass
+class Attendant:
+    """Attends to one job; `say` puts lines into its output."""
+
+    run_dir: Path
+    launcher_pid: int
+    patience: Patience
+    """That of the watch over the job."""
+    look_at: LookAt
+    say: Callable[[list[str]], None]
+    notifier: Notifier
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
+    _said: list[str] = field(default_factory=list)
+    """The keys of what was said."""
+    _told_silence_s: float | None = None
+    """The silence that an answer was said of, by when the job last moved before it."""
+    _held_back: tuple[float, Look] | None = None
+    """Likewise, and an answer that was not said, because the job might go on by itself."""
+
+    def silent(self, silence: Silence) -> bool:
+        """Nothing moves: look, on a thread, unless somebody looks already."""
+        return self._begin("stalled", silence)
+
+    def asked(self, silence: Silence) -> bool:
+        """Somebody wants to know: look, and say whatever is found."""
+        return self._begin("asked", silence)
+
+    def stopping(self, silence: Silence, hold_s: float, enough: Callable[[], bool]) -> None:
+        """The job is asked to end: if it stands still, look before it is gone, for at most `hold_s` seconds."""
+        stands_still = time.monotonic() - silence.since_s >= self.patience.early_s
+        if not stands_still or self.told_of(silence.since_s):
+            return
+        self._begin("stopped", silence)
+        deadline = time.monotonic() + hold_s
+        while self._thread and self._thread.is_alive() and time.monotonic() < deadline and not enough():
+            self._thread.join(0.1)
+
+    def moved(self, since_s: float, now_s: float) -> None:
+        """The job moves, for the first time after `since_s`."""
+        if self.told_of(since_s):
+            self.say([f"the job moves again, after {now_s - since_s:.0f} s"])
+
+    def told_of(self, since_s: float) -> bool:
+        """Whether an answer was said of this silence."""
+        return self._told_silence_s == since_s
+
+    def rank_ended(self, address: AgentAddress, status: int | None) -> None:
+        """Keep how each rank ended."""
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        line = {"rank": address.rank, "pid": address.pid, "at_s": time.time(), "exit_code": code}
+        with contextlib.suppress(OSError), (self.run_dir / "ranks-ended.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def watch_broke(self, error: Exception) -> None:
+        """Nobody watches the job any more; it goes on as it would without us."""
+        self.say([f"the job is no longer watched ({type(error).__name__}: {str(error)[:200]})"])
+
+    def finish(self) -> None:
+        """The job has ended: let a look that is under way come to its end."""
+        if self._thread:
+            self._thread.join(_LOOK_LIMIT_S)
+
+    def ended_well(self) -> None:
+        """Nothing of what was seen needs keeping that was not said."""
+        self._hold_back(None)
+
+    def failed(self, how: str) -> None:
+        """The job has ended badly; `how` says it in words."""
+        if self.told_of(self.patience.moved_s):
+            self.say([f"{how}, without having moved since the answer above."])
+            return
+        look = self._look(str(self.run_dir))
+        held = self._held_back
+        if held and held[0] == self.patience.moved_s and (look is None or look.verdict != "diagnosed"):
+            # What was seen while it hung says more than what is left of it.
+            look, self._held_back = held[1], None
+        self._hold_back(None)
+        if look is None:
+            self.say([f"{how}. To find out why: ddx why {shlex.quote(str(self.run_dir))}"])
+        else:
+            self._answer("failed", how, look)
+
+    def _begin(self, kind: Kind, silence: Silence) -> bool:
+        if not self._busy.acquire(blocking=False):
+            return False
+        self._thread = threading.Thread(target=self._attend, args=(kind, silence), name="ddx-attend", daemon=True)
+        self._thread.start()
+        return True
+
+    def _attend(self, kind: Kind, silence: Silence) -> None:
+        try:
+            look = self._look(str(self.launcher_pid), is_last=silence.stage == "last")
+            if look is None:
+                return
+            self.patience.took(look.took_s)
+            if kind == "stalled" and self.patience.moved_s > silence.since_s and not silence.is_partial:
+                self._forget(look)
+            elif kind != "stalled" or _is_worth_saying(look, silence):
+                if kind == "asked" or look.verdict != "healthy":
+                    self._hold_back(None)
+                    self._told_silence_s = None if kind == "asked" or silence.is_partial else silence.since_s
+                    self._answer(kind, _situation(silence), look)
+            elif look.verdict == "diagnosed":
+                self._hold_back((silence.since_s, look))
+            else:
+                self._forget(look)
+        finally:
+            self._busy.release()
+
+    def _look(self, target: str, *, is_last: bool = True) -> Look | None:
+        """None if it fails, of which is said where no other look follows."""
+        bundle = self._free_name()
+        try:
+            return self.look_at(target, bundle, _LOOK_LIMIT_S)
+        except LookFailed as error:
+            problem = f"the evidence could not be judged: {error}"
+        except Exception as error:
+            problem = f"the evidence could not be captured ({type(error).__name__}: {str(error)[:200]})"
+        if is_last:
+            self.say([problem])
+        return None
+
+    def _answer(self, kind: Kind, situation: str, look: Look) -> None:
+        is_known = look.key in self._said[-1:]
+        if is_known or (len(self._said) >= MOST_ANSWERS and kind == "stalled"):
+            self._forget(look)
+            if kind != "stalled":
+                self.say([f"{situation}. The answer above still holds."])
+            return
+        self._said.append(look.key)
+        self._keep_within_budget(look)
+        again = look.bundle if look.bundle and look.bundle.exists() else self.run_dir
+        closing = f"look again: ddx why {shlex.quote(str(again))}"
+        self.say([f"{situation}.", *look.lines, closing])
+        message = {
+            "kind": kind, "situation": situation, "text": "\n".join(look.lines), "run_dir": str(self.run_dir),
+            "bundle": str(again), "diagnosis": look.diagnosis,
+        }  # fmt: skip
+        if problem := self.notifier.tell(message):
+            self.say([f"the notification failed: {problem}"])
+
+    def _hold_back(self, answer: tuple[float, Look] | None) -> None:
+        if self._held_back:
+            self._forget(self._held_back[1])
+        self._held_back = answer
+
+    def _forget(self, look: Look) -> None:
+        if look.bundle:
+            look.bundle.unlink(missing_ok=True)
+
+    def _keep_within_budget(self, look: Look) -> None:
+        sizes = [path.stat().st_size for path in self.run_dir.glob("incident-*.tar.zst")]
+        if sum(sizes) > MOST_BUNDLE_BYTES:
+            self._forget(look)
+
+    def _free_name(self) -> Path:
+        number = 1
+        while (self.run_dir / f"incident-{number}.tar.zst").exists():
+            number += 1
+        return self.run_dir / f"incident-{number}.tar.zst"
+
+
+def _is_worth_saying(look: Look, silence: Silence) -> bool:
+    """Whether a job that stands still will not go on by itself, as far as one can see."""
+    if look.verdict == "healthy":
+        return False
+    if silence.stage == "early":
+        return look.verdict == "diagnosed" and look.lasting
+    if look.at_work:
+        return look.verdict == "diagnosed" and _is_near(silence)
+    return look.verdict == "diagnosed" or look.waiting
+
+
+def _is_near(silence: Silence) -> bool:
+    limit = silence.limit
+    return limit is not None and time.monotonic() >= limit.since_s + _NEAR * limit.limit_s
+
+
+def _situation(silence: Silence) -> str:
+    now = time.monotonic()
+    if silence.limit and silence.is_partial:
+        parts = [f"a rank has waited in a collective for {now - silence.limit.since_s:.0f} s"]
+    else:
+        parts = [f"nothing has moved for {now - silence.since_s:.0f} s"]
+        if silence.step is not None:
+            parts[0] += f", since step {silence.step}"
+    if silence.lost:
+        parts.append(f"rank {', '.join(map(str, silence.lost))} has died")
+    if silence.limit and silence.limit.strikes_s > now:
+        parts.append(f"a limit of {silence.limit.limit_s:.0f} s strikes in {silence.limit.strikes_s - now:.0f} s")
+    return "; ".join(parts)

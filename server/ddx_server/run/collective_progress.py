@@ -1,0 +1,80 @@
+"""How far the collectives of each rank came, from the counters that its agent tells, and how long they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_DEFAULT_LIMIT_S = {"nccl": 600.0}
+_OTHER_LIMIT_S = 1800.0
+"""Of torch, where a group does not say its own (torch/distributed/constants.py, 2.2 to 2.13)."""
+_BUSY_SHARE = 0.5
+
+
+@dataclass
+class RankProgress:
+    """One rank. Times are of the caller's monotonic clock, in seconds."""
+
+    moved_s: float
+    joined: bool = False
+    """Whether it is in a process group."""
+    pending: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By recorder and group of the process: since when it is in a collective that does not end."""
+    limit_s: float | None = None
+    """The shortest limit of its groups."""
+    uses_nccl: bool = False
+    longest_wait_s: float = 0.0
+    """In a collective that did end."""
+    busy: bool = False
+    """Whether it computed for most of the time between the last two looks."""
+    _counters: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    _begun: list[tuple[object, object]] = field(default_factory=list)
+    _cpu: tuple[float, float] | None = None
+
+    def look(self, header: Mapping[str, Any], now_s: float) -> None:
+        """Take what the rank's agent answered to `status`."""
+        self._look_at_cpu(header.get("process_cpu_s"), now_s)
+        groups = [group for group in header.get("groups") or [] if isinstance(group, dict)]
+        self.joined = bool(groups)
+        self.limit_s = min(map(_limit_s, groups), default=None)
+        self.uses_nccl = any("nccl" in str(group.get("backend")) for group in groups)
+        begun = [(group.get("name"), group.get("last_enqueued")) for group in groups]
+        counters = dict(_counters(header.get("pg_status")))
+        if (begun, counters) != (self._begun, self._counters):
+            self.moved_s = now_s
+        for key, (enqueued, completed) in counters.items():
+            if self._counters.get(key) != (enqueued, completed) and key in self.pending:
+                self.longest_wait_s = max(self.longest_wait_s, now_s - self.pending.pop(key))
+            if enqueued != completed:
+                self.pending.setdefault(key, now_s)
+        self._begun, self._counters = begun, counters
+
+    def _look_at_cpu(self, cpu_s: object, now_s: float) -> None:
+        if not isinstance(cpu_s, int | float):
+            return
+        if self._cpu and now_s > self._cpu[1]:
+            self.busy = (cpu_s - self._cpu[0]) / (now_s - self._cpu[1]) >= _BUSY_SHARE
+        self._cpu = float(cpu_s), now_s
+
+    @property
+    def waits_since_s(self) -> float | None:
+        """Since when the oldest of its unfinished collectives has not moved; None if there is none."""
+        return min(self.pending.values(), default=None)
+
+
+def _limit_s(group: Mapping[str, Any]) -> float:
+    told = group.get("timeout_s")
+    if isinstance(told, int | float) and told > 0:
+        return float(told)
+    return min(_DEFAULT_LIMIT_S.get(name, _OTHER_LIMIT_S) for name in str(group.get("backend")).split(","))
+
+
+def _counters(status: object) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    """(recorder, group of the process) and (last that was begun, last that was completed)."""
+    return [
+        ((str(part), str(group)), (str(at.get("last_enqueued_collective")), str(at.get("last_completed_collective"))))
+        for part, groups in (status.items() if isinstance(status, dict) else ())
+        for group, at in (groups.items() if isinstance(groups, dict) else ())
+        if isinstance(at, dict)
+    ]

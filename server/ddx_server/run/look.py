@@ -1,0 +1,67 @@
+"""Look at a job and judge it, in a process of its own: whatever becomes of that, the job and its output go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = "ddx_server.run.look_process"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen and judged."""
+
+    verdict: str
+    key: str
+    """The same for two looks that say the same: cause and culprits."""
+    lines: list[str]
+    """For a person."""
+    lasting: bool
+    """Whether it cannot heal by itself: no rank is elsewhere that could still come, or one is stopped or gone."""
+    waiting: bool
+    """Whether a rank was seen to wait for others."""
+    at_work: bool
+    """Whether the ranks that others wait for compile, write a checkpoint or evaluate, and move."""
+    diagnosis: dict[str, Any] = field(default_factory=dict)
+    """As `ddx why --json` prints it."""
+    bundle: Path | None = None
+    took_s: float = 0.0
+
+
+class LookFailed(Exception):
+    """There is no answer. The text says why."""
+
+
+def look_beside(target: str, bundle: Path, limit_s: float) -> Look:
+    """Look at `target` (a pid, or what is left of a job) in a process of its own; keep the bundle.
+
+    Raises LookFailed if that process fails, or takes longer than `limit_s`.
+    """
+    began = time.monotonic()
+    # -P: what lies in the job's directory is not for us to import.
+    argv = [sys.executable, "-P", "-m", _PROGRAM, target, str(bundle), str(limit_s)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True) as child:
+        try:
+            out, errors = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise LookFailed(f"it took longer than {limit_s:g} s") from error
+        finally:
+            # With it go the programs that it has started.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    try:
+        seen = json.loads(out)
+    except ValueError as error:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        raise LookFailed(last[0][:300]) from error
+    return Look(**seen, bundle=bundle if bundle.exists() else None, took_s=time.monotonic() - began)

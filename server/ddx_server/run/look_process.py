@@ -1,0 +1,87 @@
+"""The process that looks: `python -m ddx_server.run.look_process TARGET BUNDLE SECONDS`.
+
+It prints one JSON object: the fields of `ddx_server.run.look.Look`, but for the last two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.errors import DdxError
+from ddx_tools.model import Finding
+
+_WORK = frozenset({"compile", "checkpoint", "checkpoint_io", "evaluation", "import"})
+"""Activities and contexts of a rank that its peers may have to wait for, now and then, in a healthy job."""
+_GONE = frozenset({"rank.process_gone", "rank.killed", "rank.raised"})
+_UNSEEN = frozenset({"rank.unreadable"})
+_BEHIND = frozenset({"rank.waited_for", "collective.missing_ranks"})
+"""What records say of a rank that is elsewhere, where its stack cannot be read."""
+_NICE = 5
+_PR_SET_PDEATHSIG = 1
+
+
+def _seen(target: str, bundle: Path) -> dict[str, Any]:
+    from ddx_server.render.brief import brief
+    from ddx_tools.investigate import investigate
+
+    found = investigate([target], save=bundle)
+    diagnosis = found.diagnose()
+    cause = diagnosis.causes[0].id if diagnosis.causes else ""
+    outside = [finding for finding in found.findings if finding.code == "rank.outside_collective"]
+    codes = {finding.code for finding in found.findings}
+    waiting = "collective.peers_wait" in codes
+    may_come = bool(outside) or bool(codes & _UNSEEN and codes & _BEHIND)
+    return {
+        "verdict": diagnosis.verdict,
+        "key": f"{diagnosis.verdict} {cause} {diagnosis.culprits.ranks} {diagnosis.culprits.hosts}",
+        "lines": brief(diagnosis),
+        "lasting": "rank.stopped" in codes or (waiting and (bool(codes & _GONE) or not may_come)),
+        "waiting": waiting,
+        "at_work": bool(outside) and all(map(_is_at_work, outside)),
+        "diagnosis": json.loads(diagnosis.to_json()),
+    }
+
+
+def _is_at_work(finding: Finding) -> bool:
+    about = {finding.attributes.get("activity"), *finding.attributes.get("contexts", [])}
+    return bool(about & _WORK) and finding.attributes.get("moving") is not False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look, and print what was seen."""
+    target, bundle, limit_s = argv
+    # The job comes first: for the CPU, and when memory runs out.
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    # Nor does a look outlive whom it is for.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.alarm(int(float(limit_s)) + 1)
+    try:
+        seen = _seen(target, Path(bundle))
+    except DdxError as error:
+        print(error.message, file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        # An error of ours, to be reported: where it happened is half of it.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        Path(bundle).with_name("look-failed.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        print(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)
+        return 70
+    print(json.dumps(seen), flush=True)
+    # Nothing is left to tidy up that is worth the time.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""What one rank does, from what its agent and the kernel say of it in look after look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_server.run.collective_progress import RankProgress
+from ddx_tools.model import rank_list
+
+_MOVES_S = 5.0
+_STOPPED = ("stopped", "tracing-stop")
+"""As psutil names them."""
+
+
+@dataclass(frozen=True)
+class RankLook:
+    """One look at a rank."""
+
+    rank: int
+    pid: int
+    alive: bool
+    state: str = ""
+    """Of the process, as psutil names it."""
+    cpu_share: float | None = None
+    """Of one processor, since the look before."""
+    status: Mapping[str, Any] | None = None
+    """What its agent answered to `status`; None if it has none, or did not answer."""
+    rss_bytes: int | None = None
+    gpu_bytes: int | None = None
+
+
+@dataclass
+class RankRow:
+    """One rank over the time that it is watched; times in seconds of the caller's clock."""
+
+    rank: int
+    pid: int
+    progress: RankProgress = field(default_factory=lambda: RankProgress(0.0))
+    doing: str = ""
+    """moves | waits … | outside, busy | outside, idle | stopped | gone | computes | idle"""
+    age_s: float | None = None
+    """Since it last moved; None where nothing tells."""
+    rss_bytes: int | None = None
+    gpu_bytes: int | None = None
+
+    def look(self, seen: RankLook, now_s: float) -> None:
+        """Take a look into account."""
+        self.rss_bytes, self.gpu_bytes = seen.rss_bytes, seen.gpu_bytes
+        if seen.status is not None:
+            if not self.progress.joined:
+                self.progress.moved_s = now_s
+            self.progress.look(seen.status, now_s)
+        self.age_s = now_s - self.progress.moved_s if self.progress.joined else None
+        self.doing = self._doing(seen, now_s)
+
+    def _doing(self, seen: RankLook, now_s: float) -> str:
+        if not seen.alive:
+            return "gone"
+        if seen.state in _STOPPED:
+            return "stopped"
+        busy = (seen.cpu_share or 0.0) >= 0.5
+        if seen.status is None or not self.progress.joined:
+            return "computes" if busy else "idle"
+        if now_s - self.progress.moved_s < _MOVES_S:
+            return "moves"
+        if self.progress.pending:
+            return (
+                f"waits in {_pending(seen.status, min(self.progress.pending, key=self.progress.pending.__getitem__))}"
+            )
+        return f"outside, {'busy' if busy else 'idle'}"
+
+
+def _pending(status: Mapping[str, Any], key: tuple[str, str]) -> str:
+    """Group and sequence number of a collective; recorders number the groups of a process as they were made."""
+    part, number = key
+    enqueued = str(status["pg_status"][part][number].get("last_enqueued_collective"))
+    groups = status.get("groups") or []
+    group = groups[int(number)] if number.isdigit() and int(number) < len(groups) else {}
+    if str(group.get("last_enqueued")) != enqueued:
+        return f"a group, sequence {enqueued}"
+    return f"{group.get('desc') or group.get('name')}, sequence {enqueued}"
+
+
+def summary(rows: Sequence[RankRow]) -> str:
+    """Who does what, in one line: `ranks 0-2 wait in default_pg, sequence 12 (31 s); rank 3 outside, idle`."""
+    by_doing: dict[str, list[RankRow]] = {}
+    for row in rows:
+        by_doing.setdefault(row.doing, []).append(row)
+    parts = []
+    for doing, members in sorted(by_doing.items(), key=lambda item: len(item[1])):
+        ages = [row.age_s for row in members if row.age_s is not None and doing != "moves"]
+        since = f" ({min(ages):.0f} s)" if ages else ""
+        parts.append(f"{rank_list([row.rank for row in members])}: {doing}{since}")
+    return "; ".join(parts)
