@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_manifest
 
 from ddx_tools import bundle as bundle_module
-from ddx_tools.bundle import MANIFEST, Bundle, BundleWriter, is_bundle, pack
+from ddx_tools.bundle import Bundle, BundleWriter, is_bundle
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.base import Call, Reply
+from ddx_tools.packed_bundle import MANIFEST, pack
 
 EMPTY = {"schema": "ddx.bundle/1", "created": "2026-01-01T00:00:00+00:00"}
 

@@ -13,19 +13,16 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import hashlib
-import io
 import json
 import re
-import tarfile
 import tempfile
 import threading
 import zlib
 from collections import Counter
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-import zstandard
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddx_tools import __version__
@@ -33,16 +30,11 @@ from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.base import Call, Reply
 from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Missing
+from ddx_tools.packed_bundle import MANIFEST, PACKED_SUFFIX, begins_as_a_bundle, not_writable, unpack
 from ddx_tools.sources.redaction.files import copy_redacted
 from ddx_tools.sources.redaction.structures import redact_value
 from ddx_tools.sources.redaction.text import Counts, redact
 from ddx_tools.sources.temporary import temporary_directory
-
-MANIFEST = "manifest.json"
-PACKED_SUFFIX = ".tar.zst"
-_FIRST_MEMBERS = 3
-_UNPACKED_LIMIT_BYTES = 4 << 30
-_UNPACKED_LIMIT_FILES = 200_000
 
 
 class JournalEntry(BaseModel):
@@ -126,7 +118,7 @@ class BundleWriter:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             empty = not any(directory.iterdir())
         except OSError as error:
-            raise _not_writable(directory, error) from error
+            raise not_writable(directory, error) from error
         if not empty:
             raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
         self.directory = directory
@@ -287,20 +279,6 @@ def is_bundle(path: Path) -> bool:
     return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
 
 
-def begins_as_a_bundle(archive: Path) -> bool:
-    """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
-    try:
-        with (
-            archive.open("rb") as stream,
-            zstandard.ZstdDecompressor().stream_reader(stream) as plain,
-            tarfile.open(fileobj=plain, mode="r|") as members,
-        ):
-            names = [member.name for member, _ in zip(members, range(_FIRST_MEMBERS), strict=False)]
-    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError):
-        return True
-    return not names or MANIFEST in (name.removeprefix("./") for name in names)
-
-
 def _names_our_schema(manifest: Path) -> bool:
     """Other programs keep a manifest.json, too: beside checkpoints, data sets and web pages."""
     try:
@@ -308,77 +286,6 @@ def _names_our_schema(manifest: Path) -> bool:
             return b"ddx.bundle/" in stream.read(200)
     except OSError:
         return False
-
-
-def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`. Raises UsageError if nothing can be written there."""
-    try:
-        with (
-            target.open("wb") as out,
-            zstandard.ZstdCompressor(level=6).stream_writer(out) as stream,
-            tarfile.open(fileobj=stream, mode="w|") as archive,
-        ):
-            archive.add(directory, arcname=".", filter=_anonymous)
-    except OSError as error:
-        raise _not_writable(target, error) from error
-
-
-def _not_writable(target: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"the bundle cannot be written to {target}: {(error.strerror or str(error)).lower()}",
-        "Name a new directory, or a file ending in .tar.zst, at a place that you may write to.",
-    )
-
-
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member
-
-
-def unpack(archive: Path, directory: Path) -> None:
-    """Unpack a bundle with limits: regular files inside the directory only, bounded in bytes and number.
-
-    Raises UnreadableInput.
-    """
-    try:
-        with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
-            watched = _Tail(plain)
-            _extract(watched, directory)
-            if watched.last.strip(b"\0"):
-                raise EOFError("it is cut off")
-    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError) as error:
-        raise UnreadableInput(
-            f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been cut off on its way."
-        ) from error
-
-
-class _Tail(io.BufferedIOBase):
-    """Remembers the last block read. A tar archive ends in zeros; zstd and tarfile both pass over one that does not."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__()
-        self._stream = stream
-        self.last = b""
-
-    def read(self, size: int | None = -1) -> bytes:
-        """The next bytes of the stream."""
-        data = self._stream.read(-1 if size is None else size)
-        self.last = (self.last + data)[-tarfile.BLOCKSIZE :]
-        return data
-
-
-def _extract(stream: _Tail, directory: Path) -> None:
-    size = files = 0
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            size += member.size
-            files += 1
-            if size > _UNPACKED_LIMIT_BYTES or files > _UNPACKED_LIMIT_FILES:
-                raise UnreadableInput("the bundle unpacks to more than 4 GiB or 200,000 files; it was not read")
-            if member.isfile() or member.isdir():
-                # Owners and times of files tell nothing here: the journal says what was on the host.
-                archive.extract(member, directory, set_attrs=False, filter="data")
 
 
 def _read_manifest(directory: Path, bundle: Path) -> Manifest:

@@ -11,8 +11,9 @@ from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
 from ddx_evals.incidents.truth import CANARY, Fact, Truth, View
 from ddx_evals.incidents.views import staged_of, unpacked
-from ddx_tools.bundle import MANIFEST, Bundle, is_bundle
+from ddx_tools.bundle import Bundle, is_bundle
 from ddx_tools.model import Verdict
+from ddx_tools.packed_bundle import MANIFEST
 from ddx_tools.playbook import load_playbooks
 
 MOST_BYTES = 300 << 10

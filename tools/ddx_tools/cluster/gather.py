@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddx_tools.bundle import PACKED_SUFFIX, AskedHost, Bundle, unpack
+from ddx_tools.bundle import AskedHost, Bundle
 from ddx_tools.captures import capture_only
 from ddx_tools.cluster.fan_out import Asked, Limits, ask_all
 from ddx_tools.cluster.merge import Part, merge
@@ -18,6 +18,7 @@ from ddx_tools.cluster.reasons import reasons
 from ddx_tools.cluster.targets import Reach
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.hosts.local import LocalHost
+from ddx_tools.packed_bundle import PACKED_SUFFIX, unpack
 from ddx_tools.plan import Step, file_plan
 from ddx_tools.sources.temporary import temporary_directory
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.bundle import MANIFEST, AskedHost, Bundle, JournalEntry, Manifest, ProbeRun
+from ddx_tools.bundle import AskedHost, Bundle, JournalEntry, Manifest, ProbeRun
 from ddx_tools.hosts.base import UNKNOWN_HOST
+from ddx_tools.packed_bundle import MANIFEST
 
 _OCCURRENCE = re.compile(r"-\d+(\.\w+)$")
 

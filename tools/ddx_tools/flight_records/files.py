@@ -14,7 +14,8 @@ from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.intake import Intake, intake_of
+from ddx_tools.sources.material import Material
 
 _MOST_RECORDS = 50_000
 _MAX_HEADER_BYTES = 8 << 20

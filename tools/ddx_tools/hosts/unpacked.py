@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.bundle import PACKED_SUFFIX, begins_as_a_bundle
+from ddx_tools.packed_bundle import PACKED_SUFFIX, begins_as_a_bundle
 from ddx_tools.sources.archives import Budget, Unpacking
 from ddx_tools.sources.temporary import temporary_directory
 

@@ -17,8 +17,9 @@ from ddx_tools.job_target import select_job
 from ddx_tools.logs.scan import JobLog
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import Kind, plain_name
+from ddx_tools.sources.material import Material
 from ddx_tools.sources.redaction.text import redact_bytes
 
 _FILES_LIMIT = 2_000

@@ -10,8 +10,9 @@ from ddx_tools.hosts.base import Host
 from ddx_tools.machine.texts import fact_rows, goes_on
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
-from ddx_tools.sources.intake import Intake, Material, intake_of
+from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import Kind
+from ddx_tools.sources.material import Material
 
 TEXT = "host_text"
 _HEAD_BYTES = 64 << 10

@@ -14,8 +14,9 @@ from ddx_tools.hosts.base import Host
 from ddx_tools.nccl.gather import LogFile, NcclLog
 from ddx_tools.nccl.rows import log_rows
 from ddx_tools.probe import Raw, RawItem, Rows
-from ddx_tools.sources.intake import Intake, Material, intake_of, read_lines_of
+from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
 from ddx_tools.sources.kinds import Kind, plain_name
+from ddx_tools.sources.material import Material
 
 LOG, RAS = "log", "ras"
 

@@ -6,26 +6,24 @@ A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, 
 
 from __future__ import annotations
 
-import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
 from ddx_tools.formats import file_kinds
 from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
-from ddx_tools.formats.file_suffixes import NO_TEXT, PACKED, PROGRAM, suffix
+from ddx_tools.formats.file_suffixes import PACKED, suffix
 from ddx_tools.formats.fr_origin import facts_of_name, is_due
 from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.formats.names import shown
 from ddx_tools.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.lines.stream import Consumer, Reading, read_lines
+from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.probe import Raw, Rows
 from ddx_tools.sources.kinds import (
     LONG_LOOK_BYTES,
@@ -38,9 +36,9 @@ from ddx_tools.sources.kinds import (
     is_note,
     kinds_of_text,
     may_be_text,
-    plain_name,
     settings_in,
 )
+from ddx_tools.sources.material import Material, Part
 
 ALL_BYTES = 256 << 20
 """Of all texts together: so much is kept in memory."""
@@ -51,8 +49,6 @@ _MOST_SETTINGS = 500
 """So many files are looked through for launch commands, which takes longest."""
 _MOST_NOTES = 50
 _MOST_NAMED = 20
-_PROGRAMS_DEEP, _PROGRAM_BYTES = 1, 64 << 10
-"""A short program that lies beside the logs may be the job's; what is deeper is a library, or a whole project."""
 _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
@@ -69,67 +65,6 @@ _WORDS: dict[str, str] = {
     Kind.LAUNCH: "environments or launch scripts",
     Kind.NOTE: "notes",
 }
-
-
-@dataclass
-class Material:
-    """A file as it was brought, or a member of an archive."""
-
-    path: str
-    """What it is called, and opened by: `/data/job.tar!logs/rank3.log`."""
-    named: bool = False
-    """Somebody named it himself."""
-    depth: int = 0
-    """In how many directories below what was named it lies."""
-    size_bytes: int | None = None
-    written_ns: int | None = None
-    kinds: set[str] = field(default_factory=set)
-    """Of `Kind`, and of `ddx_tools.formats.file_kinds.Kind`."""
-    head: bytes = b""
-    """Of a text: all of it or, if it is `cut`, its beginning. Of other files as much as tells their kind."""
-    tail: bytes = b""
-    """Of a text that is cut: its end, as much as tells what it holds."""
-    cut: bool = False
-    damaged: bool = False
-    """Its end is not known: what was packed could not be unpacked as far as that."""
-    source: str = ""
-    """What evidence names."""
-    why_not: str | None = None
-    """Why it was not read, or not whole; in words."""
-    error: HostError | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The path for whoever reads names: archives as folders, without what packing added."""
-        return plain_name(self.path)
-
-    @property
-    def may_tell(self) -> bool:
-        """It may be a text about the job: nobody reads data and programs, unless one is named."""
-        if self.named or suffix(self.name) not in NO_TEXT:
-            return True
-        return (
-            suffix(self.name) == PROGRAM and self.depth <= _PROGRAMS_DEEP and (self.size_bytes or 0) <= _PROGRAM_BYTES
-        )
-
-
-@dataclass(eq=False)
-class Part:
-    """Bytes of a text: all of them or, of one of which a bundle kept no more, its beginning or its end."""
-
-    source: str
-    data: bytes
-    file: str | None = None
-    """The file on this machine that holds the bytes, where they are not carried along."""
-    wanted_by: list[Consumer] = field(default_factory=list)
-    """Those who are to be given its lines."""
-    reading: Reading | None = None
-    """How far its lines were read."""
-
-    def open(self) -> BinaryIO:
-        """The bytes as a stream. Raises OSError."""
-        return io.BytesIO(self.data) if self.file is None else Path(self.file).open("rb")
 
 
 class Intake:

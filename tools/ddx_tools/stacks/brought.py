@@ -16,8 +16,9 @@ from ddx_tools.formats.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.formats.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.hosts.base import Host
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.sources.intake import Material, intake_of
+from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, Kind
+from ddx_tools.sources.material import Material
 from ddx_tools.stacks.items import BEFORE, STACK, THREADS
 
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"

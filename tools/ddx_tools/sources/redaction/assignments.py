@@ -9,6 +9,19 @@ from collections.abc import Iterator
 from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_secret_in_query, is_value_field, meaning_of
 from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.shapes import Span
+from ddx_tools.sources.redaction.values import (
+    IDENTIFIER,
+    NUMBER,
+    cut,
+    is_code,
+    is_name,
+    is_one_word,
+    is_path,
+    is_sentence,
+    is_value,
+    looks_secret,
+    may_be_secret,
+)
 
 KIND = "value of a secret name"
 
@@ -63,28 +76,9 @@ _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Z
 
 _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
-_NOT_A_VALUE = re.compile(
-    rb"(?i)(?:none|null|nil|true|false|undefined|yes|no|on|off|n/?a|unset|unknown|missing|required|optional|empty|default|redacted|hidden"
-    rb"|str|string|bytes|int|float|bool|any|dict|list|tuple|type|object|secretstr|optional\[.*|union\[.*|list\[.*|dict\[.*)[,;.)\]}|]*"
-    rb"|[|>][+-]?|\*+|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+"
-)
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
-_IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
-_OF_PROGRAM = re.compile(
-    rb"(?:self|args?|cfg|conf|config|opts?|os|env|environ|settings|ctx|kwargs|cls|hparams|params|options)\."
-)
-_PATH = re.compile(rb"(?:~|\.{0,2}|[A-Za-z]:)?[/\\](?:[\w.@%-]+[/\\])*[\w.@%-]*")
-_PATH_ROOT = re.compile(
-    rb"(?:~|\.{1,2}|[A-Za-z]:)?[/\\](?:home|root|etc|run|var|tmp|mnt|opt|usr|data|workspace|scratch|dev|proc|Users|secrets|[\w-]+/[\w.-]+/)|[~.]{1,2}/|.*\.(?:json|ya?ml|txt|pem|key|crt|py|log|toml|cfg|ini)$"
-)
-_WORD = re.compile(rb"[A-Za-z][a-z]*(?:['-][a-z]+)*[.,!?:]*")
-_NEXT_NAME = re.compile(rb",(?=\s|$|[\"']|[A-Za-z_][\w.-]*[=:])|[;](?=\s|$|[A-Za-z_])|&(?=[A-Za-z_][\w.-]*=)")
-_NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,;)\]}]*")
-_NO_SECRET_LOOK = re.compile(
-    rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
-)
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
 _LONG = 12
@@ -94,7 +88,6 @@ _HEX = re.compile(rb"[0-9a-f]+")
 _PLAIN_WORDS = frozenset(
     {b"password", b"passwords", b"secret", b"secrets", b"cookie", b"cookies", b"credentials", b"authorization"}
 )
-_NEVER_BEHIND = b"<[("
 
 
 def assigned(line: bytes) -> Iterator[Span]:
@@ -142,21 +135,21 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
     if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
         return
-    value = _cut(run[0], separator, before)
-    if not _is_value(value):
+    value = cut(run[0], separator, before)
+    if not is_value(value):
         return
     end = at + len(value)
-    if _is_code(line, at, end, value, separator, is_name_quoted):
+    if is_code(line, at, end, value, separator, is_name_quoted):
         return
-    if separator in (b" ", b"is", b"was", b"is:", b"was:") and not _looks_secret(value):
+    if separator in (b" ", b"is", b"was", b"is:", b"was:") and not looks_secret(value):
         return
     if meaning is Meaning.CERTAINLY:
-        if not (_is_sentence(line, end, value, separator) or _is_path(value)):
+        if not (is_sentence(line, end, value, separator) or is_path(value)):
             yield Span(at, end, KIND)
-    elif is_shell or (is_tight and len(value) >= _LONG and not _IDENTIFIER.fullmatch(value)):
-        if not _NUMBER.fullmatch(value) and not _is_path(value):
+    elif is_shell or (is_tight and len(value) >= _LONG and not IDENTIFIER.fullmatch(value)):
+        if not NUMBER.fullmatch(value) and not is_path(value):
             yield Span(at, end, KIND)
-    elif _looks_secret(value):
+    elif looks_secret(value):
         yield Span(at, end, KIND)
 
 
@@ -168,28 +161,24 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
         return
     if _TEMPLATE.fullmatch(value):
         return
-    if _VARIABLE.fullmatch(value) and _is_name(value):
+    if _VARIABLE.fullmatch(value) and is_name(value):
         return
     if separator == b"," and _is_next_argument(line[end + 1 : end + 4], value, meaning):
         return
-    if meaning is Meaning.CERTAINLY and not _is_path(value):
+    if meaning is Meaning.CERTAINLY and not is_path(value):
         yield Span(start, end, KIND)
-    elif meaning is Meaning.PROBABLY and (is_shell or _is_one_word(value)):
-        if not _NUMBER.fullmatch(value) and not _is_path(value):
+    elif meaning is Meaning.PROBABLY and (is_shell or is_one_word(value)):
+        if not NUMBER.fullmatch(value) and not is_path(value):
             yield Span(start, end, KIND)
-    elif meaning is Meaning.PERHAPS and (_looks_secret(value) or b"://" in value) and not _is_path(value):
+    elif meaning is Meaning.PERHAPS and (looks_secret(value) or b"://" in value) and not is_path(value):
         yield Span(start, end, KIND)
-
-
-def _is_one_word(value: bytes) -> bool:
-    return b" " not in value and (len(value) >= 16 or any(48 <= c < 58 for c in value))
 
 
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     """Whether a string behind a name and a comma is no value of it: the next name, an option, words of help."""
     if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
         return True
-    if _IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
+    if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
         return True
     return b" " in value and meaning is not Meaning.CERTAINLY
 
@@ -227,67 +216,6 @@ def _end_of_string(line: bytes, start: int, quote: bytes) -> int:
     return end
 
 
-def _cut(value: bytes, separator: bytes, before: bytes) -> bytes:
-    if (end := _NEXT_NAME.search(value)) and end.start():
-        value = value[: end.start()]
-    if before in (b"?", b"&"):
-        value = value.partition(b"&")[0]
-    stripped = value.rstrip(b",;)]}\\" if separator in (b"=", b":=") else b",;.:!?)]}|\\")
-    return stripped or value
-
-
-def _is_value(value: bytes) -> bool:
-    return bool(value) and not _NOT_A_VALUE.fullmatch(value) and not value.startswith(b"<redacted")
-
-
-def _is_code(line: bytes, at: int, end: int, value: bytes, separator: bytes, is_name_quoted: bool) -> bool:
-    """Whether an unquoted value is a name or a call of a program: `password=args.password`, `token = next(it)`."""
-    identifier = _IDENTIFIER.match(value)
-    if not identifier:
-        return False
-    rest = value[identifier.end() :]
-    if rest[:1] in (b"(", b"["):
-        return True
-    if rest:
-        return False
-    if _OF_PROGRAM.match(value) or _is_name(value) or line[end : end + 1] in (b"(", b"["):
-        return True
-    if any(48 <= c < 58 for c in value):
-        return False
-    in_call = line.count(b"(", 0, at) > line.count(b")", 0, at)
-    return (in_call or is_name_quoted) and separator in (b"=", b":")
-
-
-def _is_name(value: bytes) -> bool:
-    """Whether a value is the name of a secret, and so none itself."""
-    return not any(48 <= c < 58 for c in value) and meaning_of(value.decode("latin-1")) is not Meaning.NOTHING
-
-
-def _is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
-    """`password: expected a string`, against `password: hunter user: bob`."""
-    if separator != b":" or not _WORD.fullmatch(value):
-        return False
-    following = line[end : end + 80].split()
-    return len(following) > 0 and bool(_WORD.fullmatch(following[0])) and not following[0].endswith((b":", b"="))
-
-
-def may_be_secret(text: str) -> bool:
-    """Whether a value under the name of a secret is one: not nothing, not a reference, not where it is kept."""
-    value = text.strip().encode("utf-8", "surrogatepass")
-    return _is_value(value) and not _is_path(value)
-
-
-def _is_path(value: bytes) -> bool:
-    return bool(_PATH.fullmatch(value) and _PATH_ROOT.match(value))
-
-
-def _looks_secret(value: bytes) -> bool:
-    if len(value) < 6 or _NO_SECRET_LOOK.fullmatch(value) or _is_path(value) or _NUMBER.fullmatch(value):
-        return False
-    has_digit = any(48 <= c < 58 for c in value)
-    return has_digit and value.upper() != value.lower() and not any(c in _NEVER_BEHIND for c in value)
-
-
 def _of_options(line: bytes) -> Iterator[Span]:
     at = 0
     while match := _OPTION.search(line, at):
@@ -305,11 +233,11 @@ def _of_options(line: bytes) -> Iterator[Span]:
             continue  # `add_argument("--token", type=str)`
         else:
             run = _RUN.match(line, start)
-            end = start + len(_cut(run[0], b"=", b"")) if run else start
+            end = start + len(cut(run[0], b"=", b"")) if run else start
         value = line[start:end]
-        if not _is_value(value) or (in_list and value.startswith(b"-")) or _IS_PROSE_BEHIND.match(value):
+        if not is_value(value) or (in_list and value.startswith(b"-")) or _IS_PROSE_BEHIND.match(value):
             continue
-        if not _is_path(value) and (meaning is Meaning.CERTAINLY or not _NUMBER.fullmatch(value)):
+        if not is_path(value) and (meaning is Meaning.CERTAINLY or not NUMBER.fullmatch(value)):
             yield Span(start, end, KIND)
 
 
@@ -351,7 +279,7 @@ def _of_pairs(line: bytes) -> Iterator[Span]:
 def _of_words(line: bytes) -> Iterator[Span]:
     """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
     for match in _SPACED.finditer(line):
-        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and _looks_secret(match[2]):
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
     for match in _IN_PROSE.finditer(line):
         name = match[1].decode("latin-1")
@@ -371,12 +299,12 @@ def _of_words(line: bytes) -> Iterator[Span]:
 
 def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
     """`invalid token "…"`, `using password 'x'`, `api key […] rejected`; not `the password "field"` of a form."""
-    if meaning is Meaning.NOTHING or not _is_value(value) or _is_path(value) or _NUMBER.fullmatch(value):
+    if meaning is Meaning.NOTHING or not is_value(value) or is_path(value) or NUMBER.fullmatch(value):
         return False
     if is_quoted and meaning is Meaning.CERTAINLY:
-        return not _is_name(value)
+        return not is_name(value)
     is_long = len(value) >= _LONG and sum(48 <= c < 58 for c in value) >= _LEAST_DIGITS
-    return is_long and _looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
+    return is_long and looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
 
 
 def _is_secret_name(name: bytes) -> bool:
@@ -413,7 +341,7 @@ def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span
     else:
         found = bare.match(line, at)
         start, end = found.span() if found else (at, at)
-    return Span(start, end, KIND) if end > start and _is_value(line[start:end]) else None
+    return Span(start, end, KIND) if end > start and is_value(line[start:end]) else None
 
 
 def _of_urls(line: bytes) -> Iterator[Span]:
@@ -422,7 +350,7 @@ def _of_urls(line: bytes) -> Iterator[Span]:
             user, _, password = match[1].partition(b":")
             if b"/" in password and password.partition(b"/")[0].isdigit():
                 continue  # a port, and an @ in the path
-            is_token = len(user) >= 20 or (len(user) >= 8 and _looks_secret(user))
+            is_token = len(user) >= 20 or (len(user) >= 8 and looks_secret(user))
             if (password or is_token) and not user.startswith(b"<"):
                 yield Span(match.start(1), match.end(1), "password in a URL")
     if b"=" in line:
@@ -430,7 +358,7 @@ def _of_urls(line: bytes) -> Iterator[Span]:
             name, value = match[1].decode("latin-1"), match[2]
             if (
                 is_secret_in_query(name)
-                and _is_value(value)
+                and is_value(value)
                 and (meaning_of(name) >= Meaning.PROBABLY or len(value) >= 8)
             ):
                 yield Span(match.start(2), match.end(2), "parameter of a URL")
@@ -446,8 +374,8 @@ def _of_headers(line: bytes) -> Iterator[Span]:
             end = min(stops, default=len(line))
         value = line[start:end].rstrip(b" \t\r,;)}]")
         words = value.split()
-        if len(value) >= 4 and _is_value(words[0]) and _is_value(words[-1]) and not _IDENTIFIER.fullmatch(value):
+        if len(value) >= 4 and is_value(words[0]) and is_value(words[-1]) and not IDENTIFIER.fullmatch(value):
             yield Span(start, start + len(value), "header")
     for match in _BEARER.finditer(line):
-        if _looks_secret(match[1]) or len(match[1]) >= 20:
+        if looks_secret(match[1]) or len(match[1]) >= 20:
             yield Span(match.start(1), match.end(1), "bearer token")

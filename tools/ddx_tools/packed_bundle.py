@@ -1,0 +1,104 @@
+"""A bundle as one file, `.tar.zst`: written without names of people, unpacked within limits."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import IO
+
+import zstandard
+
+from ddx_tools.errors import UnreadableInput, UsageError
+
+MANIFEST = "manifest.json"
+PACKED_SUFFIX = ".tar.zst"
+_FIRST_MEMBERS = 3
+_UNPACKED_LIMIT_BYTES = 4 << 30
+_UNPACKED_LIMIT_FILES = 200_000
+
+
+def begins_as_a_bundle(archive: Path) -> bool:
+    """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
+    try:
+        with (
+            archive.open("rb") as stream,
+            zstandard.ZstdDecompressor().stream_reader(stream) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as members,
+        ):
+            names = [member.name for member, _ in zip(members, range(_FIRST_MEMBERS), strict=False)]
+    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError):
+        return True
+    return not names or MANIFEST in (name.removeprefix("./") for name in names)
+
+
+def pack(directory: Path, target: Path) -> None:
+    """Write a bundle directory as `.tar.zst`. Raises UsageError if nothing can be written there."""
+    try:
+        with (
+            target.open("wb") as out,
+            zstandard.ZstdCompressor(level=6).stream_writer(out) as stream,
+            tarfile.open(fileobj=stream, mode="w|") as archive,
+        ):
+            archive.add(directory, arcname=".", filter=_anonymous)
+    except OSError as error:
+        raise not_writable(target, error) from error
+
+
+def not_writable(target: Path, error: OSError) -> UsageError:
+    """What is said where a bundle cannot be written."""
+    return UsageError(
+        f"the bundle cannot be written to {target}: {(error.strerror or str(error)).lower()}",
+        "Name a new directory, or a file ending in .tar.zst, at a place that you may write to.",
+    )
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpack a bundle with limits: regular files inside the directory only, bounded in bytes and number.
+
+    Raises UnreadableInput.
+    """
+    try:
+        with archive.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+            watched = _Tail(plain)
+            _extract(watched, directory)
+            if watched.last.strip(b"\0"):
+                raise EOFError("it is cut off")
+    except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError) as error:
+        raise UnreadableInput(
+            f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been cut off on its way."
+        ) from error
+
+
+class _Tail(io.BufferedIOBase):
+    """Remembers the last block read. A tar archive ends in zeros; zstd and tarfile both pass over one that does not."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+        self.last = b""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes of the stream."""
+        data = self._stream.read(-1 if size is None else size)
+        self.last = (self.last + data)[-tarfile.BLOCKSIZE :]
+        return data
+
+
+def _extract(stream: _Tail, directory: Path) -> None:
+    size = files = 0
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            size += member.size
+            files += 1
+            if size > _UNPACKED_LIMIT_BYTES or files > _UNPACKED_LIMIT_FILES:
+                raise UnreadableInput("the bundle unpacks to more than 4 GiB or 200,000 files; it was not read")
+            if member.isfile() or member.isdir():
+                # Owners and times of files tell nothing here: the journal says what was on the host.
+                archive.extract(member, directory, set_attrs=False, filter="data")
