@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.bundle import MANIFEST, AskedHost, Bundle, JournalEntry, Manifest, ProbeRun
+from ddx_tools.bundle import MANIFEST, Bundle, JournalEntry, Manifest, ProbeRun
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.hosts.base import UNKNOWN_HOST
 
 _OCCURRENCE = re.compile(r"-\d+(\.\w+)$")
