@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ddx_tools.analysis.ranks.seats import read_seats
 from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.bundle import AskedHost, Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.bundle import Bundle, BundleWriter, Manifest, is_bundle
 from ddx_tools.captures import (
     Machine,
     RecordedHosts,
@@ -25,6 +25,7 @@ from ddx_tools.captures import (
     probe_run,
     run_step,
 )
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_pieces

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.bundle import AskedHost
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.cluster.targets import Reach
 from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError

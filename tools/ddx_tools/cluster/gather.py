@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddx_tools.bundle import AskedHost, Bundle
+from ddx_tools.bundle import Bundle
 from ddx_tools.captures import capture_only
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.cluster.fan_out import Asked, Limits, ask_all
 from ddx_tools.cluster.merge import Part, merge
 from ddx_tools.cluster.node import encoded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.bundle import AskedHost
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.cluster.targets import folded
 
 
