@@ -176,8 +176,8 @@ def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: 
         for other in candidates:
             if other is strong or other.is_node or other.cause.id in below:
                 continue
-            if other.cause.id in above or other.decided < strong.decided:
-                other.forget(own | follows)
+            weaker = other.cause.id in above or other.decided < strong.decided
+            other.forget(own | follows if weaker else follows)
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
