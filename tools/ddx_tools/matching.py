@@ -57,13 +57,12 @@ def meets(finding: Finding, condition: Condition) -> bool:
     return all(_compare(facts.get(name), test) for name, test in condition.where.items())
 
 
-VERBS = {
-    singular: plural
-    for singular, plural in (
+VERBS = dict(
+    (
         *(("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("goes", "go"), ("passes", "pass")),
         *((f"{verb}s", verb) for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")),
     )
-}
+)
 """Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
 _AGREES = re.compile(rf"\{{(\w+)\.ranks\}} ({'|'.join([*VERBS, *VERBS.values()])})\b")
 _SINGULAR = {plural: singular for singular, plural in VERBS.items()}
