@@ -176,8 +176,9 @@ def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: 
         for other in candidates:
             if other is strong or other.is_node or other.cause.id in below:
                 continue
-            if other.cause.id in above or other.decided < strong.decided:
-                other.forget(own | follows)
+            surely = strong.decided >= _WEIGHTS[Strength.STRONG]
+            weaker = surely and other.decided < strong.decided and other.score < strong.score
+            other.forget(own | follows if weaker or other.cause.id in above else follows)
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
