@@ -144,10 +144,10 @@ def test_two_causes_that_blame_different_ranks_are_undecided() -> None:
     assert {c.id: c.culprits.ranks for c in found.causes} == {"stop": [2], "raise": [1]}
 
 
-def test_two_causes_that_blame_the_same_ranks_agree() -> None:
-    found = judged(
-        [WAIT, STOPPED, seen("rank.raised", 2)], cause("stop", "rank.stopped"), cause("raise", "rank.raised")
-    )
+def test_rivals_that_blame_the_same_ranks_are_undecided_and_a_special_case_agrees() -> None:
+    raised, stopped = seen("rank.raised", 2), cause("stop", "rank.stopped")
+    assert judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised")).verdict is Verdict.UNDECIDED
+    found = judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised", refines=["stop"]))
     assert found.verdict is Verdict.DIAGNOSED
     assert found.culprits.ranks == [2]
 

@@ -36,7 +36,7 @@ _WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2
 _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
-_DIAGNOSED_FROM = 0.6  # below this a named cause would be a guess
+_DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
 
@@ -231,9 +231,11 @@ def _verdict(
         well = [m for symptom in playbooks.symptoms.values() for m in _matches(symptom.absent, findings)]
         return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
     if listed and listed[0].level is Level.ESTABLISHED:
-        # Two established causes that blame the same ranks are one answer to "who and where".
-        blamed = listed[0].culprits()
-        agreed = [c for c in listed if c.level is Level.ESTABLISHED and (c is listed[0] or _same(c.culprits(), blamed))]
+        # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
+        blamed, first = listed[0].culprits(), listed[0].cause.id
+        kin = playbooks.above(first) | playbooks.below(first)
+        others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
+        agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
         if sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
