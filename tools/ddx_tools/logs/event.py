@@ -36,6 +36,8 @@ class Event:
     ranks: list[int] = field(default_factory=list)
     joined: str | None = None
     """How the ranks were found out, if the row itself does not say."""
+    caught: bool = False
+    """A traceback of a process that was seen to live on."""
 
     @property
     def kind(self) -> str:

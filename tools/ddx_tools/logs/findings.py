@@ -40,7 +40,7 @@ def log_findings(store: Store) -> list[Finding]:
     events = read_events(store)
     earlier, events = parted(events)
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
-    events = _without_caught(store, events)
+    _mark_caught(store, events)
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
     findings = [
@@ -57,17 +57,14 @@ def log_findings(store: Store) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
 
 
-def _without_caught(store: Store, events: list[Event]) -> list[Event]:
-    """The events without tracebacks of ranks that were seen to live on: they caught and logged these."""
+def _mark_caught(store: Store, events: list[Event]) -> None:
+    """Mark the tracebacks of ranks that were seen to live on: they caught and logged these."""
     living = living_ranks(store)
     if not living or any(event.kind in (*REPORTED_ENDS, *OWN_ENDS) for event in events):
-        return events
+        return
     everybody = all_live(store, living)
-    return [
-        event
-        for event in events
-        if event.kind != "traceback" or not (living.issuperset(event.ranks) if event.ranks else everybody)
-    ]
+    for event in events:
+        event.caught = event.kind == "traceback" and (living.issuperset(event.ranks) if event.ranks else everybody)
 
 
 def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> list[Finding]:
