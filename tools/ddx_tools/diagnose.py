@@ -21,14 +21,14 @@ from ddx_tools.model import (
     Location,
     Missing,
     Narrowed,
-    NextCheck,
     Party,
     RuledOut,
     Severity,
     Verdict,
     rank_list,
 )
-from ddx_tools.playbook import NODE, Cause, Check, Clause, Playbooks, Strength, Symptom
+from ddx_tools.next_check import next_check
+from ddx_tools.playbook import NODE, Cause, Clause, Playbooks, Strength
 
 # Log-odds of a clause of each strength. One strong clause alone against the plain alternative gives 0.92,
 # a moderate one 0.73, a weak one 0.38.
@@ -135,7 +135,9 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         ],
         fix=_filled(leading, leading.cause.fix) if leading else [],
         verify=_filled(leading, leading.cause.verify) if leading else [],
-        next_check=None if verdict is Verdict.HEALTHY else _next_check(leading, listed, present, playbooks, findings),
+        next_check=None
+        if verdict is Verdict.HEALTHY
+        else next_check(leading.cause if leading else None, [c.cause for c in listed], present, playbooks, findings),
         missing=list(missing),
     )
 
@@ -178,7 +180,8 @@ def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: 
                 continue
             surely = strong.decided >= _WEIGHTS[Strength.STRONG]
             weaker = surely and other.decided < strong.decided and other.score < strong.score
-            other.forget(own | follows if weaker or other.cause.id in above else follows)
+            general = other.cause.id in above and other.decided <= strong.decided
+            other.forget(own | follows if weaker or general else follows)
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
@@ -354,57 +357,3 @@ def _headline(
     if listed:
         return f"Not enough evidence to name the cause; one possibility: {listed[0].cause.title}"
     return "Not enough evidence to name a cause"
-
-
-def _next_check(
-    leading: _Candidate | None,
-    listed: list[_Candidate],
-    present: dict[str, list[Match]],
-    playbooks: Playbooks,
-    findings: Sequence[Finding],
-) -> NextCheck | None:
-    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided."""
-    if leading:
-        checks = leading.cause.next_check
-    else:
-        observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
-        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
-        pages = [check for symptom in asked for check in symptom.next_check if check.when]
-        names = {candidate.cause.id for candidate in listed}
-        separating = sorted(
-            (check for candidate in listed for check in candidate.cause.next_check),
-            key=lambda check: -len(names & set(check.separates)),
-        )
-        general = [check for symptom in asked for check in symptom.next_check if not check.when]
-        checks = [*pages, *separating, *general]
-    for check in checks:
-        bindings = _applies(check, findings)
-        if bindings is not None:
-            return NextCheck(
-                probe=check.probe,
-                args=_filled_args(check, bindings),
-                question=fill(check.question, bindings),
-                separates=check.separates,
-            )
-    return None
-
-
-def _only_told(matches: Iterable[Match]) -> bool:
-    """Whether nothing but the user's word speaks for a symptom."""
-    return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
-
-
-def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
-    """The bindings of a check whose `when` holds, else None."""
-    bindings: dict[str, list[Finding]] = {}
-    for condition in check.when:
-        found = [finding for finding in findings if meets(finding, condition)]
-        if bool(found) == condition.absent:
-            return None
-        if condition.as_:
-            bindings[condition.as_] = found
-    return bindings
-
-
-def _filled_args(check: Check, bindings: dict[str, list[Finding]]) -> dict[str, object]:
-    return {k: fill(v, bindings) if isinstance(v, str) else v for k, v in check.args.items()}

@@ -1,0 +1,63 @@
+"""The one check that would settle most of what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.matching import Match, fill, meets
+from ddx_tools.model import Finding, NextCheck
+from ddx_tools.playbook import Cause, Check, Playbooks, Symptom
+
+
+def next_check(
+    leading: Cause | None,
+    listed: list[Cause],
+    present: dict[str, list[Match]],
+    playbooks: Playbooks,
+    findings: Sequence[Finding],
+) -> NextCheck | None:
+    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided."""
+    if leading:
+        checks = leading.next_check
+    else:
+        observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
+        pages = [check for symptom in asked for check in symptom.next_check if check.when]
+        names = {cause.id for cause in listed}
+        separating = sorted(
+            (check for cause in listed for check in cause.next_check),
+            key=lambda check: -len(names & set(check.separates)),
+        )
+        general = [check for symptom in asked for check in symptom.next_check if not check.when]
+        checks = [*pages, *separating, *general]
+    for check in checks:
+        bindings = _applies(check, findings)
+        if bindings is not None:
+            return NextCheck(
+                probe=check.probe,
+                args=_filled_args(check, bindings),
+                question=fill(check.question, bindings),
+                separates=check.separates,
+            )
+    return None
+
+
+def _only_told(matches: Iterable[Match]) -> bool:
+    """Whether nothing but the user's word speaks for a symptom."""
+    return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
+
+
+def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
+    """The bindings of a check whose `when` holds, else None."""
+    bindings: dict[str, list[Finding]] = {}
+    for condition in check.when:
+        found = [finding for finding in findings if meets(finding, condition)]
+        if bool(found) == condition.absent:
+            return None
+        if condition.as_:
+            bindings[condition.as_] = found
+    return bindings
+
+
+def _filled_args(check: Check, bindings: dict[str, list[Finding]]) -> dict[str, object]:
+    return {k: fill(v, bindings) if isinstance(v, str) else v for k, v in check.args.items()}
