@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import cost_of
-from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.logs.scan import scan_log
+from ddx_tools.parsers.logs.log_lines import FileIdentity
 
 _MIB = 1 << 20
 _PIECE_BYTES = 8 * _MIB

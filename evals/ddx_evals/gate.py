@@ -23,9 +23,9 @@ from ddx_evals.baselines.playbook import playbook
 from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
 from ddx_evals.incidents.causes_tree import above
 from ddx_evals.scoring import score
-from ddx_tools.bundle import is_bundle
 from ddx_tools.model import Diagnosis, Verdict, rank_list
 from ddx_tools.resources import incidents_dir
+from ddx_tools.sources.bundle import is_bundle
 
 TABLE = "expected.tsv"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ddx_tools.formats.library_messages import (
+from ddx_tools.parsers.logs.library_messages import (
     HOLE,
     NEEDS_VALUES,
     LibraryMessage,
@@ -28,7 +28,7 @@ from ddx_tools.formats.library_messages import (
     recognise,
     written,
 )
-from ddx_tools.formats.signatures import match_signatures, signatures
+from ddx_tools.parsers.logs.signatures import match_signatures, signatures
 from ddx_tools.yaml_data import load_yaml
 
 _CPP = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}

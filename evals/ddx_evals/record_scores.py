@@ -24,10 +24,10 @@ from ddx_tools.alignment.analyse import analyse
 from ddx_tools.diagnose import diagnose
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
 _TOGETHER = 8

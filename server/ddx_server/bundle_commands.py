@@ -97,7 +97,7 @@ def capture(
 
 
 def _found(path: Path) -> dict[str, Any]:
-    from ddx_tools.bundle import Bundle
+    from ddx_tools.sources.bundle import Bundle
 
     with Bundle(path) as bundle:
         manifest = bundle.manifest

@@ -218,7 +218,7 @@ def playbook(
 def doctor(as_json: JSON_OPTION = False) -> None:
     """What this machine lets ddx see, and what to do about each gap."""
     from ddx_server.doctor import examine, render
-    from ddx_tools.hosts.local import LocalHost
+    from ddx_tools.sources.hosts.local import LocalHost
 
     report = examine(LocalHost())
     if as_json:

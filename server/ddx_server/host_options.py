@@ -75,6 +75,6 @@ def node(
 ) -> None:
     """Look at the job on this host and write a bundle to standard output: what `ddx why --hosts` starts on each."""
     from ddx_tools.cluster.node import answer
-    from ddx_tools.hosts.local import LocalHost
+    from ddx_tools.sources.hosts.local import LocalHost
 
     answer(sys.stdout.buffer, LocalHost(), plan=plan, at=at, job=job, most_bytes=most_bytes)

@@ -12,10 +12,10 @@ from made_incidents import copied, recorded
 from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents
 from ddx_evals.incidents.leaks import leaks, telltale_name
 from ddx_evals.incidents.validation import problems
-from ddx_tools.bundle import Bundle
 from ddx_tools.model import Verdict
-from ddx_tools.packed_bundle import pack
 from ddx_tools.resources import incidents_dir
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.packed_bundle import pack
 
 
 def unfit(split: str, kind: str) -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["ddx_tools"]):
 
     from ddx_tools.flight_records.decode import Material
     from ddx_tools.flight_records.decode_all import decode_all
-    from ddx_tools.formats.fr_origin import DumpOrigin
+    from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
     from ddx_tools.store import Store
 
 from record_mutator import is_harmless, mutated

@@ -10,7 +10,7 @@ from typing import Any
 from ddx_evals.simulator import torch_pickle
 from ddx_evals.simulator.torch_pickle import Frame
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.fr_pickle import load
+from ddx_tools.parsers.flight_records.fr_pickle import load
 
 _MOST_ENTRIES = 20
 _INTEGERS = (0, 1, 255, 256, 65_535, 65_536, -1, -(1 << 31), (1 << 31) - 1, 1 << 31, -(1 << 63), (1 << 63) - 1)

@@ -20,7 +20,7 @@ from serve_session import in_session
 from ddx_server import cli
 from ddx_server.ask.transcript import Transcript
 from ddx_server.serve.config import ServeConfig
-from ddx_tools.bundle import Bundle
+from ddx_tools.sources.bundle import Bundle
 
 IN_NAME, IN_NOTE, IN_SOURCE, IN_LOCALS = TOKENS[0], TOKENS[1], TOKENS[5], "swordfish-of-the-locals"
 IN_VARIABLE, IN_OPTION = "tiger-of-the-environment", "lion-of-the-command-line"

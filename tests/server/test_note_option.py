@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ddx_server import cli
-from ddx_tools.bundle import Bundle
-from ddx_tools.hosts.written import NOTE_PATH
 from ddx_tools.investigate import investigate, replay
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.hosts.written import NOTE_PATH
 
 ROOT = Path(__file__).parents[2]
 LOG = str(ROOT / "tests/fixtures/logs/torchrun_timeout.log")

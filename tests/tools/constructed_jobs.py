@@ -10,9 +10,9 @@ from constructed_records import as_pickle
 
 from ddx_tools.alignment.analyse import analyse
 from ddx_tools.flight_records.tables import RecordTables, group_key
-from ddx_tools.formats.fr_dump import read_dump
-from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
 from ddx_tools.model import Finding
+from ddx_tools.parsers.flight_records.fr_dump import read_dump
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers
 from ddx_tools.store import Store
 
 START_NS = 1_760_000_000_000_000_000

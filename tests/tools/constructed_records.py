@@ -9,8 +9,8 @@ from typing import Any
 from ddx_evals.simulator import torch_pickle
 from ddx_evals.simulator.torch_pickle import Frame
 from ddx_tools.flight_records.tables import RecordTables
-from ddx_tools.formats.fr_dump import read_dump
-from ddx_tools.formats.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_dump import read_dump
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"

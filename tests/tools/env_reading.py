@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding, Severity
 from ddx_tools.probe import Raw
 from ddx_tools.probes.env import PROBE, EnvArgs
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "env"

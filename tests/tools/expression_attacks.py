@@ -16,26 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ddx_tools.formats.log_lines import LINE_LIMIT
-from ddx_tools.formats.signatures import signatures
+from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
+from ddx_tools.parsers.logs.signatures import signatures
 
 ATTACKED = Path(__file__).parents[1] / "fixtures/expressions_attacked.txt"
 MODULES = (
-    "log_lines",
-    "python_traceback",
-    "torchrun",
-    "fatal_stack",
-    "fingerprint",
-    "library_messages",
-    "progress",
-    "cuda_oom",
-    "message_values",
-    "step_lines",
-    "watchdog_lines",
-    "log_prefixes",
-    "launcher_words",
-    "wrapped_lines",
-    "braided_tracebacks",
+    "logs.log_lines",
+    "python.python_traceback",
+    "launchers.torchrun",
+    "python.fatal_stack",
+    "logs.fingerprint",
+    "logs.library_messages",
+    "logs.progress",
+    "logs.cuda_oom",
+    "logs.message_values",
+    "logs.step_lines",
+    "nccl.watchdog_lines",
+    "logs.log_prefixes",
+    "launchers.launcher_words",
+    "logs.wrapped_lines",
+    "python.braided_tracebacks",
 )
 ATTACKERS = ("a", "0", " ", "[", "(", ",", ".", "/", "|", "-", '"', "'")
 
@@ -60,7 +60,7 @@ def expressions() -> Iterator[Expression]:
     for known in signatures():
         yield Expression(known.id, known.pattern, tuple(known.examples))
     for name in MODULES:
-        for variable, value in vars(importlib.import_module(f"ddx_tools.formats.{name}")).items():
+        for variable, value in vars(importlib.import_module(f"ddx_tools.parsers.{name}")).items():
             for pattern in value.values() if isinstance(value, dict) else [value]:
                 if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
                     yield Expression(f"{name}.{variable}", pattern, (_plain_words(pattern.pattern),))

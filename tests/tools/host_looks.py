@@ -49,7 +49,7 @@ def interfaces(*rows: dict[str, Any]) -> RawItem:
 
 
 def gpu(index: int, **facts: Any) -> dict[str, Any]:
-    """A healthy H100 as `ddx_tools.hosts.nvml` writes it."""
+    """A healthy H100 as `ddx_tools.sources.hosts.nvml` writes it."""
     known = {
         "index": index, "bus": f"00000000:{0x18 + index:02X}:00.0", "name": "NVIDIA H100 80GB HBM3", "lost": False,
         "memory_used_bytes": 1 << 30, "memory_total_bytes": 80 << 30, "temperature_c": 35, "power_w": 90.0,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ddx_tools.errors import NotFound
-from ddx_tools.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.model import Finding
 from ddx_tools.probe import Raw
 from ddx_tools.probes.network import PROBE
+from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.store import Store
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "network" / "recorded"

@@ -7,11 +7,11 @@ from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.flight_records.tables import RecordTables
-from ddx_tools.formats.fr_calls import Room, call_of, group_of, integer, progress_of, text
-from ddx_tools.formats.fr_dump import FrDump, read_dump
-from ddx_tools.formats.fr_entries import UNKNOWN, EntryColumns
-from ddx_tools.formats.fr_origin import DumpOrigin
-from ddx_tools.formats.fr_pickle import load
+from ddx_tools.parsers.flight_records.fr_calls import Room, call_of, group_of, integer, progress_of, text
+from ddx_tools.parsers.flight_records.fr_dump import FrDump, read_dump
+from ddx_tools.parsers.flight_records.fr_entries import UNKNOWN, EntryColumns
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_pickle import load
 from ddx_tools.store import Store
 
 COUNTERS = ("collective_seq_id", "op_id", "p2p_seq_id", "record_id")

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.bundle import Bundle, JournalEntry, Manifest
 from ddx_tools.cluster.wire import note, parcel
-from ddx_tools.packed_bundle import pack
+from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest
+from ddx_tools.sources.packed_bundle import pack
 
 _OF_PROCESS = ("stack", "threads")
 

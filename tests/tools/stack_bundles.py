@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.bundle import Bundle
-from ddx_tools.packed_bundle import MANIFEST
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.packed_bundle import MANIFEST
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/stacks"
 TRUTHS: dict[str, dict[str, Any]] = json.loads((FIXTURES / "truth.json").read_text(encoding="utf-8"))

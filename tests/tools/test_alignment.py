@@ -13,9 +13,9 @@ from ddx_tools.alignment.frames_needed import ranks_whose_frames_decide
 from ddx_tools.findings import is_registered
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding
 from ddx_tools.probe import Batches, Raw
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"

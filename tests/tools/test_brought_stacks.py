@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.host_text import text_lines
-from ddx_tools.formats.process_text import parse_process_text, read_held_processes
-from ddx_tools.formats.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.investigate import Investigation, investigate
 from ddx_tools.model import Finding, Verdict
+from ddx_tools.parsers.launchers.process_text import parse_process_text, read_held_processes
+from ddx_tools.parsers.machine.host_text import text_lines
+from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 
 HANGS = "It hangs after a few hours, always in the same epoch.\n"
 LOADER = """\

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_manifest
 
-from ddx_tools import bundle as bundle_module
-from ddx_tools.bundle import Bundle, BundleWriter, is_bundle
 from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.hosts.base import Call, Reply
-from ddx_tools.packed_bundle import MANIFEST, pack
+from ddx_tools.sources import bundle as bundle_module
+from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle
+from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
 EMPTY = {"schema": "ddx.bundle/1", "created": "2026-01-01T00:00:00+00:00"}
 
@@ -315,7 +315,7 @@ def test_a_refused_archive_leaves_nothing_behind(tmp_path: Path) -> None:
     file.write_bytes(zstandard.compress(b"no tar"))
     temporary.mkdir()
     program = (
-        "import sys, gc; from pathlib import Path; from ddx_tools.bundle import Bundle\n"
+        "import sys, gc; from pathlib import Path; from ddx_tools.sources.bundle import Bundle\n"
         "try: Bundle(Path(sys.argv[1]))\nexcept Exception as error: print(type(error).__name__)\ngc.collect()"
     )
     done = subprocess.run(

@@ -9,8 +9,8 @@ import pytest
 from log_reading import findings_of
 from made_findings import first, judged, seen, told
 
-from ddx_tools.formats.rank_values import rank_values
 from ddx_tools.model import Finding, Severity, Verdict
+from ddx_tools.parsers.logs.rank_values import rank_values
 
 
 def compared(tmp_path: Path, lines: list[str]) -> list[Finding]:

@@ -11,8 +11,8 @@ from log_reading import findings_of as findings_of_logs
 from made_findings import judged, told
 from watchdog_logs import timed_out
 
-from ddx_tools.formats.step_lines import counted_work, step_facts
 from ddx_tools.model import Diagnosis, Finding, Verdict
+from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.probes.stacks import PROBE
 from ddx_tools.store import Store

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ddx_tools.environment.launch_limits import size_bytes
 from ddx_tools.environment.read import read_file
-from ddx_tools.formats.launch_command import dimension, layers_of
-from ddx_tools.formats.shell_script import read_script
 from ddx_tools.model import Finding
+from ddx_tools.parsers.launch.shell_script import read_script
+from ddx_tools.parsers.launchers.launch_command import dimension, layers_of
 
 
 def script(directory: Path, text: str) -> list[Finding]:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.environment.accelerate_config import accelerate_layer
-from ddx_tools.formats.env_text import read_listings
-from ddx_tools.formats.foreign_yaml import load_foreign_documents, load_foreign_yaml
+from ddx_tools.parsers.launch.env_text import read_listings
+from ddx_tools.parsers.launch.foreign_yaml import load_foreign_documents, load_foreign_yaml
 
 COMPOSE = """\
 x-common: &common

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.flight_records.tables import RecordTables, group_key
-from ddx_tools.formats import fr_dump, fr_entries
-from ddx_tools.formats.call_sites import call_site
-from ddx_tools.formats.fr_calls import split_profiling_name
-from ddx_tools.formats.fr_dump import looks_like_dump, read_dump
-from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers, origin_of_header, rank_of_name
+from ddx_tools.parsers.flight_records import fr_dump, fr_entries
+from ddx_tools.parsers.flight_records.call_sites import call_site
+from ddx_tools.parsers.flight_records.fr_calls import split_profiling_name
+from ddx_tools.parsers.flight_records.fr_dump import looks_like_dump, read_dump
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers, origin_of_header, rank_of_name
 
 MESH = RECORDS / "dp_tp_stall-fault"
 

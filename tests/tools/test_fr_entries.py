@@ -20,8 +20,8 @@ from ddx_evals.simulator import simulate
 from ddx_evals.simulator.torch_pickle import Frame
 from ddx_tools.flight_records.decode import Material
 from ddx_tools.flight_records.decode_all import decode_all
-from ddx_tools.formats.fr_dump import read_dump
-from ddx_tools.formats.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_dump import read_dump
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.store import Store
 
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())

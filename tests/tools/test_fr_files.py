@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from packed_records import CASE, DUMPS, RECORDS, captured, ranks_of, rows_of, tar_gz, zipped
 
-from ddx_tools.bundle import Bundle, BundleWriter
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.fr_origin import facts_of_name, rank_of_name
-from ddx_tools.formats.rank_pattern import RankPattern
-from ddx_tools.hosts.base import Call, Reply
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.hosts.walk import walk
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, rank_of_name
+from ddx_tools.parsers.flight_records.rank_pattern import RankPattern
 from ddx_tools.probe import Raw
+from ddx_tools.sources.bundle import Bundle, BundleWriter
+from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.sources.hosts.walk import walk
 
 DEBUG_SERVER = RECORDS.parent / "debug_server"
 
@@ -150,7 +150,7 @@ def test_what_time_did_not_suffice_for_is_said(dumps: Path) -> None:
 
 
 def test_what_was_not_looked_at_makes_a_capture_partial(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddx_tools.hosts.local._MOST_LISTED", 6)
+    monkeypatch.setattr("ddx_tools.sources.hosts.local._MOST_LISTED", 6)
     raw = captured(dumps)
     assert raw.status is ProbeStatus.PARTIAL
     assert raw.problems == [f"{dumps}: 6 of 8 files were looked at. Name a narrower path."]

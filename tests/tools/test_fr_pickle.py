@@ -13,8 +13,8 @@ import pytest
 from constructed_records import RECORDS, as_torch, entry
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats import fr_pickle
-from ddx_tools.formats.fr_pickle import load
+from ddx_tools.parsers.flight_records import fr_pickle
+from ddx_tools.parsers.flight_records.fr_pickle import load
 
 REAL = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()
 MARKER: list[str] = []

@@ -12,11 +12,11 @@ import pytest
 
 from ddx_tools.errors import UsageError
 from ddx_tools.findings import is_registered
-from ddx_tools.hosts.base import Call, Host, Reply
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Finding, ProbeStatus
 from ddx_tools.probe import Raw
 from ddx_tools.probes.flight_recorder import PROBE, FlightRecorderArgs
+from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"

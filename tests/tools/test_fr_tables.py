@@ -21,7 +21,7 @@ from ddx_tools.flight_records import workers
 from ddx_tools.flight_records.decode import Decoded, Material, decode
 from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.flight_records.tables import identity
-from ddx_tools.formats.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.store import Store
 
 TABLES = ("fr_dumps", "fr_groups", "fr_memberships", "fr_calls", "fr_sites", "fr_entries")
@@ -246,7 +246,7 @@ import sys
 from ddx_tools.flight_records import decode_all as decoding
 from ddx_tools.flight_records.decode import Material
 from ddx_tools.flight_records.decode_all import decode_all
-from ddx_tools.formats.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 
 def main(files):
     decoding._PIECE_FILES, decoding.worker_count = 1, lambda: 2

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.frame_classes import Activity, KernelView, frame_rules
-from ddx_tools.formats.pyspy_json import Frame
+from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
+from ddx_tools.parsers.python.pyspy_json import Frame
 
 RULES = frame_rules()
 KNOWLEDGE = Path(__file__).parents[2] / "tools/ddx_tools/knowledge/frames.yaml"

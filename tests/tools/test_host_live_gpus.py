@@ -12,8 +12,8 @@ from host_reading import codes, one
 from process_snapshots import row, snapshot, torchrun_env
 
 from ddx_tools.errors import NotFound
-from ddx_tools.hosts.nvml import read_gpus
 from ddx_tools.probe import RawItem
+from ddx_tools.sources.hosts.nvml import read_gpus
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 

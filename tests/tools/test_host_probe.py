@@ -12,11 +12,11 @@ from host_reading import CONSTRUCTED, HOST_TEXTS, RECORDED, captured, codes, fin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.host_text import bus_id, size_bytes, text_lines
 from ddx_tools.machine.findings import findings_of_facts
 from ddx_tools.machine.seen import seen
 from ddx_tools.machine.texts import fact_rows, may_say_something
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.machine.host_text import bus_id, size_bytes, text_lines
 from ddx_tools.probes.host import PROBE
 from ddx_tools.store import Store
 

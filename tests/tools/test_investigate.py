@@ -14,7 +14,7 @@ from stack_bundles import NAMES, TRUTHS, forget, lose, manifest, packed, pid_of_
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.investigate import Investigation, investigate, replay
 from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.packed_bundle import pack
+from ddx_tools.sources.packed_bundle import pack
 
 HUNG = [name for name in NAMES if "diagnosed" in TRUTHS[name]["verdicts"]]
 RANKS = range(4)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS, lines_in
 
-from ddx_tools.formats.log_lines import LINE_LIMIT, LogLine, file_identity, is_text_log
-from ddx_tools.formats.log_text import encoding_of
-from ddx_tools.formats.progress import parse_progress
+from ddx_tools.parsers.logs.log_lines import LINE_LIMIT, LogLine, file_identity, is_text_log
+from ddx_tools.parsers.logs.log_text import encoding_of
+from ddx_tools.parsers.logs.progress import parse_progress
 
 
 def lines(text: str) -> list[LogLine]:

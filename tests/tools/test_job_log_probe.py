@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from log_reading import LOGS, captured, findings_of, independent, rows_of
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.bundle import Bundle, BundleWriter
-from ddx_tools.formats.log_lines import FileIdentity
-from ddx_tools.hosts.base import Call, Reply
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.logs.log_lines import FileIdentity
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.sources.bundle import Bundle, BundleWriter
+from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.store import Store
 
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_reading import LOGS
 
-from ddx_tools.formats.launcher_words import launcher_event
-from ddx_tools.formats.log_lines import FileIdentity
-from ddx_tools.formats.log_text import read_blocks
-from ddx_tools.formats.rank_values import rank_values
-from ddx_tools.formats.signatures import match_signatures, signatures
-from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.logs import scan as scanning
+from ddx_tools.parsers.launchers.launcher_words import launcher_event
 from ddx_tools.parsers.lines import selection
 from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.parsers.logs.log_text import read_blocks
+from ddx_tools.parsers.logs.rank_values import rank_values
+from ddx_tools.parsers.logs.signatures import match_signatures, signatures
+from ddx_tools.parsers.logs.step_lines import step_facts
 
 FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000

@@ -8,12 +8,12 @@ from process_snapshots import recorded, row, snapshot, torchrun_env
 
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.findings import is_registered
-from ddx_tools.formats.launchers import find_jobs
-from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.job_target import select_job
 from ddx_tools.model import Finding, ProbeStatus
+from ddx_tools.parsers.launchers.launchers import find_jobs
 from ddx_tools.probe import Raw
 from ddx_tools.probes.jobs import PROBE, JobsArgs
+from ddx_tools.sources.hosts.base import Call, Host, Reply
 from ddx_tools.store import Store
 
 TRAIN = "/usr/bin/python3 -u train.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.formats.library_messages import (
+from ddx_tools.parsers.logs.library_messages import (
     UNKNOWN,
     catalogue,
     exception_messages,
@@ -17,7 +17,7 @@ from ddx_tools.formats.library_messages import (
     message_id,
     recognise,
 )
-from ddx_tools.formats.signatures import match_signatures, signature, signatures
+from ddx_tools.parsers.logs.signatures import match_signatures, signature, signatures
 from ddx_tools.resources import incidents_dir
 
 CLASSES = {

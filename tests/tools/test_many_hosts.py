@@ -14,17 +14,17 @@ from split_hosts import answer_of
 from stack_bundles import packed
 
 from ddx_server.serve.config import ServeConfig
-from ddx_tools.bundle import Bundle
 from ddx_tools.cluster.node import answer, encoded
 from ddx_tools.cluster.targets import Reach, node_names, reach_of
 from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError
-from ddx_tools.hosts.recorded import RecordedHost
 from ddx_tools.investigate import Investigation, investigate, replay
 from ddx_tools.model import Finding
-from ddx_tools.packed_bundle import unpack
 from ddx_tools.plan import Step, live_plan
 from ddx_tools.probes import probe
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.hosts.recorded import RecordedHost
+from ddx_tools.sources.packed_bundle import unpack
 
 SPLIT = (
     "stopped",

@@ -13,17 +13,17 @@ from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TO
 
 from ddx_tools.alignment.rank_spans import rank_spans
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
-from ddx_tools.formats.accelerate_yaml import accelerate_settings
-from ddx_tools.formats.areal_allocation import find_allocations, parse_allocations
-from ddx_tools.formats.deepspeed_json import deepspeed_settings
-from ddx_tools.formats.degree_settings import MeshSetting, line_of, whole_number
-from ddx_tools.formats.foreign_yaml import load_foreign_yaml
-from ddx_tools.formats.megatron_arguments import megatron_model, stages_vary_before_replicas
-from ddx_tools.formats.mesh_dims import parse_dims
-from ddx_tools.formats.model_config import model_settings
-from ddx_tools.formats.rank_ranges import parse_ranks
-from ddx_tools.formats.torchtitan_config import torchtitan_settings
 from ddx_tools.mesh.read import plans_in
+from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
+from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
+from ddx_tools.parsers.launch.deepspeed_json import deepspeed_settings
+from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, whole_number
+from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
+from ddx_tools.parsers.launch.megatron_arguments import megatron_model, stages_vary_before_replicas
+from ddx_tools.parsers.launch.mesh_dims import parse_dims
+from ddx_tools.parsers.launch.model_config import model_settings
+from ddx_tools.parsers.launch.torchtitan_config import torchtitan_settings
+from ddx_tools.parsers.rank_ranges import parse_ranks
 
 
 def values(settings: list[MeshSetting]) -> dict[str, int]:

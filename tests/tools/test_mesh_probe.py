@@ -12,13 +12,13 @@ from process_snapshots import row, snapshot, torchrun_env
 
 from ddx_tools.errors import UsageError
 from ddx_tools.findings import is_registered
-from ddx_tools.hosts.base import Call, Host, Reply
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.mesh.meshes import axis_names
 from ddx_tools.model import Finding, ProbeStatus, Severity
 from ddx_tools.one_probe import run_probe
 from ddx_tools.plan import Step
 from ddx_tools.probes.mesh import PROBE, MeshArgs
+from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from nccl_logs import VERSIONS, Log, captured, findings_of, of_code, rows_of, train, world, write
 
-from ddx_tools.bundle import Bundle
 from ddx_tools.investigate import investigate
 from ddx_tools.model import Finding, Severity
 from ddx_tools.probes.nccl_log import PROBE
+from ddx_tools.sources.bundle import Bundle
 from ddx_tools.store import Store
 
 COLLECTIVE = ("collective.", "p2p.")

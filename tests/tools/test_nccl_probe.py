@@ -10,13 +10,13 @@ import pytest
 from nccl_logs import captured, findings_of, of_code, rows_of, train, world, write
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.bundle import Bundle, BundleWriter
-from ddx_tools.hosts.base import Call, Reply
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.model import ProbeStatus
 from ddx_tools.nccl.material import debug_file
 from ddx_tools.probes.nccl_log import PROBE, NcclLogArgs
+from ddx_tools.sources.bundle import Bundle, BundleWriter
+from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.store import Store
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_logs import findings_of, of_code, rows_of
 
-from ddx_tools.formats.nccl_ras import RasFact, read_ras
 from ddx_tools.model import Severity
+from ddx_tools.parsers.nccl.nccl_ras import RasFact, read_ras
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/nccl"
 TEXTS = ("ras_2.24.txt", "ras_2.30_ahead.txt", "ras_2.28.9.json")

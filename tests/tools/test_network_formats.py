@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_lan import RECORDED
 
-from ddx_tools.formats.iperf3_json import read_iperf3
-from ddx_tools.formats.perftest_text import read_perftest
-from ddx_tools.formats.ping_text import read_ping
-from ddx_tools.formats.route_text import read_route
-from ddx_tools.formats.ss_listen_text import read_listeners
-from ddx_tools.formats.tcp_connect_text import read_addresses, read_tried
-from ddx_tools.formats.tshark_text import FIELDS, read_flows
+from ddx_tools.parsers.network.iperf3_json import read_iperf3
+from ddx_tools.parsers.network.perftest_text import read_perftest
+from ddx_tools.parsers.network.ping_text import read_ping
+from ddx_tools.parsers.network.route_text import read_route
+from ddx_tools.parsers.network.ss_listen_text import read_listeners
+from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_tried
+from ddx_tools.parsers.network.tshark_text import FIELDS, read_flows
 
 
 def recorded(name: str) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddx_tools.formats.phases import beside_step, in_step, phase_of, phase_words
-from ddx_tools.formats.pyspy_json import Frame
+from ddx_tools.parsers.python.phases import beside_step, in_step, phase_of, phase_words
+from ddx_tools.parsers.python.pyspy_json import Frame
 from ddx_tools.yaml_data import shipped
 
 C10D = "torch/distributed/distributed_c10d.py:barrier"

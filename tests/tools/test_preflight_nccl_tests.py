@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_runs import codes, look, one
 
-from ddx_tools.formats.nccl_tests import OPERATIONS, read_nccl_tests
 from ddx_tools.model import Severity
+from ddx_tools.parsers.nccl.nccl_tests import OPERATIONS, read_nccl_tests
 
 HEADING = """\
 #

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from ddx_tools.formats.launchers import find_jobs
-from ddx_tools.hosts.processes import snapshot
+from ddx_tools.parsers.launchers.launchers import find_jobs
+from ddx_tools.sources.hosts.processes import snapshot
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "HF_TOKEN": "hf_secret"}
@@ -111,7 +111,7 @@ def test_a_stopped_rank_is_seen_as_stopped() -> None:
 @pytest.mark.needs("linux", "root")
 def test_what_another_user_may_not_read_is_shown_with_command_and_state_only() -> None:
     program = (
-        "import os, sys; from ddx_tools.hosts.processes import snapshot; snapshot(); "
+        "import os, sys; from ddx_tools.sources.hosts.processes import snapshot; snapshot(); "
         "os.setgid(65534); os.setuid(65534); sys.stdout.buffer.write(snapshot())"
     )
     with python(WAIT, **RANK) as rank:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS, lines_in
 
-from ddx_tools.formats.python_traceback import TracebackReader, parse_traceback, read_tracebacks
-from ddx_tools.formats.traceback_parts import Traceback
+from ddx_tools.parsers.python.python_traceback import TracebackReader, parse_traceback, read_tracebacks
+from ddx_tools.parsers.python.traceback_parts import Traceback
 
 
 def read(text: str) -> list[Traceback]:

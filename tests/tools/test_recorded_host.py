@@ -16,16 +16,16 @@ import pytest
 from stack_bundles import forget, lose, manifest, packed, unpacked, write_manifest
 
 from ddx_evals.simulator import simulate, write
-from ddx_tools.bundle import Bundle, BundleWriter
 from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.hosts.base import Call, Host, Reply
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.investigate import investigate
 from ddx_tools.one_probe import run_probe
-from ddx_tools.packed_bundle import MANIFEST
 from ddx_tools.plan import Step
 from ddx_tools.probes import probe
+from ddx_tools.sources.bundle import Bundle, BundleWriter
+from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.sources.packed_bundle import MANIFEST
 
 SECRET = "hf_" + "a1B2c3D4" * 4
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_records import DUMPS, tar, zipped
 
-from ddx_tools.bundle import Bundle, BundleWriter
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.hosts.recorded import RecordingHost
 from ddx_tools.investigate import investigate
+from ddx_tools.sources.bundle import Bundle, BundleWriter
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.recorded import RecordingHost
 from ddx_tools.sources.redaction.files import copy_redacted, redact_file
 from ddx_tools.sources.redaction.text import MARK, redact_bytes
 

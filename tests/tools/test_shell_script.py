@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.shell_script import Script, read_script
-from ddx_tools.formats.shell_words import is_known, shown
+from ddx_tools.parsers.launch.shell_script import Script, read_script
+from ddx_tools.parsers.launch.shell_words import is_known, shown
 
 
 def value_of(text: str, name: str = "A") -> str | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.formats.user_report import read_reports
+from ddx_tools.parsers.notes.user_report import read_reports
 
 
 def is_slow(text: str) -> bool:

@@ -8,8 +8,8 @@ import pytest
 from log_reading import findings_of, of_code
 from made_findings import first, judged, seen, told
 
-from ddx_tools.formats.step_lines import step_facts
 from ddx_tools.model import Finding, Severity, Verdict
+from ddx_tools.parsers.logs.step_lines import step_facts
 
 
 def read(tmp_path: Path, text: str, name: str = "train.log") -> list[Finding]:

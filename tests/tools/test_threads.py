@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.hosts.syscalls import name_of
-from ddx_tools.hosts.threads import read_threads
+from ddx_tools.sources.hosts.syscalls import name_of
+from ddx_tools.sources.hosts.threads import read_threads
 
 pytestmark = pytest.mark.needs("linux")
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from log_reading import LOGS, lines_in, rows_of
 
-from ddx_tools.formats.error_file import ErrorFile, ExitNote, parse_error_file
-from ddx_tools.formats.fatal_stack import FatalStack, FatalStackReader
-from ddx_tools.formats.launcher_words import LauncherEvent, launcher_event
-from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
+from ddx_tools.parsers.launchers.launcher_words import LauncherEvent, launcher_event
+from ddx_tools.parsers.launchers.torchrun import FailureBlock, FailureBlockReader
+from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
+from ddx_tools.parsers.python.fatal_stack import FatalStack, FatalStackReader
 
 
 def blocks(text: str) -> list[FailureBlock]:

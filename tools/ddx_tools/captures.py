@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ddx_tools.bundle import Bundle, BundleWriter, ProbeRun
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
-from ddx_tools.hosts.base import UNKNOWN_HOST, Host
-from ddx_tools.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.model import ProbeStatus
-from ddx_tools.packed_bundle import pack
 from ddx_tools.plan import Step
 from ddx_tools.probe import Raw
+from ddx_tools.sources.bundle import Bundle, BundleWriter, ProbeRun
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.sources.packed_bundle import pack
 from ddx_tools.sources.temporary import temporary_directory
 
 Machine = Callable[[str | None], Host]

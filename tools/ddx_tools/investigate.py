@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from ddx_tools.analysis.ranks.seats import read_seats
 from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.bundle import Bundle, BundleWriter, Manifest, is_bundle
 from ddx_tools.captures import (
     Machine,
     RecordedHosts,
@@ -29,16 +28,17 @@ from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_pieces
-from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import UNKNOWN_HOST, Call, Host, Reply
-from ddx_tools.hosts.recorded import RecordedHost
-from ddx_tools.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Seat, Severity, Truncation
 from ddx_tools.origins import origins
+from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
 from ddx_tools.playbook import Playbooks, load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Call, Host, Reply
+from ddx_tools.sources.hosts.recorded import RecordedHost
+from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.store import Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Investigation:
 
 def this_machine(name: str | None = None) -> Host:
     """The machine that ddx runs on, with what it does that is itself an investigation."""
-    from ddx_tools.hosts.local import LocalHost
+    from ddx_tools.sources.hosts.local import LocalHost
 
     return LocalHost(name, {"preflight": _preflight})
 

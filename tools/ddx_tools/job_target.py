@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.launchers import Job
+from ddx_tools.parsers.launchers.launchers import Job
 
 
 def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.bundle import Manifest
 from ddx_tools.captures import Machine
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.exports import refuse_unwritable
@@ -27,6 +26,7 @@ from ddx_tools.model import NextProbe, ProbeResult, ProbeStatus
 from ddx_tools.origins import origin_of
 from ddx_tools.plan import Step
 from ddx_tools.probe import Probe
+from ddx_tools.sources.bundle import Manifest
 
 if TYPE_CHECKING:
     from ddx_tools.cluster.targets import Reach

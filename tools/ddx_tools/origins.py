@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ddx_tools.bundle import JournalEntry
+from ddx_tools.sources.bundle import JournalEntry
 
 _WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
 _AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')

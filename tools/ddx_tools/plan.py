@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.hosts.base import Host
 from ddx_tools.probe import Probe
 from ddx_tools.probes import LIVE_PROBES, probe
+from ddx_tools.sources.hosts.base import Host
 
 
 @dataclass(frozen=True)

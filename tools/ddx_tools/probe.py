@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.errors import HostError
-from ddx_tools.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.model import Finding, Missing, ProbeStatus
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
@@ -132,7 +132,7 @@ class Probe(Generic[ArgsT]):
     examples: Mapping[str, str] = field(default_factory=dict)
     """Arguments as one types them, and what they do."""
     kinds: tuple[str, ...] = ()
-    """The kinds of files it takes (`ddx_tools.sources.kinds`, `ddx_tools.formats.file_kinds`) of what was brought."""
+    """The kinds of files it takes (`ddx_tools.sources.kinds`, `ddx_tools.parsers.file_kinds`) of what was brought."""
     about_files: frozenset[str] = frozenset()
     """Arguments that are about brought files alone."""
     exports: Mapping[str, Export] = field(default_factory=dict)

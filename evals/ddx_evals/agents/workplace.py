@@ -15,8 +15,8 @@ from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.prompt import ANSWER_FILE, MATERIAL
 from ddx_evals.sealed import Place
 from ddx_evals.sealed.program import PATH, program
-from ddx_tools.bundle import Bundle, is_bundle
 from ddx_tools.resources import skill_dir
+from ddx_tools.sources.bundle import Bundle, is_bundle
 
 TASK, MCP_CONFIG = "TASK.md", "mcp.json"
 _SKILLS_OF_CLIENTS = (".claude/skills", ".agents/skills")

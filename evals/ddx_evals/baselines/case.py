@@ -12,9 +12,9 @@ from ddx_evals.incidents import Incident, Truth, View
 from ddx_evals.incidents.validation import texts_below
 from ddx_evals.incidents.views import printed
 from ddx_evals.scoring import Replayed, Transcript
-from ddx_tools.bundle import Bundle, is_bundle
 from ddx_tools.investigate import Investigation, investigate
 from ddx_tools.model import Diagnosis
+from ddx_tools.sources.bundle import Bundle, is_bundle
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from ddx_evals.baselines.answers import OTHER, diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.incumbent import run_torchfrtrace
 from ddx_evals.scoring import ToolCall, Transcript
-from ddx_tools.bundle import Bundle, is_bundle
-from ddx_tools.formats.fr_origin import facts_of_name
 from ddx_tools.model import Level, Party
+from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.sources.bundle import Bundle, is_bundle
 
 _LIMIT_S = 60.0
 _PICKLE_PROTOCOL = b"\x80"

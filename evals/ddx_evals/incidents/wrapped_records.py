@@ -8,7 +8,7 @@ from typing import Any
 
 from ddx_evals.simulator.torch_pickle import Frame, encode
 from ddx_tools.errors import HostError, UnreadableInput
-from ddx_tools.formats.fr_pickle import load
+from ddx_tools.parsers.flight_records.fr_pickle import load
 from ddx_tools.rank_agent_client import record_parts
 
 _LEAST_KEPT = 8

@@ -17,13 +17,13 @@ from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
 from ddx_evals.large.material import Material, material
 from ddx_evals.simulator.running import START_NS
-from ddx_tools.bundle import BundleWriter, Manifest
 from ddx_tools.captures import RecordingHosts, probe_run
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.model import Verdict
-from ddx_tools.packed_bundle import MANIFEST, pack
 from ddx_tools.plan import file_plan
 from ddx_tools.playbook import load_playbooks
+from ddx_tools.sources.bundle import BundleWriter, Manifest
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
 _COLLECTED_IN = "/data/collected/48213"
 _TAKEN_S = START_NS // 10**9 + 7200
@@ -98,7 +98,7 @@ def _settle(directory: Path, collected: str) -> None:
 
 
 def _mark(key: str) -> str:
-    """What makes the name of an answer unique (`ddx_tools.bundle`)."""
+    """What makes the name of an answer unique (`ddx_tools.sources.bundle`)."""
     return f"{zlib.crc32(key.encode()):08x}"
 
 

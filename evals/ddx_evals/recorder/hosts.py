@@ -12,8 +12,8 @@ from ddx_evals.lab import LabRun
 from ddx_evals.lab.launching import ranks_of
 from ddx_evals.lab.machine import PORT
 from ddx_evals.recorder.capture import Capture, capture
-from ddx_tools.bundle import Manifest
 from ddx_tools.cluster.merge import Part, merge
+from ddx_tools.sources.bundle import Manifest
 
 _CAPTURE_S = 240
 

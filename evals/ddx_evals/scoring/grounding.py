@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ddx_evals.incidents.truth import Fact
 from ddx_evals.incidents.validation import texts_below
-from ddx_tools.bundle import Bundle, is_bundle
 from ddx_tools.investigate import Investigation
 from ddx_tools.model import Claim
+from ddx_tools.sources.bundle import Bundle, is_bundle
 
 _SHORTEST_QUOTE = 4
 _CUT_OFF = re.compile(r"\s*(?:…|\.\.\.)\s*$")

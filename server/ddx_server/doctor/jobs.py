@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 
 from ddx_server.doctor.report import Check, State
 from ddx_tools.errors import DdxError, HostError
-from ddx_tools.formats.launchers import Job, Member, find_jobs
-from ddx_tools.hosts.base import Host
+from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
+from ddx_tools.sources.hosts.base import Host
 
 _RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _RECORDER_ON_SINCE = (2, 11)  # default of FlightRecorder.hpp in the wheels: 0 up to 2.10, 2000 from 2.11

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from ddx_tools.formats.step_lines import StepFacts, step_facts
+from ddx_tools.parsers.logs.step_lines import StepFacts, step_facts
 
 _MOST_BYTES = 32 << 10
 _MOST_LINES = 60

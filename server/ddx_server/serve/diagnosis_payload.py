@@ -8,8 +8,8 @@ from typing import Any
 
 from ddx_server.serve.budget import Payload, Rest, bounded, quoted, some
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.rank_ranges import parse_ranks
 from ddx_tools.model import CandidateCause, Claim, Diagnosis, Location, NextCheck, Party, Suspect
+from ddx_tools.parsers.rank_ranges import parse_ranks
 
 _MOST_LISTED_RANKS, _MOST_PLACES = 32, 3
 _LOOK = "query_evidence, or the probe that saw it"

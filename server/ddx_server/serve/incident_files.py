@@ -158,7 +158,7 @@ def _part(file: Path, first_byte: int) -> bytes:
 @contextlib.contextmanager
 def _opened(material: Path) -> Iterator[_Material]:
     """Of a bundle what the hosts answered, else the files themselves; a packed bundle is unpacked meanwhile."""
-    from ddx_tools.bundle import Bundle, is_bundle
+    from ddx_tools.sources.bundle import Bundle, is_bundle
 
     if not is_bundle(material):
         yield _Material(material.resolve())

@@ -87,7 +87,7 @@ def _bundle_of(
     workspace: Workspace, investigations: Investigations, call: ToolCall, target: Sequence[str]
 ) -> Incident | None:
     """A target that is a bundle is an incident already: it is referred to, not captured again."""
-    from ddx_tools.bundle import is_bundle
+    from ddx_tools.sources.bundle import is_bundle
 
     if len(target) != 1 or target[0].isdigit() or not is_bundle(Path(target[0])):
         return None

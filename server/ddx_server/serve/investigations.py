@@ -78,8 +78,8 @@ class Investigations:
 
     def _key(self, target: Sequence[str]) -> Key | None:
         """What a target that stays as it is can be known by; None for all others."""
-        from ddx_tools.bundle import is_bundle
-        from ddx_tools.packed_bundle import MANIFEST
+        from ddx_tools.sources.bundle import is_bundle
+        from ddx_tools.sources.packed_bundle import MANIFEST
 
         if len(target) != 1 or self._workspace.is_live(target):
             return None

@@ -68,7 +68,7 @@ def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
 
     What cannot be resolved is explained when the tool itself runs.
     """
-    from ddx_tools.bundle import is_bundle
+    from ddx_tools.sources.bundle import is_bundle
 
     try:
         paths = workspace.resolve(changed.get("target", []))

@@ -14,10 +14,10 @@ from ddx_server.render.safe_text import safe
 from ddx_server.watch.live import WatchedJob
 from ddx_server.watch.ranks import RankRow, summary
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.launchers import find_jobs
-from ddx_tools.hosts.local import LocalHost
 from ddx_tools.job_target import select_job
 from ddx_tools.model import rank_list
+from ddx_tools.parsers.launchers.launchers import find_jobs
+from ddx_tools.sources.hosts.local import LocalHost
 
 _MOST_ROWS = 40
 _LINE_EVERY_S = 30.0

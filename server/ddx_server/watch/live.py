@@ -12,7 +12,7 @@ import psutil
 from ddx_server.run.printed_progress import PrintedProgress
 from ddx_server.watch.ranks import RankLook, RankRow
 from ddx_tools.errors import DdxError
-from ddx_tools.formats.launchers import Job
+from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.rank_agent_client import ask, parse_answer
 
 _ANSWER_S = 2.0

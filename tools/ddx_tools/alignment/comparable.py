@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import Protocol
 
-from ddx_tools.formats.fr_calls import Call
+from ddx_tools.parsers.flight_records.fr_calls import Call
 from ddx_tools.store import Store
 
 _BY_INPUT = (

@@ -15,8 +15,8 @@ from ddx_tools.alignment.patience import SETTLED_S
 from ddx_tools.alignment.rank_spans import rank_spans, step_of
 from ddx_tools.alignment.records import Group, Records
 from ddx_tools.alignment.transfers import pending_transfers
-from ddx_tools.formats.names import shown
 from ddx_tools.mesh.meshes import axis_names
+from ddx_tools.parsers.names import shown
 from ddx_tools.store import Store
 
 _NAMELESS = ("", "undefined")

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddx_tools.bundle import Bundle
 from ddx_tools.captures import capture_only
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.cluster.fan_out import Asked, Limits, ask_all
@@ -18,9 +17,10 @@ from ddx_tools.cluster.node import encoded
 from ddx_tools.cluster.reasons import reasons
 from ddx_tools.cluster.targets import Reach
 from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.hosts.local import LocalHost
-from ddx_tools.packed_bundle import PACKED_SUFFIX, unpack
 from ddx_tools.plan import Step, file_plan
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, unpack
 from ddx_tools.sources.temporary import temporary_directory
 
 _LEAD_S = 1.0

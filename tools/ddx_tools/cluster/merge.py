@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.bundle import Bundle, JournalEntry, Manifest, ProbeRun
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.hosts.base import UNKNOWN_HOST
-from ddx_tools.packed_bundle import MANIFEST
+from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest, ProbeRun
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST
+from ddx_tools.sources.packed_bundle import MANIFEST
 
 _OCCURRENCE = re.compile(r"-\d+(\.\w+)$")
 

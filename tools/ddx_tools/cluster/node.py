@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddx_tools.bundle import Manifest
 from ddx_tools.captures import capture_only
 from ddx_tools.cluster.wire import note, parcel
 from ddx_tools.errors import DdxError, UsageError
-from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.hosts.base import Host
-from ddx_tools.packed_bundle import MANIFEST, pack
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
 from ddx_tools.plan import Step, live_plan
 from ddx_tools.probes import probe
+from ddx_tools.sources.bundle import Manifest
+from ddx_tools.sources.hosts.base import Host
+from ddx_tools.sources.packed_bundle import MANIFEST, pack
 from ddx_tools.sources.temporary import temporary_directory
 
 _LONGEST_WAIT_S = 10.0

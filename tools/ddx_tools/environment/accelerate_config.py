@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ddx_tools.formats.foreign_yaml import load_foreign_yaml
-from ddx_tools.formats.launch_command import Layer, Option
+from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
+from ddx_tools.parsers.launchers.launch_command import Layer, Option
 
 _NAMED = re.compile(r"^distributed_type:", re.M)
 _KEYS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids")

@@ -9,11 +9,11 @@ from ddx_tools.environment.live import package_patterns, process_rows, version_r
 from ddx_tools.environment.read import read_file
 from ddx_tools.environment.rows import rows_of_file
 from ddx_tools.errors import HostError
-from ddx_tools.formats.launchers import find_jobs
-from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.launchers.launchers import find_jobs
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, launch_text
 

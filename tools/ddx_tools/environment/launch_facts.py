@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ddx_tools.environment.model import Environment, Launch, Layer, Option
-from ddx_tools.formats.launch_command import dimension, launch_knowledge
+from ddx_tools.parsers.launchers.launch_command import dimension, launch_knowledge
 
 RANK_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 """Tools that start the processes of one host, each with its LOCAL_RANK."""

@@ -10,8 +10,8 @@ from typing import Any
 from ddx_tools.environment.knowledge import is_of_interest
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, FoundValue
 from ddx_tools.environment.rows import option_rows, value_rows
-from ddx_tools.formats.launch_command import layers_of
-from ddx_tools.formats.launchers import Job, Member
+from ddx_tools.parsers.launchers.launch_command import layers_of
+from ddx_tools.parsers.launchers.launchers import Job, Member
 from ddx_tools.probe import Rows
 
 _PACKAGE = re.compile(r"/(?P<name>torch|nvidia_nccl_cu1\d)-(?P<version>2\.\d{1,2}\.\d{1,2})[^/]*\.dist-info/?$")

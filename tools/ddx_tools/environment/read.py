@@ -15,10 +15,10 @@ from functools import lru_cache
 from ddx_tools.environment.accelerate_config import accelerate_layer
 from ddx_tools.environment.knowledge import is_of_interest
 from ddx_tools.environment.versions import VersionSeen, versions_in
-from ddx_tools.formats.env_text import Listing, read_listings, share_of_assignments
-from ddx_tools.formats.launch_command import Layer, Option, layers_of
-from ddx_tools.formats.shell_script import Assignment, Command, Script, read_script
-from ddx_tools.formats.shell_words import HOLE, is_known, shown
+from ddx_tools.parsers.launch.env_text import Listing, read_listings, share_of_assignments
+from ddx_tools.parsers.launch.shell_script import Assignment, Command, Script, read_script
+from ddx_tools.parsers.launch.shell_words import HOLE, is_known, shown
+from ddx_tools.parsers.launchers.launch_command import Layer, Option, layers_of
 
 _SCRIPT_NAME = re.compile(r"\.(?:sh|bash|zsh|sbatch|slurm|srun|job|batch|pbs|qsub)$", re.I)
 _SHEBANG = re.compile(r"#! ?\S*/(?:env )?(?:ba|z|da|k)?sh\b")

@@ -9,8 +9,8 @@ from ddx_tools.environment import model
 from ddx_tools.environment.knowledge import names
 from ddx_tools.environment.read import Found, FoundEnvironment
 from ddx_tools.environment.versions import Version, Versions
-from ddx_tools.formats.launch_command import Layer, Option
-from ddx_tools.formats.log_lines import file_identity
+from ddx_tools.parsers.launchers.launch_command import Layer, Option
+from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.probe import Rows
 from ddx_tools.sources.redaction.structures import redact_argv, redact_variable
 from ddx_tools.store import Store

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.flight_records.tables import RecordTables
-from ddx_tools.formats.fr_dump import FrDump, read_dump
-from ddx_tools.formats.fr_origin import DumpOrigin
-from ddx_tools.formats.fr_pickle import MAX_BYTES
+from ddx_tools.parsers.flight_records.fr_dump import FrDump, read_dump
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
+from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
 
 
 @dataclass(frozen=True)

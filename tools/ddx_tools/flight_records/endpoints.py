@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ddx_tools.errors import HostError, UsageError
 from ddx_tools.flight_records.material import DUMP
-from ddx_tools.hosts.base import Host, Reply
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host, Reply
 
 _ENDPOINT = re.compile(r"(\d{1,7})=(https?://[^/\s]+)/?")
 _TIMEOUT_S = 8.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from ddx_tools.formats.fr_entries import MOST_MS, TIMES, UNKNOWN, EntryColumns
+from ddx_tools.parsers.flight_records.fr_entries import MOST_MS, TIMES, UNKNOWN, EntryColumns
 
 
 class EntryKind(NamedTuple):

@@ -6,14 +6,14 @@ from typing import Any
 
 from ddx_tools.errors import HostError
 from ddx_tools.flight_records.material import DUMP, HEADER
-from ddx_tools.formats.debug_pages import TABLES_HELP
-from ddx_tools.formats.file_kinds import Kind
-from ddx_tools.formats.fr_origin import is_due
-from ddx_tools.formats.fr_pickle import MAX_BYTES
-from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.file_kinds import Kind
+from ddx_tools.parsers.flight_records.debug_pages import TABLES_HELP
+from ddx_tools.parsers.flight_records.fr_origin import is_due
+from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
+from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.material import Material
 

@@ -16,11 +16,11 @@ from typing import Any
 from ddx_tools.alignment.frames_needed import ranks_whose_frames_decide
 from ddx_tools.errors import HostError
 from ddx_tools.flight_records.material import DUMP, record_rows
-from ddx_tools.formats.launchers import Job, Member
-from ddx_tools.hosts.base import AgentReply, Host
 from ddx_tools.model import Missing
+from ddx_tools.parsers.launchers.launchers import Job, Member
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.rank_agent_client import record_parts
+from ddx_tools.sources.hosts.base import AgentReply, Host
 from ddx_tools.store import Store
 
 _PARALLEL = 16

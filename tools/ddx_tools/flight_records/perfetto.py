@@ -13,7 +13,8 @@ from ddx_tools.alignment.rank_spans import rank_spans
 from ddx_tools.alignment.records import Records
 from ddx_tools.flight_records.arrows import Arrows
 from ddx_tools.flight_records.intervals import Interval, intervals
-from ddx_tools.formats.trace_events import (
+from ddx_tools.model import Finding, Location, Severity
+from ddx_tools.parsers.trace_events import (
     arrow_end,
     complete,
     document,
@@ -22,7 +23,6 @@ from ddx_tools.formats.trace_events import (
     quoted,
     thread_name,
 )
-from ddx_tools.model import Finding, Location, Severity
 from ddx_tools.store import Store
 
 _FIRST_PID = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers, is_header, origin_of_header
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers, is_header, origin_of_header
 from ddx_tools.sources.kinds import plain_name
 
 _MOST_MEMBERS = 16 << 20

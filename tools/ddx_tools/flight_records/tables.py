@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.flight_records.entry_rows import EntryKind, EntryRows
-from ddx_tools.formats.call_sites import call_site, user_path
-from ddx_tools.formats.fr_calls import Call
-from ddx_tools.formats.fr_dump import FrDump, GroupStatus
-from ddx_tools.formats.fr_entries import EntryColumns, Frame
-from ddx_tools.formats.fr_origin import DumpOrigin, GroupMembers
+from ddx_tools.parsers.flight_records.call_sites import call_site, user_path
+from ddx_tools.parsers.flight_records.fr_calls import Call
+from ddx_tools.parsers.flight_records.fr_dump import FrDump, GroupStatus
+from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, Frame
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers
 
 _NOT_RECORDED = GroupStatus(None, None, None)
 

@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ddx_tools.errors import HostError
-from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.formats.log_lines import file_identity
-from ddx_tools.formats.log_text import as_utf8
-from ddx_tools.formats.process_table import Process
-from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
 from ddx_tools.logs.scan import JobLog
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
+from ddx_tools.parsers.launchers.process_table import Process
+from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.parsers.logs.log_text import as_utf8
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import Kind, plain_name
 from ddx_tools.sources.material import Material

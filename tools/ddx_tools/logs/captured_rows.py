@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddx_tools.formats.error_file import parse_error_file
-from ddx_tools.formats.log_lines import file_identity
 from ddx_tools.logs.error_rows import error_file_row
+from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.parsers.python.error_file import parse_error_file
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
 from ddx_tools.sources.intake import read_lines_of
 from ddx_tools.sources.kinds import plain_name

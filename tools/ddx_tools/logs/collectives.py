@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.fingerprint import operation_name
 from ddx_tools.logs.crowd import Crowd, read_crowd
 from ddx_tools.logs.desync import desync_reports
 from ddx_tools.logs.event import Event
@@ -24,6 +23,7 @@ from ddx_tools.logs.watchdog_places import Places
 from ddx_tools.logs.watchdog_reports import Report, read_reports
 from ddx_tools.logs.watchdog_table import group_tables
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.logs.fingerprint import operation_name
 
 _MISMATCH = "c10d_fingerprint_mismatch"
 _MISSING = "c10d_monitored_barrier_missing"

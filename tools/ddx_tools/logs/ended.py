@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.launcher_words import signal_name
 from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.launchers.launcher_words import signal_name
 
 _NOTICE_S = 29.0
 """torchrun's notice, less the fraction of a second that its times leave out."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ddx_tools.formats.error_file import ErrorFile, ExitNote
-from ddx_tools.formats.log_lines import FileIdentity
 from ddx_tools.logs.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
+from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote
 
 
 def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIdentity, host: str | None) -> Row:

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.formats.library_messages import exception_messages
-from ddx_tools.formats.signatures import SignatureMatch
-from ddx_tools.formats.user_frames import module_path
 from ddx_tools.model import Evidence, Location
+from ddx_tools.parsers.logs.library_messages import exception_messages
+from ddx_tools.parsers.logs.signatures import SignatureMatch
+from ddx_tools.parsers.python.user_frames import module_path
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddx_tools.analysis.ranks.living import all_live, living_ranks
-from ddx_tools.formats.signatures import signatures
 from ddx_tools.logs.collectives import collective_findings
 from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.earlier import earlier_attempt, parted
@@ -17,6 +16,7 @@ from ddx_tools.logs.left_loop import left_the_loop
 from ddx_tools.logs.message_findings import message_findings
 from ddx_tools.logs.steps import step_findings
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.logs.signatures import signatures
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store

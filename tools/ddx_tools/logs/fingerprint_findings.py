@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ddx_tools.alignment.sides import part
-from ddx_tools.formats.fingerprint import Fingerprint, MismatchReport, parse_mismatch
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.identity import Enclosing
 from ddx_tools.logs.reported import distinct_places, part_of, reported_finding
 from ddx_tools.model import Finding, Location, Severity
+from ddx_tools.parsers.logs.fingerprint import Fingerprint, MismatchReport, parse_mismatch
 
 
 def mismatch_findings(events: list[Event], enclosing: Enclosing) -> list[Finding]:

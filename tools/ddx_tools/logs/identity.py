@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.launcher_words import signal_name
 from ddx_tools.logs.event import Event, short_name
+from ddx_tools.parsers.launchers.launcher_words import signal_name
 
 
 def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:

@@ -11,9 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ddx_tools.formats.library_messages import exception_messages
-from ddx_tools.formats.message_values import message_values
-from ddx_tools.formats.signatures import Signature, signature
 from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.handled import handled_exceptions
@@ -21,6 +18,9 @@ from ddx_tools.logs.identity import Enclosing
 from ddx_tools.logs.message_readers import READERS
 from ddx_tools.logs.phases import phase_of
 from ddx_tools.model import Finding, Location, Severity, rank_list
+from ddx_tools.parsers.logs.library_messages import exception_messages
+from ddx_tools.parsers.logs.message_values import message_values
+from ddx_tools.parsers.logs.signatures import Signature, signature
 
 _EVIDENCE_LIMIT = 8
 _WAYS_LIMIT = 8

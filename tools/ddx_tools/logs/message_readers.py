@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ddx_tools.formats.cuda_oom import parse_cuda_oom
-from ddx_tools.formats.xid_codes import xid_code
+from ddx_tools.parsers.logs.cuda_oom import parse_cuda_oom
+from ddx_tools.parsers.machine.xid_codes import xid_code
 
 
 def _cuda_oom(text: str, _: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddx_tools.formats.user_frames import module_path
+from ddx_tools.parsers.python.user_frames import module_path
 
 # (module, function): the first that fits a frame says its phase. Names are those of torch and of the frameworks above
 # it; a `step` counts in optimizers only, because everybody uses the word.

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddx_tools.alignment.sides import part
-from ddx_tools.formats.fr_origin import rank_of_name
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
 
 _ENTRY, _HEAD = "torch_printed_entry", "torch_trace_file"
 _NEAR = 100

@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.formats.library_messages import UNDECIDED
-from ddx_tools.formats.signatures import signature, signatures
 from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event, short_name
 from ddx_tools.logs.handled import handled_exceptions
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.logs.library_messages import UNDECIDED
+from ddx_tools.parsers.logs.signatures import signature, signatures
 
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
 # What programs raise and catch all the time: such an exception was probably handled when the next one came.

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddx_tools.formats.frame_classes import frame_rules
-from ddx_tools.formats.pyspy_json import Frame
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.raised import is_consequence
 from ddx_tools.model import Location
+from ddx_tools.parsers.python.frame_classes import frame_rules
+from ddx_tools.parsers.python.pyspy_json import Frame
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.formats.new_starts import NewStart
+from ddx_tools.parsers.launchers.new_starts import NewStart
 
 
 @dataclass(frozen=True)

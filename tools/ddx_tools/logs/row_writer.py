@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.formats.fatal_stack import FatalStack
-from ddx_tools.formats.launcher_words import LauncherEvent, signal_name
-from ddx_tools.formats.log_lines import FileIdentity, LogLine
-from ddx_tools.formats.python_traceback import parse_traceback
-from ddx_tools.formats.signatures import SignatureMatch
-from ddx_tools.formats.torchrun import FailureBlock
-from ddx_tools.formats.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.launchers.launcher_words import LauncherEvent, signal_name
+from ddx_tools.parsers.launchers.torchrun import FailureBlock
+from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine
+from ddx_tools.parsers.logs.signatures import SignatureMatch
+from ddx_tools.parsers.python.fatal_stack import FatalStack
+from ddx_tools.parsers.python.python_traceback import parse_traceback
+from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
 
 Row = dict[str, Any]
 

@@ -11,26 +11,26 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from ddx_tools.formats.fatal_stack import FatalStackReader
-from ddx_tools.formats.launcher_words import launcher_event
-from ddx_tools.formats.library_messages import line_messages
-from ddx_tools.formats.log_lines import FileIdentity, LogLine, lines_of
-from ddx_tools.formats.log_prefixes import Labels
-from ddx_tools.formats.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
-from ddx_tools.formats.new_starts import NewStart, new_start
-from ddx_tools.formats.python_traceback import ASIDE, TracebackReader
-from ddx_tools.formats.rank_values import rank_values
-from ddx_tools.formats.signatures import match_signatures
-from ddx_tools.formats.step_lines import step_facts
-from ddx_tools.formats.torchrun import FailureBlock, FailureBlockReader
-from ddx_tools.formats.traceback_parts import Traceback
 from ddx_tools.logs.event import REPORTED_ENDS
 from ddx_tools.logs.restarts import End, attempt_bounds, last_start
 from ddx_tools.logs.row_writer import Row, RowWriter
 from ddx_tools.logs.step_rows import StepRows
 from ddx_tools.logs.value_rows import ValueRows
+from ddx_tools.parsers.launchers.launcher_words import launcher_event
+from ddx_tools.parsers.launchers.new_starts import NewStart, new_start
+from ddx_tools.parsers.launchers.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.parsers.logs.library_messages import line_messages
+from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine, lines_of
+from ddx_tools.parsers.logs.log_prefixes import Labels
+from ddx_tools.parsers.logs.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
+from ddx_tools.parsers.logs.rank_values import rank_values
+from ddx_tools.parsers.logs.signatures import match_signatures
+from ddx_tools.parsers.logs.step_lines import step_facts
+from ddx_tools.parsers.python.fatal_stack import FatalStackReader
+from ddx_tools.parsers.python.python_traceback import ASIDE, TracebackReader
+from ddx_tools.parsers.python.traceback_parts import Traceback
 from ddx_tools.sources.redaction.text import MARK
 
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)

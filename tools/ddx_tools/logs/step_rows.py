@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.formats.log_lines import LogLine
-from ddx_tools.formats.step_lines import StepFacts
+from ddx_tools.parsers.logs.log_lines import LogLine
+from ddx_tools.parsers.logs.step_lines import StepFacts
 
 _SHAPES_LIMIT = 32
 _BARS_LIMIT = 8

@@ -9,7 +9,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Set
 
-from ddx_tools.formats.step_lines import evaluates
 from ddx_tools.logs.crowd import Crowd, read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.first_nan import first_with_nan
@@ -23,6 +22,7 @@ from ddx_tools.logs.step_events import step_finding, step_number, step_position,
 from ddx_tools.logs.step_numbers import non_finite_numbers, slowing_steps
 from ddx_tools.logs.step_resources import growing_memory, waiting_for_input
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.logs.step_lines import evaluates
 
 _FEWEST_COUNTS = 3
 

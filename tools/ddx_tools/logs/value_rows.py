@@ -6,8 +6,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.formats.log_lines import LogLine
-from ddx_tools.formats.rank_values import RankValue
+from ddx_tools.parsers.logs.log_lines import LogLine
+from ddx_tools.parsers.logs.rank_values import RankValue
 
 _STEPS = 3
 _MOST = 8_192

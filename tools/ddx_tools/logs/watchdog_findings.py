@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ddx_tools.alignment.sides import Sides, part
-from ddx_tools.formats.watchdog_lines import sizes_to_agree_on
 from ddx_tools.logs.crowd import Crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.rank_contexts import RankContexts
 from ddx_tools.logs.watchdog_places import Places
 from ddx_tools.logs.watchdog_table import GroupTable, Position, front
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.parsers.nccl.watchdog_lines import sizes_to_agree_on
 
 _EVIDENCE_LIMIT = 8
 

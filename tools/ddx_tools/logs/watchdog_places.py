@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddx_tools.formats.user_frames import is_user_file
-from ddx_tools.formats.watchdog_lines import speaker
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Location
+from ddx_tools.parsers.nccl.watchdog_lines import speaker
+from ddx_tools.parsers.python.user_frames import is_user_file
 
 _HEAD, _FRAME = "torch_watchdog_stack", "torch_watchdog_stack_frame"
 _LIMIT = 8

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddx_tools.formats.fingerprint import operation_name
-from ddx_tools.formats.watchdog_lines import speaker
 from ddx_tools.logs.event import Event
+from ddx_tools.parsers.logs.fingerprint import operation_name
+from ddx_tools.parsers.nccl.watchdog_lines import speaker
 
 _TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out")
 _PROGRESS = "torch_watchdog_progress"

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ddx_tools.formats.watchdog_lines import POINT_TO_POINT
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.watchdog_reports import Report
+from ddx_tools.parsers.nccl.watchdog_lines import POINT_TO_POINT
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ddx_tools.errors import HostError, NotRecorded
-from ddx_tools.hosts.base import Host, Reply
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host, Reply
 
 ANSWER = "answer"
 UNAVAILABLE = "unavailable"

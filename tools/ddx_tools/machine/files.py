@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddx_tools.errors import HostError
-from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import Host
 from ddx_tools.machine.texts import fact_rows, goes_on
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import Kind
 from ddx_tools.sources.material import Material

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.machine.seen import Seen, of_topic
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.python.frame_classes import frame_rules
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ddx_tools.formats.xid_codes import xid_code
 from ddx_tools.machine.seen import Seen, devices_text, finding, gibibytes, of_topic
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.machine.xid_codes import xid_code
 
 _SEVERE = {"memory", "nvlink", "bus"}
 _MEMORY_KINDS = {63: "remap_pending", 64: "remap_failed", 92: "correctable", 156: "remap_pending", 157: "remap_failed"}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from ddx_tools.errors import DdxError, HostError, NotPermitted
-from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.hosts.base import Host, Reply
 from ddx_tools.machine.asking import Asking
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
 from ddx_tools.probe import Raw
+from ddx_tools.sources.hosts.base import Host, Reply
 
 PROCESSES, INTERFACES, NVML, NAMES = "processes", "interfaces", "nvml", "host_name"
 

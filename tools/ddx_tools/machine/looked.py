@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddx_tools.errors import DdxError
-from ddx_tools.formats.launchers import Job, find_jobs
-from ddx_tools.formats.names import shown
 from ddx_tools.machine.asking import ANSWER, UNAVAILABLE
 from ddx_tools.machine.look import INTERFACES, NAMES, NVML, PROCESSES, jobs_meant
 from ddx_tools.machine.nvml_rows import nvml_rows
 from ddx_tools.machine.texts import fact_rows
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
+from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Raw, RawItem, Rows
 
 FactRow = dict[str, Any]

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.formats.host_text import bus_id
-from ddx_tools.formats.names import shown
+from ddx_tools.parsers.machine.host_text import bus_id
+from ddx_tools.parsers.names import shown
 
 _ELSEWHERE = {"bus", "nvlinks", "peers", "processes", "lost"}
 _LINE_CHARS = 300
 
 
 def nvml_rows(data: bytes, source: str) -> Iterator[dict[str, Any]]:
-    """Facts of `ddx_tools.hosts.nvml`; evidence is the GPU's line."""
+    """Facts of `ddx_tools.sources.hosts.nvml`; evidence is the GPU's line."""
     said = json.loads(data)
     gpus = said.get("gpus", [])
     if said.get("error"):

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from ddx_tools.formats import (
+from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.parsers.launchers import process_text, scheduler_text
+from ddx_tools.parsers.machine import (
     disk_free,
     ib_devices,
     ip_text,
@@ -16,21 +18,16 @@ from ddx_tools.formats import (
     kernel_log,
     limits_text,
     lspci_text,
-    net_counters,
     nvidia_smi_query,
     nvidia_smi_table,
     package_text,
-    path_text,
     port_counters,
-    process_text,
-    scheduler_text,
-    ss_text,
     stat_text,
     sysfs_rdma,
     topology_matrix,
 )
-from ddx_tools.formats.fr_origin import facts_of_name
-from ddx_tools.formats.host_text import HostFact, TextLine, read_text, text_lines
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, read_text, text_lines
+from ddx_tools.parsers.network import net_counters, path_text, ss_text
 
 Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.areal_allocation import INFERENCE, Allocation, parse_allocations
-from ddx_tools.formats.degree_settings import MeshSetting
-from ddx_tools.formats.mesh_dims import parse_dims
-from ddx_tools.formats.rank_ranges import parse_ranks
-from ddx_tools.hosts.base import Host
 from ddx_tools.mesh.knowledge import mesh_knowledge
 from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Placed, Plan, plan_rows
 from ddx_tools.mesh.read import engine_of
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.launch.areal_allocation import INFERENCE, Allocation, parse_allocations
+from ddx_tools.parsers.launch.degree_settings import MeshSetting
+from ddx_tools.parsers.launch.mesh_dims import parse_dims
+from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, launch_text
 
@@ -87,8 +87,8 @@ def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:
 
 
 def _read_job(host: Host, raw: Raw, pids: list[str]) -> None:
-    from ddx_tools.formats.launchers import find_jobs
     from ddx_tools.job_target import select_job
+    from ddx_tools.parsers.launchers.launchers import find_jobs
 
     reply = host.processes()
     job = select_job(find_jobs(json.loads(reply.data)), pids)

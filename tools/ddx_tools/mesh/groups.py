@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ddx_tools.formats.degree_settings import MeshSetting
-from ddx_tools.formats.names import shown
 from ddx_tools.mesh.knowledge import mesh_knowledge
 from ddx_tools.mesh.layout import Axis, Layout
 from ddx_tools.mesh.plan import AS_WRITTEN, Placed, Plan
+from ddx_tools.parsers.launch.degree_settings import MeshSetting
+from ddx_tools.parsers.names import shown
 from ddx_tools.store import Store
 
 RECORDED = "recorded groups"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ddx_tools.formats.degree_settings import MeshSetting
 from ddx_tools.mesh.knowledge import Framework, as_written, mesh_knowledge
 from ddx_tools.model import Evidence
+from ddx_tools.parsers.launch.degree_settings import MeshSetting
 
 AS_WRITTEN = "as-written"
 """In place of a framework: the dimensions stand in the order in which they vary."""

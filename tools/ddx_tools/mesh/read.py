@@ -9,16 +9,16 @@ from ddx_tools.environment import model
 from ddx_tools.environment.launch_checks import dealing_option
 from ddx_tools.environment.launch_facts import facts_of
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
-from ddx_tools.formats.accelerate_yaml import accelerate_settings
-from ddx_tools.formats.areal_allocation import Allocation, find_allocations
-from ddx_tools.formats.deepspeed_json import deepspeed_settings
-from ddx_tools.formats.degree_settings import MeshSetting
-from ddx_tools.formats.launch_command import Layer, layers_of
-from ddx_tools.formats.megatron_arguments import megatron_model, stages_vary_before_replicas
-from ddx_tools.formats.model_config import model_settings
-from ddx_tools.formats.torchtitan_config import torchtitan_settings
 from ddx_tools.mesh.knowledge import framework_of
 from ddx_tools.mesh.plan import Placed, Plan
+from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
+from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
+from ddx_tools.parsers.launch.deepspeed_json import deepspeed_settings
+from ddx_tools.parsers.launch.degree_settings import MeshSetting
+from ddx_tools.parsers.launch.megatron_arguments import megatron_model, stages_vary_before_replicas
+from ddx_tools.parsers.launch.model_config import model_settings
+from ddx_tools.parsers.launch.torchtitan_config import torchtitan_settings
+from ddx_tools.parsers.launchers.launch_command import Layer, layers_of
 
 _OF_ALLOCATION = {"fsdp": "areal-fsdp", "archon": "archon", "megatron": "megatron"}
 

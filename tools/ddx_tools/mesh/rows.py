@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any
 
-from ddx_tools.formats.degree_settings import MeshSetting
-from ddx_tools.formats.launchers import find_jobs
 from ddx_tools.mesh.capture import FILE, PROCESSES, QUESTION
 from ddx_tools.mesh.groups import RecordedGroup, group_of_row
 from ddx_tools.mesh.meshes import Mesh, meshes_of
 from ddx_tools.mesh.plan import Placed, Plan, plan_rows, plans_of_rows
 from ddx_tools.mesh.read import plans_in, plans_of_words
+from ddx_tools.parsers.launch.degree_settings import MeshSetting
+from ddx_tools.parsers.launchers.launchers import find_jobs
 from ddx_tools.probe import Batches, Raw, RawItem
 from ddx_tools.schema import arrow_array, arrow_types, columns
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from ddx_tools.formats.log_text import Block
-from ddx_tools.formats.nccl_blocks import Block as NcclBlock
-from ddx_tools.formats.nccl_blocks import read_block
-from ddx_tools.formats.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, quote_of
 from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream, streams_of
 from ddx_tools.parsers.lines.stream import Consumer
+from ddx_tools.parsers.logs.log_text import Block
+from ddx_tools.parsers.nccl.nccl_blocks import Block as NcclBlock
+from ddx_tools.parsers.nccl.nccl_blocks import read_block
+from ddx_tools.parsers.nccl.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
 
 _MOST_PROCESSES = 20_000
 _MOST_STREAMS = 50_000

@@ -6,14 +6,14 @@ import posixpath
 import re
 
 from ddx_tools.errors import HostError
-from ddx_tools.formats.launchers import Job
-from ddx_tools.formats.log_lines import file_identity
-from ddx_tools.formats.names import shown
-from ddx_tools.formats.nccl_ras import read_ras
-from ddx_tools.hosts.base import Host
 from ddx_tools.nccl.gather import LogFile, NcclLog
 from ddx_tools.nccl.rows import log_rows
+from ddx_tools.parsers.launchers.launchers import Job
+from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.nccl.nccl_ras import read_ras
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
 from ddx_tools.sources.kinds import Kind, plain_name
 from ddx_tools.sources.material import Material

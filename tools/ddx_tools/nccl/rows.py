@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from ddx_tools.formats.log_text import read_blocks
-from ddx_tools.formats.nccl_blocks import read_block
 from ddx_tools.nccl.compare import Sums, differing
 from ddx_tools.nccl.gather import Bucket, Gathered, LogFile, Total
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, Warned
 from ddx_tools.nccl.streams import BUCKET_OPS, POINT_TO_POINT, Op, streams_of
+from ddx_tools.parsers.logs.log_text import read_blocks
+from ddx_tools.parsers.nccl.nccl_blocks import read_block
 from ddx_tools.probe import Rows
 
 _MOST_TEXT = 1_000

@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ddx_tools.formats.nccl_blocks import NRANKS, PROC, Block, codes_of, values_of
-from ddx_tools.formats.nccl_lines import read_nccl_line
+from ddx_tools.parsers.nccl.nccl_blocks import NRANKS, PROC, Block, codes_of, values_of
+from ddx_tools.parsers.nccl.nccl_lines import read_nccl_line
 
 BUCKET_OPS = 128
 """opCounts of which one checksum is made."""

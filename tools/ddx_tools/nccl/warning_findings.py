@@ -6,11 +6,11 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.formats.signatures import match_signatures, signature
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.message_findings import message_findings
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.nccl.view import Case, Row, evidence
+from ddx_tools.parsers.logs.signatures import match_signatures, signature
 from ddx_tools.schema import columns
 
 if TYPE_CHECKING:

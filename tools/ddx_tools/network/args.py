@@ -7,7 +7,7 @@ import re
 from pydantic import Field, field_validator
 
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.names import shown
+from ddx_tools.parsers.names import shown
 from ddx_tools.probe import ProbeArgs
 
 MOST_PEERS = 64

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.hosts.base import Call, Host, Reply
 from ddx_tools.network.tools import TOOLS, absent
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Call, Host, Reply
 
 Facts = Mapping[str, Any]
 """What is known of an answer beside its bytes."""
@@ -62,7 +62,7 @@ class Asking:
     def try_port(
         self, kind: str, address: str, port: int, facts: Facts, *, timeout_s: float, listens: bool
     ) -> RawItem | None:
-        """Try a port on which somebody should listen, or not. See `ddx_tools.hosts.tcp_exchange`."""
+        """Try a port on which somebody should listen, or not. See `ddx_tools.sources.hosts.tcp_exchange`."""
         call = Call("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
         return self.ask(kind, lambda: self.host.answer(call).checked(), facts)
 

@@ -7,10 +7,6 @@ import json
 from dataclasses import dataclass
 
 from ddx_tools.errors import UsageError
-from ddx_tools.formats.ping_text import read_ping
-from ddx_tools.formats.route_text import Route, read_route
-from ddx_tools.formats.tcp_connect_text import ANSWERS, read_addresses, read_tried
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
 from ddx_tools.nccl.material import RAS
 from ddx_tools.network import kinds
@@ -19,7 +15,11 @@ from ddx_tools.network.asking import Asking, Facts
 from ddx_tools.network.jobs_here import jobs_in
 from ddx_tools.network.packets import read_captures
 from ddx_tools.network.path_mtu import IPV4_OVERHEAD_BYTES, IPV6_OVERHEAD_BYTES, LEAST_MTU_BYTES, Search
+from ddx_tools.parsers.network.ping_text import read_ping
+from ddx_tools.parsers.network.route_text import Route, read_route
+from ddx_tools.parsers.network.tcp_connect_text import ANSWERS, read_addresses, read_tried
 from ddx_tools.probe import Raw
+from ddx_tools.sources.hosts.base import Host
 
 _RESOLVE_S = 5.0
 _MOST_ADDRESSES = 4

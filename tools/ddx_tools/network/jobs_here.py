@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ddx_tools.errors import DdxError
-from ddx_tools.formats.launchers import Job, find_jobs
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
 
 
 def jobs_in(snapshot: bytes) -> list[Job] | None:

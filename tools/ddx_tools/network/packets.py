@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddx_tools.errors import HostError, NotFound, UsageError
-from ddx_tools.formats.names import shown
-from ddx_tools.formats.tshark_text import FIELDS
 from ddx_tools.network import kinds
 from ddx_tools.network.asking import Asking
+from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.network.tshark_text import FIELDS
 
 MOST_PACKETS = 200_000
 """Of one capture: some 20 s of tshark."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ddx_tools.formats.tcp_connect_text import ANSWERS
 from ddx_tools.model import Finding, Severity
 from ddx_tools.network.check import Check, finding
+from ddx_tools.parsers.network.tcp_connect_text import ANSWERS
 
 _WORDS = {
     "refused": "is refused: nobody listens there, or a firewall rejects it",

@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddx_tools.formats.iperf3_json import read_iperf3
-from ddx_tools.formats.names import shown
-from ddx_tools.formats.perftest_text import read_perftest
-from ddx_tools.formats.ping_text import read_ping
-from ddx_tools.formats.ss_listen_text import read_listeners
-from ddx_tools.formats.tcp_connect_text import read_addresses, read_tried
-from ddx_tools.formats.tshark_text import Flow, read_flows
 from ddx_tools.nccl.material import RAS, ras_rows
 from ddx_tools.network import kinds
 from ddx_tools.network.jobs_here import jobs_in
+from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.network.iperf3_json import read_iperf3
+from ddx_tools.parsers.network.perftest_text import read_perftest
+from ddx_tools.parsers.network.ping_text import read_ping
+from ddx_tools.parsers.network.ss_listen_text import read_listeners
+from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_tried
+from ddx_tools.parsers.network.tshark_text import Flow, read_flows
 from ddx_tools.probe import Raw, RawItem, Rows
 
 Row = dict[str, Any]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.formats.user_report import Report, read_reports
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.notes.user_report import Report, read_reports
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import NOTE_BYTES, Kind
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddx_tools.formats.report_vocabulary import Fact, vocabulary
 from ddx_tools.model import Evidence, Finding, Severity
+from ddx_tools.parsers.notes.report_vocabulary import Fact, vocabulary
 from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 5

@@ -6,13 +6,13 @@ import re
 from pathlib import PurePosixPath
 
 from ddx_tools.errors import HostError, UsageError
-from ddx_tools.formats.names import shown
-from ddx_tools.formats.nccl_tests import NEEDLES
-from ddx_tools.hosts.base import Call, Host
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.nccl.nccl_tests import NEEDLES
 from ddx_tools.preflight.args import PreflightArgs
 from ddx_tools.preflight.rows import DIAGNOSIS, NCCL_TESTS, OUTCOME, RANK_LINES, run_of
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Call, Host
 
 _RANK_FILE = re.compile(r"rank-\d{1,8}\.jsonl")
 _MOST_FILES = 20_000

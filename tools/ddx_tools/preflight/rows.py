@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from ddx_tools.formats.nccl_tests import OPERATIONS, Report, read_nccl_tests
+from ddx_tools.parsers.nccl.nccl_tests import OPERATIONS, Report, read_nccl_tests
 from ddx_tools.preflight.busbw import algbw_gb_per_s, busbw_gb_per_s
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
 

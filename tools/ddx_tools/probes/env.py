@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding
 from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store

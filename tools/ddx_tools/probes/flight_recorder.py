@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from ddx_tools.errors import DdxError
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding, ProbeStatus
 from ddx_tools.probe import Batches, Export, Probe, ProbeArgs, Raw
+from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
@@ -40,7 +40,7 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
     from ddx_tools.flight_records.files import read_paths
     from ddx_tools.flight_records.material import DUMP
-    from ddx_tools.formats.rank_pattern import RankPattern
+    from ddx_tools.parsers.flight_records.rank_pattern import RankPattern
 
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]
@@ -55,8 +55,8 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
         read_endpoints(host, raw, args.endpoint)
     if pids or not (paths or args.endpoint):
         from ddx_tools.flight_records.live import read_job, snapshot_of
-        from ddx_tools.formats.launchers import find_jobs
         from ddx_tools.job_target import select_job
+        from ddx_tools.parsers.launchers.launchers import find_jobs
 
         job = select_job(find_jobs(snapshot_of(host.processes().data)), pids)
         read_job(host, raw, job, frames=args.frames)

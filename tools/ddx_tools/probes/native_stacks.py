@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ddx_tools.errors import HostError
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding
 from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows
+from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
@@ -30,8 +30,8 @@ class NativeStacksArgs(ProbeArgs):
 
 def capture(host: Host, args: NativeStacksArgs) -> Raw:
     """One deep dump of each rank asked for, one after the other."""
-    from ddx_tools.formats.launchers import find_jobs
     from ddx_tools.job_target import select_job
+    from ddx_tools.parsers.launchers.launchers import find_jobs
     from ddx_tools.stacks.items import STACK
 
     raw = Raw(host.name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import Finding, ProbeStatus
 from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
     from ddx_tools.store import Store
@@ -19,9 +19,9 @@ class NcclLogArgs(ProbeArgs):
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
     """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
-    from ddx_tools.formats.launchers import find_jobs
     from ddx_tools.job_target import select_job
     from ddx_tools.nccl.material import live_job, read_paths
+    from ddx_tools.parsers.launchers.launchers import find_jobs
 
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]

@@ -9,7 +9,7 @@ from ddx_tools.network.args import NetworkArgs
 from ddx_tools.probe import Probe, Raw, Rows
 
 if TYPE_CHECKING:
-    from ddx_tools.hosts.base import Host
+    from ddx_tools.sources.hosts.base import Host
     from ddx_tools.store import Store
 
 

@@ -10,7 +10,7 @@ from ddx_tools.preflight.args import PreflightArgs
 from ddx_tools.probe import Export, Probe, Raw, Rows
 
 if TYPE_CHECKING:
-    from ddx_tools.hosts.base import Host
+    from ddx_tools.sources.hosts.base import Host
     from ddx_tools.store import Store
 
 

@@ -15,16 +15,16 @@ from itertools import islice
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.formats import file_kinds
-from ddx_tools.formats.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
-from ddx_tools.formats.file_suffixes import PACKED, suffix
-from ddx_tools.formats.fr_origin import facts_of_name, is_due
-from ddx_tools.formats.log_lines import file_identity
-from ddx_tools.formats.names import shown
-from ddx_tools.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers import file_kinds
+from ddx_tools.parsers.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
+from ddx_tools.parsers.file_suffixes import PACKED, suffix
+from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, is_due
 from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Raw, Rows
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.sources.kinds import (
     LONG_LOOK_BYTES,
     LOOK_BYTES,

@@ -10,14 +10,14 @@ import re
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from ddx_tools.formats.file_kinds import HEAD_BYTES
-from ddx_tools.formats.file_suffixes import NO_LOG, NO_TEXT, suffix
-from ddx_tools.formats.log_text import encoding_of
-from ddx_tools.formats.names import as_folders
+from ddx_tools.parsers.file_kinds import HEAD_BYTES
+from ddx_tools.parsers.file_suffixes import NO_LOG, NO_TEXT, suffix
+from ddx_tools.parsers.logs.log_text import encoding_of
+from ddx_tools.parsers.names import as_folders
 
 
 class Kind(StrEnum):
-    """What a text may hold; those of `ddx_tools.formats.file_kinds` tell records and archives apart."""
+    """What a text may hold; those of `ddx_tools.parsers.file_kinds` tell records and archives apart."""
 
     LOG = "log"
     ERROR_FILE = "error file"
@@ -88,11 +88,11 @@ def launch_text(path: str, data: bytes) -> bytes:
 
 def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Kind]:
     """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
-    from ddx_tools.formats.log_lines import is_text_log
-    from ddx_tools.formats.nccl_ras import is_ras
-    from ddx_tools.formats.process_text import parse_process_text
-    from ddx_tools.formats.pyspy_text import looks_like_pyspy_text
     from ddx_tools.machine.texts import may_say_something
+    from ddx_tools.parsers.launchers.process_text import parse_process_text
+    from ddx_tools.parsers.logs.log_lines import is_text_log
+    from ddx_tools.parsers.nccl.nccl_ras import is_ras
+    from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
     name = suffix(plain_name(path))
     found: set[Kind] = set()
@@ -124,13 +124,13 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
 
 def is_error_file(text: bytes) -> bool:
     """Whether a text is what a rank wrote when it raised."""
-    from ddx_tools.formats.error_file import parse_error_file
+    from ddx_tools.parsers.python.error_file import parse_error_file
 
     return len(text) <= _ERROR_FILE_BYTES and parse_error_file(text) is not None
 
 
 def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
-    from ddx_tools.formats.nccl_lines import holds_nccl
+    from ddx_tools.parsers.nccl.nccl_lines import holds_nccl
 
     look = LONG_LOOK_BYTES if named else LOOK_BYTES
     if holds_nccl(head[:look]):
@@ -160,8 +160,8 @@ def is_named_note(path: str) -> bool:
 
 def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
     """Whether a person wrote it about the job; `depth`: in how many directories below what was named it lies."""
-    from ddx_tools.formats.log_lines import is_text_log
-    from ddx_tools.formats.prose import is_note as is_prose
+    from ddx_tools.parsers.logs.log_lines import is_text_log
+    from ddx_tools.parsers.notes.prose import is_note as is_prose
 
     name = plain_name(path)
     named_so = is_named_note(path)
@@ -175,7 +175,7 @@ def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
 
 def _is_pyspy_json(data: bytes) -> bool:
     from ddx_tools.errors import UnreadableInput
-    from ddx_tools.formats.pyspy_json import parse_pyspy
+    from ddx_tools.parsers.python.pyspy_json import parse_pyspy
 
     try:
         return any(thread.frames for thread in parse_pyspy(data[:STACK_BYTES]))

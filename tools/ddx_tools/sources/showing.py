@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.bundle import Bundle
 from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.formats.log_text import as_utf8
-from ddx_tools.hosts.base import UNKNOWN_HOST
-from ddx_tools.hosts.local import LocalHost
+from ddx_tools.parsers.logs.log_text import as_utf8
 from ddx_tools.sources.archives import SEPARATOR
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.redaction.text import redact
 

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.fr_origin import rank_of_name
-from ddx_tools.formats.process_text import ProcessFacts, parse_process_text
-from ddx_tools.formats.pyspy_json import ThreadStack, parse_pyspy
-from ddx_tools.formats.pyspy_text import parse_pyspy_text, parts_by_rank
-from ddx_tools.hosts.base import Host
+from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
+from ddx_tools.parsers.launchers.process_text import ProcessFacts, parse_process_text
+from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
+from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, Kind
 from ddx_tools.sources.material import Material

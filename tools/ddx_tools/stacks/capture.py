@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ddx_tools.errors import HostError, UnreadableInput
-from ddx_tools.formats.frame_classes import KernelView, frame_rules
-from ddx_tools.formats.launchers import Member, find_jobs
-from ddx_tools.formats.pyspy_json import Frame, ThreadStack, parse_pyspy
-from ddx_tools.hosts.base import Host
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.launchers.launchers import Member, find_jobs
+from ddx_tools.parsers.python.frame_classes import KernelView, frame_rules
+from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.stacks.brought import read_dump, read_paths
 from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 from ddx_tools.stacks.rows import KernelReading, Readings, kernel_readings, readings_by_look

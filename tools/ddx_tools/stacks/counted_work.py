@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddx_tools.formats.step_lines import evaluates
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.logs.step_lines import evaluates
 from ddx_tools.stacks.common import make_finding
 from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store

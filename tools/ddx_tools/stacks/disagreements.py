@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddx_tools.formats.phases import beside_step, in_step, phase_words
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.python.phases import beside_step, in_step, phase_words
 from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ddx_tools.formats.python_source import UNKNOWN, UNRELATED, Bypass, PythonSource, Relation
 from ddx_tools.model import Location
+from ddx_tools.parsers.python.python_source import UNKNOWN, UNRELATED, Bypass, PythonSource, Relation
 from ddx_tools.stacks.view import RankView, UserFrame
 from ddx_tools.store import Store
 

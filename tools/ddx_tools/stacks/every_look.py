@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.stacks.common import at, grouped, make_finding
 from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store

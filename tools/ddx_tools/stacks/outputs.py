@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.formats.progress import parse_progress
-from ddx_tools.formats.step_lines import counted_work, step_facts
+from ddx_tools.parsers.logs.progress import parse_progress
+from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
 from ddx_tools.probe import Raw
 from ddx_tools.stacks.items import OUTPUT
 

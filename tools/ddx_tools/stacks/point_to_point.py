@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddx_tools.formats.peer_numbers import local_peers
 from ddx_tools.model import Finding, Location, Severity, rank_list
+from ddx_tools.parsers.python.peer_numbers import local_peers
 from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts
 from ddx_tools.stacks.view import RankView

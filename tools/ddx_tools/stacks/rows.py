@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.frame_classes import KernelView, frame_rules
-from ddx_tools.formats.phases import phase_of
-from ddx_tools.formats.pyspy_json import Frame, ThreadStack
-from ddx_tools.formats.python_source import PythonSource
-from ddx_tools.formats.user_frames import is_program_file
+from ddx_tools.parsers.python.frame_classes import KernelView, frame_rules
+from ddx_tools.parsers.python.phases import phase_of
+from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack
+from ddx_tools.parsers.python.python_source import PythonSource
+from ddx_tools.parsers.python.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.stacks.brought import read_dump
 from ddx_tools.stacks.items import AFTER, BEFORE, SOURCE, STACK, THREADS, UNREAD

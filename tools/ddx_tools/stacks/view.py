@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.formats.frame_classes import frame_rules
 from ddx_tools.model import Evidence, Location
+from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
 
 UserFrame = tuple[str, int, str]

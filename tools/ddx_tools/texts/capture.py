@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import PurePosixPath
 
-from ddx_tools.hosts.base import Host
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, is_named_note
 from ddx_tools.texts.programs import program_lines, read_program

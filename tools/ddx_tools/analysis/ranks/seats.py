@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddx_tools.hosts.base import UNKNOWN_HOST
 from ddx_tools.model import Seat
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST
 from ddx_tools.store import Store
 
 # What a process says of itself counts before what stands in a log. Where sources of one kind differ, nothing is said.

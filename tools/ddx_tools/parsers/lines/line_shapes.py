@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats import rank_values
-from ddx_tools.formats.log_text import DIGITS_AS_ZERO
 from ddx_tools.parsers.lines.waking import waking_shapes
+from ddx_tools.parsers.logs import rank_values
+from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,14 +31,14 @@ _LATER_SAMPLES = 16
 _MOST_KINDS = 8_192
 """Of a block; more than that are words that differ in each line."""
 _PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||0 ?(?:of|/) ?0|{rank_values.WAKING}"
-"""Of its words one stands in every line that ddx_tools.formats.step_lines or rank_values reads."""
+"""Of its words one stands in every line that ddx_tools.parsers.logs.step_lines or rank_values reads."""
 _OWN_NORM = r"(?i)(?:own|local)[ _-]grad"
 _BEFORE = 24
 """So many lines of progress before the ends of such a kind matter as well: they tell which step it is of."""
 _NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
 _VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))
 """Left out where kinds of lines are told apart: numbers, and the filling of a progress bar."""
-# Labels that tell processes apart, in the formats of ddx_tools.formats.log_prefixes, before and behind a stamp.
+# Labels that tell processes apart, in the formats of ddx_tools.parsers.logs.log_prefixes, before and behind a stamp.
 _ONE_LABEL = (
     rb"(?:\[(?:rank:? ?\d+|r\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
     rb"|\((?:\w+ )?pid=\d+[^)]*\) ?| {0,5}\d+: |[A-Za-z][\w.-]*\d[\w.-]*(?::| *\|) |[\w.-]+ [\w./@-]+\[\d+\]: )"

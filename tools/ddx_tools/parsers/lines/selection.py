@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
-from ddx_tools.formats.log_text import Block
-from ddx_tools.formats.wrapped_lines import BREAK, whole_lines
 from ddx_tools.parsers.lines.line_shapes import Matters, lines_that_matter
+from ddx_tools.parsers.logs.log_text import Block
+from ddx_tools.parsers.logs.wrapped_lines import BREAK, whole_lines
 from ddx_tools.sources.redaction.text import redact_lines
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.formats.log_text import BLOCK_BYTES, Block, Readable, read_blocks
+from ddx_tools.parsers.logs.log_text import BLOCK_BYTES, Block, Readable, read_blocks
 
 _THREADS = 2
 _AHEAD = 2

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ddx_tools.formats import fatal_stack, launcher_words, library_messages, new_starts, python_traceback, torchrun
-from ddx_tools.formats.log_text import DIGITS_AS_ZERO
-from ddx_tools.formats.signatures import needles
+from ddx_tools.parsers.launchers import launcher_words, new_starts, torchrun
+from ddx_tools.parsers.logs import library_messages
+from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
+from ddx_tools.parsers.logs.signatures import needles
+from ddx_tools.parsers.python import fatal_stack, python_traceback
 
 _MEMORY_BYTES = 64 << 20
 """RE2 falls back to a hundredth of its speed where the automaton of an expression outgrows its memory."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.formats.log_text import DIGITS_AS_ZERO
+from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 from ddx_tools.sources.redaction.assignments import (
     NAME_HINT,
     assigned,

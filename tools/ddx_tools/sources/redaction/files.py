@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from ddx_tools.formats.file_kinds import COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.parsers.file_kinds import COMPRESSED, HEAD_BYTES, Kind, kind_of
 from ddx_tools.sources.redaction.text import LEFT_OUT, Counts, redact_bytes, whole_lines
 
 RECORDS = (Kind.DUMP, Kind.PICKLE, Kind.EMPTY)

@@ -1,1 +1,0 @@
-"""Parsers: bytes in, rows out. Pure, safe on hostile input, without policy."""

@@ -1,0 +1,89 @@
+"""What a file is, told by its first bytes: names lie, and dumps are given any name."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from enum import StrEnum
+
+from ddx_tools.parsers.flight_records.debug_pages import is_page, is_table
+from ddx_tools.parsers.flight_records.fr_dump import looks_like_dump
+
+HEAD_BYTES = 1024
+"""As many bytes of the beginning decide."""
+
+_TAR_MAGIC = slice(257, 262)
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+"""A stream begins with a block or, if it is empty, with its end."""
+_NOT_OF_DUMPS = ("/data.pkl", "/constants.pkl", "/byteorder", "/version", ".data/serialization_id", ".npy", ".class")
+"""First members of the zip archives of other programs: torch.save, torch.jit, NumPy, Java."""
+
+
+class Kind(StrEnum):
+    """What may hold a flight record, or say something about one."""
+
+    DUMP = "dump"
+    HEADER = "header"
+    """JSON beside a dump that says whose it is."""
+    PICKLE = "pickle"
+    """A pickle whose first bytes do not say that it is a flight record: a damaged one, or another program's."""
+    EMPTY = "empty"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    XZ = "xz"
+    BZIP2 = "bzip2"
+    TAR = "tar"
+    ZIP = "zip"
+    PAGE = "page"
+    """The debug server's page of all ranks' records."""
+    TABLE = "table"
+    """Its analysis of them, which holds no records."""
+
+
+COMPRESSED = frozenset({Kind.GZIP, Kind.ZSTD, Kind.XZ, Kind.BZIP2})
+ARCHIVES = frozenset({Kind.TAR, Kind.ZIP, Kind.PAGE})
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """The kind of a file that begins with these bytes (`HEAD_BYTES` of them do); None for anything else."""
+    if not head:
+        return Kind.EMPTY
+    if head.startswith(b"\x1f\x8b\x08"):
+        return Kind.GZIP
+    # RFC 8878: a frame, or a skippable frame (0x184D2A50 to 5F) before the first one.
+    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50):
+        return Kind.ZSTD
+    if head.startswith(b"\xfd7zXZ\0"):
+        return Kind.XZ
+    if _BZIP2.match(head):
+        return Kind.BZIP2
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else Kind.ZIP
+    if head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head:
+        return Kind.HEADER
+    if looks_like_dump(head):
+        return Kind.DUMP
+    if head[0] == 0x80:
+        return Kind.PICKLE
+    if _is_tar(head):
+        return Kind.TAR
+    if is_page(head):
+        return Kind.PAGE
+    return Kind.TABLE if is_table(head) else None
+
+
+def _first_of_zip(head: bytes) -> str:
+    """The name of the first member, as its local header gives it (APPNOTE.TXT 4.3.7)."""
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
+
+
+def _is_tar(head: bytes) -> bool:
+    if head[_TAR_MAGIC] == b"ustar":
+        return True
+    if len(head) < tarfile.BLOCKSIZE:
+        return False
+    try:  # before POSIX there was no magic, but always a checksum
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""The user's part of a recorded call path, and its identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any
+
+from ddx_tools.parsers.flight_records.fr_entries import Frame
+from ddx_tools.parsers.python.user_frames import is_user_file
+
+_PATH_LIMIT = 4000
+
+
+@lru_cache(16384)
+def user_path(frames: tuple[Frame, ...]) -> str | None:
+    """All calls of a stack through the user's program, innermost first, joined by ` < `; None without a user frame.
+
+    The same line reached from two callers is two paths.
+    """
+    users = _users(frames)
+    if not users:
+        return None
+    path = " < ".join(f"{f}:{n} {name}" for f, n, name in users)
+    if len(path) > _PATH_LIMIT:
+        path = f"{path[:_PATH_LIMIT]}… {hashlib.sha256(path.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return path
+
+
+@lru_cache(16384)
+def call_site(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
+    """The columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user frame."""
+    # Whoever only names call paths, as the processes that decode records do, needs no rules about frames.
+    from ddx_tools.parsers.python.frame_classes import frame_rules
+    from ddx_tools.parsers.python.pyspy_json import Frame as StackFrame
+
+    users = _users(frames)
+    if not users:
+        return None
+    file, line, function = users[0]
+    stack = [StackFrame(file=f, line=n, function=name) for f, n, name in frames]
+    contexts = frame_rules().contexts(stack, [name for _, _, name in users])
+    return {
+        "user_file": file,
+        "user_line": line or None,
+        "user_function": function,
+        "path": user_path(frames),
+        "contexts": json.dumps(contexts),
+    }
+
+
+def _users(frames: tuple[Frame, ...]) -> list[Frame]:
+    return [frame for frame in frames if is_user_file(frame[0])]

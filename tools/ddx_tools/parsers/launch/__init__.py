@@ -1,0 +1,1 @@
+"""What a job was started with: environments, scripts, settings."""

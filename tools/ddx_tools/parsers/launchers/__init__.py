@@ -1,0 +1,1 @@
+"""Launchers, schedulers and their processes."""

@@ -1,0 +1,143 @@
+"""Lines of a job's output: decoded, without colours, with what their prefixes say of the rank.
+
+The text keeps its indentation: a traceback is recognised by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddx_tools.parsers.logs.log_prefixes import FIRST_OF_PREFIX, Labels, read_prefix
+from ddx_tools.parsers.logs.log_text import DOCKER, encoding_of
+
+LINE_LIMIT = 16_000
+"""Characters kept of a line."""
+
+_GLUED_TO_BAR = re.compile(r"(\d{1,3}%\|[^|]{0,200}\| *[\w.?]{1,20}/[\w.?]{1,20} \[[^\]]{0,80}\]) ?(?=\S)")
+_QUOTED = re.compile(r"(?:> ?){1,3}")
+# What Markdown puts around a log.
+_FENCE = re.compile(r" {0,3}(?:> ?)?(?:`{3,8}[\w+-]{0,30}|</?(?:details|pre|code|summary)(?: [\w=\"' ]{1,40})?>)\s*$")
+_NOT_PLAIN = FIRST_OF_PREFIX | set(">`<")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line, or one piece of it between carriage returns."""
+
+    number: int
+    """1-based; pieces of one line share it."""
+    text: str
+    """Without prefixes."""
+    raw: str
+    """The words as they stand in the file, without colours and control characters."""
+    stream: str = ""
+    """The labels of the line: lines of one process carry the same."""
+    rank: int | None = None
+    local_rank: int | None = None
+    group: str | None = None
+    """Process group id as ProcessGroupNCCL prints it."""
+    pid: int | None = None
+    time_s: float | None = None
+    """Seconds since the epoch; a time without zone is read as UTC."""
+    is_record: bool = False
+    """A logger's header stood before the text: a record of its own, never the continuation of a message."""
+    writer: int | None = None
+    """Thread id in that header."""
+    host: str | None = None
+    """Of a label or a daemon's header that names one."""
+
+
+def lines_of(number: int, piece: bytes, labels: Labels) -> Iterator[LogLine]:
+    """One line out of a piece; two, if words were glued to a progress bar."""
+    raw = piece.decode("utf-8", "replace")
+    glued = _GLUED_TO_BAR.search(raw) if "%|" in raw else None
+    if glued:
+        yield _line(number, raw[: glued.end(1)][:LINE_LIMIT], labels)
+        raw = raw[glued.end() :]
+    yield _line(number, raw[:LINE_LIMIT], labels)
+
+
+def _line(number: int, raw: str, labels: Labels) -> LogLine:
+    if labels.pattern is None and raw[:1] not in _NOT_PLAIN:
+        return LogLine(number, raw, raw)
+    if "`" in raw[:8] or "<" in raw[:3]:
+        return LogLine(number, "" if _FENCE.match(raw) else raw, raw)
+    unquoted = quote.end() if raw[:1] == ">" and (quote := _QUOTED.match(raw)) else 0
+    prefix = read_prefix(raw, labels, unquoted)
+    return LogLine(
+        number,
+        raw[prefix.end :],
+        raw,
+        prefix.stream,
+        prefix.rank,
+        prefix.local_rank,
+        prefix.group,
+        prefix.pid,
+        prefix.time_s,
+        prefix.is_record,
+        prefix.writer,
+        prefix.host,
+    )
+
+
+_PER_RANK_FILE = re.compile(r"(?:^|[_.-])rank[_-]?(\d{1,6})(?=[._-]|$)", re.I)
+_AGENT_FILE = re.compile(r"rank-(\d{1,6})\.(\d{1,9})\.")
+_LOG_DIR_FILE = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)$")
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """What the name of a log file says of its lines."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    attempt: int | None = None
+    pid: int | None = None
+
+
+def file_identity(path: str) -> FileIdentity:
+    """What a path says: torchrun's `--log-dir` tree, files of the rank agent, `rank3.log` and the like."""
+    if found := _LOG_DIR_FILE.search(path):
+        return FileIdentity(local_rank=int(found[2]), attempt=int(found[1]))
+    name = path.rsplit("/", 1)[-1]
+    if found := _AGENT_FILE.match(name):
+        return FileIdentity(rank=int(found[1]), pid=int(found[2]))
+    found = _PER_RANK_FILE.search(name)
+    return FileIdentity(rank=int(found[1])) if found else FileIdentity()
+
+
+def is_text_log(data: bytes) -> bool:
+    """Whether bytes are lines of text: no pickle, no archive, no JSON document, no other binary."""
+    head = data[:8192]
+    if not head.strip() or head.startswith(
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"\x1f\x8b")
+    ):
+        return False
+    if head.lstrip()[:1] in (b"{", b"[") and not head.startswith(DOCKER) and _is_json(data):
+        return False
+    # NULs alone are a hole: of a file that was cut while its writer kept its place, or of a crashed machine.
+    text = head.decode(encoding_of(head) or "utf-8", "replace").replace("\0", "").lstrip("\ufeff")
+    odd = sum(1 for c in text if c == "\ufffd" or (not c.isprintable() and c not in "\n\r\t\x1b\x08\f"))
+    return bool(text.strip()) and odd <= 0.1 * len(text)
+
+
+_JSON_LINES = re.compile(rb"\s{0,80}\{\"[^\n]{0,65536}\}[ \t\r]{0,8}\n\s{0,80}\{\"")
+"""A whole object on the first line, and another begins on the second: metrics.jsonl, structured logs."""
+
+
+def _is_json(data: bytes) -> bool:
+    """Cheap: a document closes at its end what it opened at its start, a log does not; nor do lines of documents."""
+    if _JSON_LINES.match(data):
+        return False
+    start, end = data.lstrip()[:2], data.rstrip()[-1:]
+    return (start[:1], end) in ((b"{", b"}"), (b"[", b"]")) and start[1:2] in (
+        b'"',
+        b"{",
+        b"[",
+        b"\n",
+        b" ",
+        b"]",
+        b"}",
+    )

@@ -1,0 +1,81 @@
+"""`df`, with any of -h, -k, -m, -B, -T and -i, wrapped or not, and `mount` lines of tmpfs (coreutils 8 and 9, busybox).
+
+    Filesystem      Size  Used Avail Use% Mounted on
+    tmpfs            64M     0   64M   0% /dev/shm
+
+A lone line without its heading is read, too: people paste just that. Topics: `disk` (bytes, or inodes with -i).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, integer, size_bytes
+
+NEEDLES = ("Filesystem", "tmpfs", "/dev/shm", "% /")
+
+_HEADING = re.compile(
+    r"\s*Filesystem\s+(?:Type\s+)?(?P<unit>Size|1K-blocks|1M-blocks|1G-blocks|1024-blocks|512-blocks|\d{1,12}-blocks|Inodes)\b"
+)
+_SIZE = r"\d{1,16}(?:[.,]\d{1,3})?[KMGTPE]?i?B?"
+_ROW = re.compile(
+    rf"\s*(?P<device>\S{{1,300}})\s+(?:(?P<type>[a-z][\w.-]{{0,30}})\s+)?(?P<size>{_SIZE}|-)\s+(?P<used>{_SIZE}|-)\s+"
+    rf"(?P<free>{_SIZE}|-)\s+(?P<percent>\d{{1,3}}%|-)\s+(?P<mount>/\S{{0,400}})"
+)
+_WRAPPED = re.compile(
+    rf"\s+(?P<size>{_SIZE})\s+(?P<used>{_SIZE})\s+(?P<free>{_SIZE})\s+(?P<percent>\d{{1,3}}%)\s+(?P<mount>/\S{{0,400}})"
+)
+_MOUNT = re.compile(r"\s*(?P<device>\S{1,100}) (?:on )?(?P<mount>/\S{1,200}) (?:type )?tmpfs \(?(?P<options>\S{0,300})")
+_MOUNT_SIZE = re.compile(r"(?:^|[(,])size=(?P<size>\d{1,15}[kKmMgG]?)")
+
+_BLOCKS = {"1K-blocks": 1 << 10, "1024-blocks": 1 << 10, "1M-blocks": 1 << 20, "1G-blocks": 1 << 30, "512-blocks": 512}
+
+
+def read_disk_free(lines: Sequence[TextLine]) -> Iterator[HostFact]:
+    """One fact for each file system."""
+    unit: str | None = None
+    device: str | None = None
+    for line in lines:
+        if heading := _HEADING.match(line.text):
+            unit, device = heading["unit"], None
+        elif row := _ROW.match(line.text):
+            yield from _fact(line, unit, row["device"], row["type"], row)
+        elif device and (row := _WRAPPED.match(line.text)):
+            yield from _fact(line, unit, device, None, row)
+        elif mount := _MOUNT.match(line.text):
+            if size := _MOUNT_SIZE.search(mount["options"]):
+                values = {"size_bytes": size_bytes(size["size"].upper()), "type": "tmpfs", "device": mount["device"]}
+                yield HostFact("disk", mount["mount"], line, values)
+        elif not line.text.strip():
+            unit = None
+        # A long device name stands on a line of its own, and its figures on the next.
+        device = line.text.strip() if unit and line.text[:1] not in ("", " ") and " " not in line.text.strip() else None
+
+
+def _fact(line: TextLine, unit: str | None, device: str, kind: str | None, row: re.Match[str]) -> Iterator[HostFact]:
+    inodes = unit == "Inodes"
+    figures = [_figure(row[name], unit) for name in ("size", "used", "free")]
+    if figures[0] is None:
+        return
+    names = [f"{name}_{'inodes' if inodes else 'bytes'}" for name in ("size", "used", "available")]
+    known = {name: value for name, value in zip(names, figures, strict=True) if value is not None}
+    percent = integer(row["percent"].rstrip("%"))
+    if percent is not None:
+        known["used_percent"] = percent
+    values = {**known, "device": device, **({"type": kind} if kind else {})}
+    yield HostFact("inodes" if inodes else "disk", row["mount"], line, values)
+
+
+def _figure(text: str, unit: str | None) -> int | None:
+    number = integer(text)
+    if number is None:
+        return size_bytes(text)
+    if unit == "Inodes":
+        return number
+    if unit in _BLOCKS:
+        return number * _BLOCKS[unit]
+    if unit and unit.endswith("-blocks"):
+        return number * (integer(unit.removesuffix("-blocks")) or 1)
+    # `df -h` prints a bare 0; without a heading, figures without a letter are df's own blocks of 1 KiB.
+    return number << 10 if unit is None else number

@@ -1,0 +1,169 @@
+"""`nvidia-smi -q`, whole or with -d (drivers 450 to 580): sections by indentation, one block for each GPU.
+
+    GPU 00000000:18:00.0
+        Clocks Event Reasons            (Clocks Throttle Reasons before driver 535)
+            HW Thermal Slowdown         : Active
+        ECC Errors
+            Volatile
+                DRAM Uncorrectable      : 1
+        Remapped Rows
+            Pending                     : Yes
+
+Topic: `gpu_query`, one for each GPU, with the fields that say something of its health. Each value that a finding may
+rest on has its line in `lines`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.parsers.machine import nvidia_smi_csv
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id, integer
+
+NEEDLES = ("NVSMI LOG", "GPU 0000", *nvidia_smi_csv.NEEDLES)
+
+_GPU = re.compile(r"\s*GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
+_ENTRY = re.compile(r"(?P<indent>\s*)(?P<key>[A-Za-z][^:\n]{0,80}?)\s*(?::\s?(?P<value>.{0,300}))?$")
+_MOST_DEPTH = 8
+
+_REASONS = ("Clocks Throttle Reasons", "Clocks Event Reasons")
+_IDLE = {"Idle", "Applications Clocks Setting", "Display Clock Setting"}
+_UNCORRECTABLE = re.compile(
+    r"(?:DRAM|SRAM|Double Bit|Device Memory|Total).{0,20}Uncorrectable.{0,20}$|^Uncorrectable|SRAM Uncorrectable"
+)
+
+
+class _Gpu:
+    def __init__(self, line: TextLine) -> None:
+        self.line = line
+        self.values: dict[str, Any] = {}
+        self.lines: dict[str, tuple[int, str]] = {}
+
+    def set(self, name: str, value: Any, line: TextLine) -> None:
+        self.values[name] = value
+        self.lines.setdefault(name, (line.number, line.text.strip()))
+
+    def add(self, name: str, amount: int, line: TextLine) -> None:
+        self.values[name] = self.values.get(name, 0) + amount
+        if amount or name not in self.lines:
+            self.lines[name] = (line.number, line.text.strip())
+
+
+def read_nvidia_smi_query(lines: Sequence[TextLine]) -> Iterator[HostFact]:
+    """One fact for each GPU block, or line of --query-gpu; what is not printed is left out."""
+    yield from nvidia_smi_csv.read_nvidia_smi_csv(lines)
+    gpu: _Gpu | None = None
+    bus = ""
+    path: list[tuple[int, str]] = []
+    for line in lines:
+        if found := _GPU.match(line.text):
+            yield from _fact(gpu, bus)
+            gpu, bus, path = _Gpu(line), bus_id(found["bus"]), []
+        elif gpu and line.text.strip():
+            entry = _ENTRY.match(line.text)
+            if entry is None or not entry["indent"]:
+                yield from _fact(gpu, bus)
+                gpu = None
+                continue
+            indent = len(entry["indent"].expandtabs())
+            path = [step for step in path if step[0] < indent][:_MOST_DEPTH]
+            if entry["value"] is None:
+                path.append((indent, entry["key"]))
+            else:
+                _take(gpu, [key for _, key in path], entry["key"], entry["value"].strip(), line)
+                path.append((indent, entry["key"]))
+    yield from _fact(gpu, bus)
+
+
+def _fact(gpu: _Gpu | None, bus: str) -> Iterator[HostFact]:
+    if gpu and gpu.values:
+        places = {name: list(place) for name, place in gpu.lines.items()}
+        yield HostFact("gpu_query", bus, gpu.line, {**gpu.values, "lines": places})
+
+
+def _take(gpu: _Gpu, sections: list[str], key: str, value: str, line: TextLine) -> None:
+    top = sections[0] if sections else ""
+    if top in _REASONS:
+        _reason(gpu, key, value, line)
+    elif top == "ECC Errors":
+        _ecc(gpu, sections, key, value, line)
+    elif top == "Remapped Rows":
+        _remapped(gpu, key, value, line)
+    elif top == "Retired Pages":
+        _retired(gpu, key, value, line)
+    elif top == "Fabric" and key in ("State", "Status"):
+        gpu.set(f"fabric_{key.lower()}", value, line)
+    else:
+        _single(gpu, top, key, value, line)
+
+
+def _reason(gpu: _Gpu, key: str, value: str, line: TextLine) -> None:
+    gpu.values.setdefault("throttle_reasons", [])
+    if value == "Active" and key not in _IDLE:
+        gpu.values["throttle_reasons"].append(key.lower().replace(" ", "_"))
+        gpu.lines.setdefault("throttle_reasons", (line.number, line.text.strip()))
+
+
+def _ecc(gpu: _Gpu, sections: list[str], key: str, value: str, line: TextLine) -> None:
+    """Counts since the driver was loaded (volatile) and in the life of the GPU (aggregate)."""
+    count = integer(value)
+    span = next((name.lower() for name in sections if name in ("Volatile", "Aggregate")), None)
+    if count is None or span is None or "Threshold" in key:
+        return
+    # Before driver 450 a section Single Bit or Double Bit held the places, with a total.
+    nested = next((name for name in sections if name in ("Single Bit", "Double Bit")), None)
+    if nested:
+        if key == "Total":
+            gpu.add(f"ecc_{span}_{'uncorrectable' if nested == 'Double Bit' else 'correctable'}", count, line)
+    elif "Uncorrectable" in key:
+        gpu.add(f"ecc_{span}_uncorrectable", count, line)
+    elif "Correctable" in key:
+        gpu.add(f"ecc_{span}_correctable", count, line)
+
+
+def _remapped(gpu: _Gpu, key: str, value: str, line: TextLine) -> None:
+    name = {
+        "Correctable Error": "rows_remapped_correctable",
+        "Uncorrectable Error": "rows_remapped_uncorrectable",
+        "Pending": "remap_pending",
+        "Remapping Failure Occurred": "remap_failed",
+    }.get(key)
+    _yes_or_count(gpu, name, value, line)
+
+
+def _retired(gpu: _Gpu, key: str, value: str, line: TextLine) -> None:
+    name = {"Double Bit ECC": "pages_retired_uncorrectable", "Pending Page Blacklist": "retire_pending"}.get(key)
+    _yes_or_count(gpu, name, value, line)
+
+
+def _yes_or_count(gpu: _Gpu, name: str | None, value: str, line: TextLine) -> None:
+    known: Any = {"Yes": True, "No": False}.get(value, integer(value))
+    if name and known is not None:
+        gpu.set(name, known, line)
+
+
+_SINGLE = {
+    ("", "Product Name"): "name",
+    ("", "Performance State"): "perf",
+    ("MIG Mode", "Current"): "mig",
+    ("MIG Mode", "Current MIG Mode"): "mig",
+    ("Temperature", "GPU Current Temp"): "temperature_c",
+    ("Clocks", "SM"): "clock_sm_mhz",
+    ("Max Clocks", "SM"): "clock_sm_most_mhz",
+    ("Compute Mode", "Compute Mode"): "compute_mode",
+    ("Utilization", "Gpu"): "utilisation_percent",
+    ("Utilization", "GPU"): "utilisation_percent",
+}
+
+
+def _single(gpu: _Gpu, top: str, key: str, value: str, line: TextLine) -> None:
+    name = _SINGLE.get((top, key))
+    if not name:
+        return
+    number = integer(value.split()[0]) if value and name.endswith(("_c", "_mhz", "_percent")) else None
+    if number is not None:
+        gpu.set(name, number, line)
+    elif not name.endswith(("_c", "_mhz", "_percent")) and value != "N/A":
+        gpu.set(name, value, line)

@@ -1,0 +1,123 @@
+"""How something went, in a person's words: it worked, it failed, or nothing is said.
+
+The words stand in `outcomes` of `knowledge/reports.yaml`. A negation close before one turns it round ("does not
+hang"), except where the silence of an error is meant ("no error": nobody said that it worked).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from ddx_tools.parsers.notes.report_vocabulary import outcome_words
+
+Outcome = Literal["good", "bad"] | None
+
+_MARKS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "`": None, "*": None, '"': None, "\t": " "})
+_CONTRACTIONS = (
+    (re.compile(r"\bwon'?t\b"), "will not"),
+    (re.compile(r"\b(?:can't|cant|cannot)\b"), "can not"),
+    (re.compile(r"\b(does|did|do|is|was|are|were|has|had|have|could|would|should)n'?t\b"), r"\1 not"),
+    (re.compile(r"\bit's\b"), "it is"),
+    (re.compile(r"(?<=\w)'(?=\d)|(?<=[= ])'|'(?=[ ,.]|$)"), ""),
+    (re.compile(r"\s{2,}"), " "),
+)
+_BREAK = re.compile(
+    r"\s*(?:[,;()]|:(?=\s)|\s[-–]{1,2}\s|—|[-=]>|→"
+    r"|\b(?:(?P<joined>and|or|nor)(?! more| fewer| less)|but|however"
+    r"|while(?= (?:on|with|in|for|it|the))|whereas|although|though|yet|(?<!since )then|so|because)\b"
+    r"(?! (?:on|then|so|so on)\b$))\s*"
+)
+_NEGATION = re.compile(
+    r"\b(?:no|not|never|without|stop(?:s|ped)?|nor|neither|cease[sd]?|hardly|unable to|fail(?:s|ed)? to|none|nothing"
+    r"|nobody) (?:(?!sure|clear|know|matter|only|because|why|that|just|surpris|even if)\w{1,14} ){0,2}$"
+)
+_SILENCE = re.compile(r"(?:error|exception|time|raise|messag)")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A part of a sentence that says one thing."""
+
+    text: str
+    start: int
+    end: int
+    joined: bool = False
+    """Only an "and" or an "or" parts it from the one before."""
+
+
+def normalised(text: str) -> str:
+    """Lower case, no contractions, no marks of emphasis, single spaces."""
+    text = text.translate(_MARKS).lower()
+    for pattern, words in _CONTRACTIONS:
+        text = pattern.sub(words, text)
+    return text.strip()
+
+
+def clauses(text: str) -> list[Clause]:
+    """The clauses of a normalised sentence."""
+    found, start, joined = [], 0, False
+    for cut in _BREAK.finditer(text):
+        if cut.start() > start:
+            found.append(Clause(text[start : cut.start()], start, cut.start(), joined))
+            joined = bool(cut["joined"])
+        else:
+            joined = joined and bool(cut["joined"])
+        start = cut.end()
+    if start < len(text):
+        found.append(Clause(text[start:], start, len(text), joined))
+    return found
+
+
+def is_negated(text: str, position: int) -> bool:
+    """Whether a negation stands close before a position."""
+    return bool(_NEGATION.search(text[max(0, position - 60) : position]))
+
+
+def outcome_of(text: str, start: int = 0, end: int = 0) -> Outcome:
+    """What a clause says of how it went; of several statements the one next to `start`–`end` counts.
+
+    What was tried (the words from `start` to `end`) is never its own outcome.
+    """
+    taken = [(start, end)] if end else []
+    patterns = _patterns()
+    if any(_free(match, taken) for pattern in patterns["unchanged"] for match in pattern.finditer(text)):
+        return "bad"
+    for ranks in (("resolved",), ("fails", "runs"), ("quiet",)):
+        said: list[tuple[int, Outcome]] = []
+        for rank in ranks:
+            for pattern in patterns[rank]:
+                said += _statements(pattern, rank, text, taken, start, end)
+        if said:
+            return min(said, key=lambda statement: statement[0])[1]
+    return None
+
+
+def _statements(
+    pattern: re.Pattern[str], rank: str, text: str, taken: list[tuple[int, int]], start: int, end: int
+) -> list[tuple[int, Outcome]]:
+    """(distance, outcome) of what one expression finds; what it finds is taken."""
+    said: list[tuple[int, Outcome]] = []
+    for match in pattern.finditer(text):
+        if not _free(match, taken):
+            continue
+        good = rank != "fails"
+        if is_negated(text, match.start()):
+            if rank == "fails" and _SILENCE.match(match[0]):
+                continue
+            good = not good
+        taken.append(match.span())
+        distance = max(match.start() - end, start - match.end(), 0)
+        said.append((distance, "good" if good else "bad"))
+    return said
+
+
+def _free(match: re.Match[str], taken: list[tuple[int, int]]) -> bool:
+    return all(match.end() <= start or match.start() >= end for start, end in taken)
+
+
+@cache
+def _patterns() -> dict[str, list[re.Pattern[str]]]:
+    return {rank: [re.compile(word) for word in words] for rank, words in outcome_words().items()}

@@ -1,0 +1,254 @@
+"""What somebody writes about a job, as facts of `knowledge/reports.yaml`.
+
+People phrase one thing in a hundred ways, so a fact is a few families of words that stand in one clause, in any
+order, and an outcome (it worked, it failed) is looked for next to what was tried. What is asked, expected or
+suggested ("maybe P2P off would help?") is no report; that it is asked can be one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddx_tools.parsers.notes.outcomes import Clause, Outcome, clauses, is_negated, normalised, outcome_of
+from ddx_tools.parsers.notes.prose import Sentence, sentences
+from ddx_tools.parsers.notes.report_vocabulary import CompiledFact, compiled_vocabulary
+from ddx_tools.parsers.notes.scale_reports import ScaleReports
+from ddx_tools.parsers.notes.speed_reports import SpeedReports
+
+_MOST_REPORTS = 200
+_MOST_MENTIONS = 6
+_QUOTE_LIMIT = 240
+_LEADS = 10
+"""A mention so close to the start of its clause is its subject: what follows is said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One fact as somebody stated it, or (`negated`) its contrary."""
+
+    fact: str
+    negated: bool
+    quote: str
+    """The sentence, verbatim, bounded."""
+    line: int
+    """On which it begins, 1-based."""
+
+
+def read_reports(text: str) -> list[Report]:
+    """Every fact that a text states, each once with each sign, in the order of the text."""
+    found: dict[tuple[str, bool], Report] = {}
+    scale, speed = ScaleReports(), SpeedReports()
+    spoken = list(sentences(text))
+    for place, sentence in enumerate(spoken):
+        following = spoken[place + 1] if place + 1 < len(spoken) else None
+        for fact in _asked(sentence):
+            found.setdefault((fact, False), _report(fact, False, sentence))
+        reading = _Reading.of(sentence, following)
+        if reading is None:
+            continue
+        for fact, negated in _facts_in(reading):
+            found.setdefault((fact, negated), _report(fact, negated, sentence))
+        scale.take(reading.clauses, sentence)
+        speed.take(reading.clauses, sentence)
+    for fact, sentence in (*scale.facts(), *speed.facts()):
+        found.setdefault((fact, False), _report(fact, False, sentence))
+    return sorted(found.values(), key=lambda report: report.line)[:_MOST_REPORTS]
+
+
+def _report(fact: str, negated: bool, sentence: Sentence) -> Report:
+    return Report(fact, negated, sentence.text[:_QUOTE_LIMIT], sentence.line)
+
+
+# --- one sentence
+
+_QUESTION = re.compile(r"\?\s*$")
+_ASKED_AS_FACT = re.compile(r"^(?:so |but |and )?(?:why|how come|any (?:idea|clue) why|what (?:makes|causes))\b")
+_ASKED_BEHIND = re.compile(
+    r"^(?!(?:is|are|was|do|does|did|can|could|should|would|will|has|have|what|which|who|where|when|how|why|if|in case"
+    r"|unless|with|without|on)\b)(.+?)(?:[,.;:]|\s[-–—]{1,2})"
+    r"\s*(?:and |or |but |so )?(?:maybe|perhaps|possibly|is|are|do|does|should|shall|must|could (?:that|this|it)|any"
+    r"|what|why|how|who|where|right|correct|(?:un)?related|help)\b[^,;]*\?\s*$"
+)
+"""A statement, and a question behind it."""
+_HYPOTHETICAL = re.compile(
+    r"\b(?:would|might|may|maybe|perhaps|possibly|should|could (?:it|this|that|be|you|someone|also|potentially|cause)"
+    r"|can (?:potentially|also|cause|lead)|please|have you|did you|can you|do you"
+    r"|you (?:can|could|may|need|have to|must)"
+    r"|consider|suggest(?:ed)?|recommend(?:ed)?|wonder\w{0,3}"
+    r"|i (?:will|am going to|plan|hope|guess|suspect|assume|think)"
+    r"|i expect|expect(?:ed)? (?:it|that|this|to|the)|if you|in case|potential(?:ly)?|supposed to)\b|^(?:try|set|use) "
+)
+_REFERS_BACK = re.compile(
+    r"^(?:and |but |now |then |so )*(?:it|this|that|works?|worked|fixed|solved|no|same|still|nothing|none|did|does|now"
+    r"|result|problem|helped|helps|hangs?|fails?|also|again|all|everything|even|unfortunately|however)\b"
+)
+_MOMENT_CLAUSE = re.compile(
+    r"^(?:but |and |always |only |mostly |usually |often |every time |it is |this is |right |just |directly |"
+    r"immediately |exactly |e\.g\. )*(?:when|while|during|at|after|in|before|on|from|between|as soon as|until|once|"
+    r"whenever|upon|near|around|right|just|randomly|sometimes|sporadically|occasionally|intermittently)\b"
+)
+_INSISTS = re.compile(r"\b(?:only|always|every time|each time|consistently|everytime|exclusively)\b")
+_OWN_DOING = re.compile(r"^(?:i|we|my|our|the script|it)\b")
+_NOT_THERE = re.compile(r"\bnot (?:even |just )?(?:on|with|in|when|if|for|using|at|during|after)\b[^,]{0,40}$")
+_NEITHER = re.compile(r"\bneither\b")
+_INNER_NO = re.compile(r"(?<!^)\b(?:not|never|no longer)\b")
+_LEFT_OUT = re.compile(
+    r"\b(?:unless|without(?! (?:any |a |such )?(?:problem|issue|error|hang|trouble|crash|deadlock|timeout|freez))"
+    r"|unset(?:ting)?|(?:do|did|does) not (?:set|use|pass|disable|add|have)|remov(?:e|ing)"
+    r"|not (?:setting|using|passing|disabling))\b[\w ]{0,24}$"
+)
+
+
+def _asked(sentence: Sentence) -> Iterator[str]:
+    """What a question tells of who asks it: whether all is well, say, is asked of a job that runs."""
+    text = normalised(sentence.text)
+    if not _QUESTION.search(text):
+        return
+    for fact in compiled_vocabulary():
+        asked = fact.kind == "question" and not any(pattern.search(text) for pattern in fact.not_with)
+        if asked and any(_together(groups, text) is not None for groups in fact.any):
+            yield fact.id
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A sentence, ready to be asked."""
+
+    text: str
+    clauses: list[Clause]
+    outcomes: list[Outcome]
+    """Of each clause, whatever was tried."""
+    after: Outcome
+    """Of the next sentence, if it goes on from this one."""
+
+    @classmethod
+    def of(cls, sentence: Sentence, following: Sentence | None) -> _Reading | None:
+        text = normalised(sentence.text)
+        if stated := _ASKED_BEHIND.match(text):
+            text = stated[1]
+        elif _QUESTION.search(text) and not _ASKED_AS_FACT.match(text):
+            return None
+        parts = [part for part in clauses(text) if not _HYPOTHETICAL.search(part.text)]
+        outcomes = [outcome_of(part.text) for part in parts]
+        after: Outcome = None
+        if following and not any(outcomes):
+            next_text = normalised(following.text)
+            hedged = _QUESTION.search(next_text) or _HYPOTHETICAL.search(next_text)
+            if _REFERS_BACK.match(next_text) and not hedged:
+                after = next((o for part in clauses(next_text) if (o := outcome_of(part.text))), None)
+        return cls(text, parts, outcomes, after)
+
+    def clause_at(self, position: int) -> int | None:
+        for index, part in enumerate(self.clauses):
+            if part.start <= position < part.end:
+                return index
+        return None
+
+
+def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
+    for fact in compiled_vocabulary():
+        if fact.kind == "question" or any(pattern.search(reading.text) for pattern in fact.not_with):
+            continue
+        if fact.kind == "circumstance":
+            yield from _circumstance(fact, reading)
+        else:
+            yield from _tried(fact, reading)
+
+
+def _circumstance(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+    scopes = [reading.text] if fact.in_sentence else [part.text for part in _wide_clauses(reading, fact.not_in_clause)]
+    if not reading.clauses:
+        return
+    for scope in scopes:
+        for groups in fact.any:
+            first = _together(groups, scope)
+            if first is None:
+                continue
+            negated = is_negated(scope, first.start()) or (bool(fact.contrary) and bool(_INNER_NO.search(first[0])))
+            if not negated or fact.contrary:
+                yield fact.id, negated
+                return
+
+
+def _wide_clauses(reading: _Reading, without: Sequence[re.Pattern[str]]) -> list[Clause]:
+    """Clauses, those that only an "and" parts taken together; none of those in which one of `without` stands."""
+    wide: list[Clause] = []
+    left_out = False
+    for part in reading.clauses:
+        if any(pattern.search(part.text) for pattern in without):
+            left_out = True
+            continue
+        joined, left_out = part.joined and not left_out, False
+        if wide and joined and wide[-1].end <= part.start:
+            start = wide[-1].start
+            wide[-1] = Clause(reading.text[start : part.end], start, part.end, wide[-1].joined)
+        else:
+            wide.append(part)
+    return wide
+
+
+def _tried(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+    """An experiment or a moment: what is mentioned, and how it went there."""
+    for groups in fact.any:
+        for mention in list(groups[0].finditer(reading.text))[:_MOST_MENTIONS]:
+            index = reading.clause_at(mention.start())
+            if index is None or _together(groups[1:], reading.text) is None:
+                continue
+            outcome = _moment(reading, index, mention) if fact.is_moment else _experiment(reading, index, mention)
+            if outcome:
+                yield fact.id, False if fact.is_moment else outcome == "bad"
+                return
+    for groups in fact.implied:
+        if _together(groups, reading.text) is not None and reading.clauses:
+            yield fact.id, False
+            return
+
+
+def _experiment(reading: _Reading, index: int, mention: re.Match[str]) -> Outcome:
+    """How it went with what the mention names: in its clause, or next to it, forwards first."""
+    part = reading.clauses[index]
+    before = reading.text[part.start : mention.start()]
+    if _NEITHER.search(reading.text[: mention.start()]):
+        return "bad"
+    own = outcome_of(part.text, mention.start() - part.start, mention.end() - part.start)
+    if own and _LEFT_OUT.search(before):
+        return "good" if own == "bad" else None
+    if own:
+        return own
+    ahead = next((o for o in reading.outcomes[index + 1 :] if o), None)
+    behind = next((o for o in reversed(reading.outcomes[:index]) if o), None)
+    if _NOT_THERE.search(reading.text[part.start : mention.end()]):
+        return {"good": "bad", "bad": "good", None: None}[behind or ahead]
+    if _LEFT_OUT.search(before):
+        return "good" if (ahead or behind) == "bad" else None
+    return ahead or behind or reading.after
+
+
+def _moment(reading: _Reading, index: int, mention: re.Match[str]) -> Outcome:
+    """Whether it fails at the moment that the mention names. That it works there is no fact."""
+    part = reading.clauses[index]
+    own = outcome_of(part.text, mention.start() - part.start, mention.end() - part.start)
+    if own or _NOT_THERE.search(reading.text[part.start : mention.end()]):
+        return own if own == "bad" else None
+    if _MOMENT_CLAUSE.match(part.text) or mention.start() - part.start <= _LEADS:
+        near = [*reversed(reading.outcomes[:index]), *reading.outcomes[index + 1 :]]
+        if (nearest := next((o for o in near if o), None)) is not None:
+            return nearest if nearest == "bad" else None
+    insists = _INSISTS.search(part.text) and not _OWN_DOING.match(part.text)
+    return "bad" if insists and "good" not in reading.outcomes and len(reading.clauses) < 3 else None
+
+
+def _together(groups: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
+    """The first expression's match, if all of them stand in the text. (Of none: an empty match.)"""
+    first: re.Match[str] | None = _NOTHING.match(text)
+    for index, group in enumerate(groups):
+        match = group.search(text)
+        if match is None:
+            return None
+        first = match if index == 0 else first
+    return first
+
+
+_NOTHING = re.compile("")

@@ -1,0 +1,1 @@
+"""What Python prints and holds: tracebacks, stacks, sources."""

@@ -1,0 +1,164 @@
+"""Tracebacks that several processes wrote at once, line by line, without a label on any line.
+
+Ranks that fail together mix their lines, mostly whole ones: CPython writes them one by one. A line goes to the
+traceback that it continues where that can be told:
+
+- tracebacks that are equal so far are interchangeable;
+- a frame follows on the line of code that calls its function;
+- the line of code below a frame is the one that stood below the same frame elsewhere;
+- an exception follows on the line of code that raises it.
+
+Where two could go on with a line, neither does: both keep the frames that are certainly theirs, and an exception that
+may be either's is a traceback of its own with the frames that they share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+
+_STRAND_LIMIT = 256
+_FRAME_LIMIT = 200
+_SILENCE_LINES = 400
+_MODULE = "<module>"
+_RAISE = re.compile(r"raise [A-Z]\w{0,100}\(")
+_RUNNERS = ("_run_code", "_call_with_frames_removed")
+"""Functions of runpy and importlib that run a module."""
+_NAME_OF_EXCEPTION = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Empty|Full|Cancelled|Warning)$")
+
+_History = tuple[Frame, ...]
+
+
+class Braid:
+    """Tracebacks of one stream that began before others had ended."""
+
+    def __init__(self, first: Traceback) -> None:
+        self._open = [first]
+        self._lost: set[int] = set()
+        """Identities of those that do not know any more what is theirs."""
+        self._done: list[Traceback] = []
+        self._unplaced = 0
+        """Exceptions that may be of any of those that are open."""
+        self._codes: dict[tuple[str, int], str] = {(f.file, f.line): f.code for f in first.frames if f.code}
+        self._last_number = first.last_line
+
+    def begins(self, traceback: Traceback) -> None:
+        """Another header."""
+        self._last_number = traceback.line
+        if len(self._open) < _STRAND_LIMIT:
+            self._open.append(traceback)
+
+    @property
+    def is_over(self) -> bool:
+        """Every traceback has ended."""
+        return len(self._open) <= self._unplaced
+
+    def is_silent(self, number: int) -> bool:
+        """Nothing was added for so many lines that nothing more will come."""
+        return number - self._last_number > _SILENCE_LINES
+
+    def finished(self) -> list[Traceback]:
+        """All tracebacks, those that did not end last."""
+        return [*self._done, *(traceback for traceback in self._open if id(traceback) not in self._lost)]
+
+    def frame(self, number: int, frame: Frame) -> None:
+        """A line that names a frame."""
+        self._last_number = number
+        chosen = self._chosen(self._open, lambda history: _follows(frame, history), certain=3)
+        if chosen and len(chosen.frames) < _FRAME_LIMIT:
+            chosen.frames.append(frame)
+
+    def code(self, number: int, text: str) -> None:
+        """A line of source code."""
+        self._last_number = number
+        waiting = [traceback for traceback in self._open if traceback.frames and not traceback.frames[-1].code]
+
+        def fits(history: _History) -> int:
+            known = self._codes.get((history[-1].file, history[-1].line))
+            return 1 if known is None else 2 * (known == text)
+
+        chosen = self._chosen(waiting, fits, certain=2, key=lambda traceback: traceback.frames[-1:])
+        if chosen:
+            last = chosen.frames[-1]
+            chosen.frames[-1] = Frame(last.file, last.line, last.function, text)
+            self._codes[last.file, last.line] = text
+
+    def exception(self, number: int, raw: str, name: str, message: str) -> None:
+        """A line that names an exception."""
+        self._last_number = number
+        candidates = [traceback for traceback in self._open if traceback.frames]
+        # "Loss: 0.5" looks like one as well.
+        is_named = _NAME_OF_EXCEPTION.search(name) or any(_names(item.frames[-1].code, name) for item in candidates)
+        if not candidates or not is_named:
+            return
+        chosen = self._chosen(candidates, lambda history: _raises(name, history), certain=3)
+        if chosen:
+            self._open = [traceback for traceback in self._open if traceback is not chosen]
+        else:
+            chosen = _shared(candidates)
+            self._unplaced += 1
+        chosen.exception, chosen.message = name, message
+        chosen.raw, chosen.raw_line, chosen.last_line = raw, number, number
+        self._done.append(chosen)
+
+    def _chosen(
+        self,
+        candidates: list[Traceback],
+        fit: Callable[[_History], int],
+        certain: int,
+        key: Callable[[Traceback], Iterable[Frame]] = lambda traceback: traceback.frames,
+    ) -> Traceback | None:
+        """The first of those that the line fits best; None if they differ: from then on they are lost.
+
+        `certain`: what fits so well is no one else's, not even one's that is lost.
+        """
+        fits = {id(traceback): fit(tuple(traceback.frames)) for traceback in candidates}
+        best = max(fits.values(), default=0)
+        if best <= 0:
+            return None
+        likely = [traceback for traceback in candidates if fits[id(traceback)] == best]
+        unsure = best < certain and any(id(traceback) in self._lost for traceback in self._open)
+        differ = len({tuple(key(traceback)) for traceback in likely}) > 1
+        if unsure or differ or any(id(traceback) in self._lost for traceback in likely):
+            self._lost.update(id(traceback) for traceback in likely)
+            return None
+        return likely[0]
+
+
+def _shared(candidates: list[Traceback]) -> Traceback:
+    """What is certain of an exception that may be of any of these."""
+    shared = Traceback(min(traceback.line for traceback in candidates), is_mixed=True)
+    for frames in zip(*(traceback.frames for traceback in candidates), strict=False):
+        if len({(frame.file, frame.line) for frame in frames}) > 1:
+            break
+        shared.frames.append(frames[0])
+    return shared
+
+
+def _follows(frame: Frame, history: _History) -> int:
+    if not history:
+        return 2 + (frame.function == _MODULE)
+    last = history[-1]
+    if (last.file, last.line) == (frame.file, frame.line) or _awaits_code(last):
+        return 1
+    if frame.function == _MODULE:
+        return 4 if last.function in _RUNNERS or "exec(" in last.code else 1
+    return 2 + 2 * _names(last.code, frame.function)
+
+
+def _raises(exception: str, history: _History) -> int:
+    last = history[-1]
+    if _names(last.code, exception):
+        return 3
+    return 1 if _awaits_code(last) or _RAISE.match(last.code) else 2
+
+
+def _awaits_code(frame: Frame) -> bool:
+    """Of a file, CPython prints the line of code, unless it cannot read it."""
+    return not frame.code and not frame.file.startswith("<")
+
+
+def _names(code: str, name: str) -> bool:
+    return bool(code) and re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", code) is not None

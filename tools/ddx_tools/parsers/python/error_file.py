@@ -1,0 +1,107 @@
+"""What a rank leaves behind when it raises.
+
+torchrun's error file (TORCHELASTIC_ERROR_FILE, written under @record only; torch 1.9 to 2.15,
+torch/distributed/elastic/multiprocessing/errors/error_handler.py):
+
+    {"message": {"message": "KeyError: 2", "extraInfo": {"py_callstack": "…", "timestamp": "1795238020"}}}
+
+and the notes of the rank agent (`ddx_tools.payloads.rank_agent`): `rank-3.4242.exception.json`, whose
+`reason` holds `type`, `message` and `traceback`, and `rank-3.4242.exit.json`, left by an interpreter that
+ended by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.parsers.python.python_traceback import parse_traceback
+from ddx_tools.parsers.python.traceback_parts import Traceback
+
+_TEXT_LIMIT = 64_000
+
+
+@dataclass(frozen=True)
+class ErrorFile:
+    """An exception that a rank wrote down itself."""
+
+    exception: str
+    message: str
+    traceback: Traceback | None
+    time_s: float | None
+    rank: int | None = None
+    pid: int | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class ExitNote:
+    """A rank's interpreter ended by itself; `failed` if an exception had reached the top."""
+
+    rank: int
+    pid: int
+    failed: bool
+    time_s: float | None
+    host: str | None
+
+
+def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
+    """The content of such a file; None if the bytes are something else."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    if isinstance(document.get("reason"), dict) and document["reason"].get("kind") == "exception":
+        return _agent_exception(document, document["reason"])
+    if isinstance(document.get("rank"), int) and isinstance(document.get("failed"), bool):
+        nanoseconds = document.get("at_ns")
+        return ExitNote(
+            document["rank"],
+            _integer(document.get("pid")) or 0,
+            document["failed"],
+            nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
+            _text(document.get("host")) or None,
+        )
+    return _elastic(document.get("message")) if set(document) <= {"message"} else None
+
+
+def _agent_exception(document: dict[str, Any], reason: dict[str, Any]) -> ErrorFile:
+    nanoseconds = document.get("taken_at_ns")
+    return ErrorFile(
+        _text(reason.get("type")),
+        _text(reason.get("message")),
+        parse_traceback(_text(reason.get("traceback"))),
+        nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
+        _integer(document.get("rank")),
+        _integer(document.get("pid")),
+        _text(document.get("host")) or None,
+    )
+
+
+def _elastic(message: Any) -> ErrorFile | None:
+    if isinstance(message, str):  # old and foreign writers
+        exception, _, rest = message.partition(": ")
+        return ErrorFile(exception[:300], rest[:_TEXT_LIMIT], None, None)
+    if not isinstance(message, dict) or not isinstance(message.get("message"), str):
+        return None
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    exception, _, rest = message["message"][:_TEXT_LIMIT].partition(": ")
+    stamp = str(extra.get("timestamp", ""))
+    return ErrorFile(
+        exception[:300],
+        rest,
+        parse_traceback(_text(extra.get("py_callstack"))),
+        float(stamp) if stamp.isdecimal() and len(stamp) < 15 else None,
+    )
+
+
+def _text(value: Any) -> str:
+    return value[:_TEXT_LIMIT] if isinstance(value, str) else ""
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

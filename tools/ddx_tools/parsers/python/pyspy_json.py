@@ -1,0 +1,111 @@
+"""py-spy's JSON stack dumps (py-spy 0.4, `dump --json --full-filenames`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.parsers.python.user_frames import is_user_file, module_path
+
+_THREAD_LIMIT = 2_000
+_FRAME_LIMIT = 1_000
+_TEXT_LIMIT = 500
+_VARIABLES_LIMIT, _VARIABLE_LIMIT = 60, 120
+_LINE_LIMIT, _ID_LIMIT = 1 << 31, 1 << 63  # what the columns of the evidence store hold
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+    """As py-spy has it: a method carries the class of its `self` ("DataLoader.__iter__") where py-spy can tell."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Local variables, arguments first, with what `repr` makes of them; of a dump that was asked for them."""
+
+    @property
+    def bare_function(self) -> str:
+        """The name that stands in the program text."""
+        return self.function.rsplit(".", 1)[-1]
+
+    @property
+    def is_user(self) -> bool:
+        """The frame belongs to the user's program."""
+        return is_user_file(self.file)
+
+    @property
+    def module(self) -> str:
+        """The file from its package root."""
+        return module_path(self.file)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One thread of a dump; frames innermost first."""
+
+    pid: int
+    tid: int
+    name: str
+    running: bool
+    owns_gil: bool
+    frames: tuple[Frame, ...]
+
+    @property
+    def is_main(self) -> bool:
+        """The interpreter's main thread: on Linux its kernel id is the pid."""
+        return self.name == "MainThread" or self.tid == self.pid
+
+
+def parse_pyspy(data: bytes) -> list[ThreadStack]:
+    """Threads of a dump. Raises `UnreadableInput` if the bytes are not such a dump."""
+    try:
+        threads = json.loads(data)
+        if not isinstance(threads, list):
+            raise TypeError("the top level is not a list")
+        return [_thread(item) for item in threads[:_THREAD_LIMIT]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnreadableInput(
+            f"not a py-spy dump ({str(error)[:120]})", "Take one: py-spy dump --json --pid PID"
+        ) from error
+
+
+def _thread(item: dict[str, object]) -> ThreadStack:
+    frames = item["frames"]
+    if not isinstance(frames, list):
+        raise TypeError("frames is not a list")
+    return ThreadStack(
+        pid=_whole(item.get("pid"), _LINE_LIMIT),
+        tid=_whole(item.get("os_thread_id") or item.get("thread_id"), _ID_LIMIT),
+        name=_text(item.get("thread_name")),
+        running=bool(item.get("active")),
+        owns_gil=bool(item.get("owns_gil")),
+        frames=tuple(_frame(frame) for frame in frames[:_FRAME_LIMIT]),
+    )
+
+
+def _frame(item: dict[str, object]) -> Frame:
+    return Frame(
+        _text(item.get("filename")),
+        _whole(item.get("line"), _LINE_LIMIT),
+        _text(item.get("name")),
+        _variables(item.get("locals")),
+    )
+
+
+def _variables(listed: object) -> tuple[tuple[str, str], ...]:
+    known = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return tuple(
+        (_text(item.get("name")), _text(item.get("repr"))[:_VARIABLE_LIMIT]) for item in known[:_VARIABLES_LIMIT]
+    )
+
+
+def _text(value: object) -> str:
+    """Bounded, and without the half characters (lone surrogates) that JSON can hold and UTF-8 cannot."""
+    return str(value or "")[:_TEXT_LIMIT].encode("utf-8", "replace").decode()
+
+
+def _whole(value: object, limit: int) -> int:
+    return value if isinstance(value, int) and 0 <= value < limit else 0

@@ -1,0 +1,89 @@
+"""py-spy's text dumps, as people paste them: `py-spy dump --pid PID [--subprocesses]` (py-spy 0.3 and 0.4).
+
+    Process 4242: /usr/bin/python3 -u train.py
+    Python v3.11.7 (/usr/bin/python3.11)
+
+    Thread 4242 (idle): "MainThread"
+        wait (threading.py:324)
+        train_step (train.py:37)
+
+File names are shortened from their package root unless `--full-filenames` was given. The dump of several
+processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
+`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks do no harm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack
+
+_PROCESS = re.compile(r"^Process (\d{1,10}): ?(.{0,2000})$")
+_THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
+_FRAME = re.compile(r"^ {4}(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(\d{1,9}))?\)$")
+_RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
+"""Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
+_RANK_OPTION = re.compile(r"(?:^|\s)--(?:global[-_])?rank[= ](\d{1,7})(?!\S)")
+_LINES_ABOVE = 3
+_PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
+
+
+def looks_like_pyspy_text(text: str) -> bool:
+    """Whether a text is such a dump: a process line followed by a thread line."""
+    head = text[:100_000].splitlines()
+    return any(map(_PROCESS.match, head)) and any(map(_THREAD.match, head))
+
+
+def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
+    """The dumps in a text, cut where the process of another rank begins, each with its rank if something says it.
+
+    That is one of the lines above it or its command line. What follows without such words are a rank's other processes.
+    """
+    lines = text.splitlines(keepends=True)
+    starts: list[tuple[int, int]] = []
+    above = 0
+    for at, line in enumerate(lines):
+        if process := _PROCESS.match(line.rstrip()):
+            words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
+            told = [*_RANK_ABOVE.findall(words)[-1:], *_RANK_OPTION.findall(process[2])]
+            if told:
+                starts.append((at, int(told[0])))
+        if line[:1].isspace() or _THREAD.match(line.rstrip()) or process:
+            above = at + 1
+    if not starts:
+        return [(None, text)]
+    bounds = [0, *(at for at, _ in starts[1:]), len(lines)]
+    cut = ["".join(lines[begin:end]) for begin, end in itertools.pairwise(bounds)]
+    return [(rank, part) for (_, rank), part in zip(starts, cut, strict=True)]
+
+
+def parse_pyspy_text(text: str) -> list[ThreadStack]:
+    """The threads of all processes of a dump; a text without any gives an empty list."""
+    return [
+        ThreadStack(pid, tid, name, "active" in flags, "gil" in flags, tuple(frames))
+        for pid, tid, name, flags, frames in _threads(text)
+    ]
+
+
+def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
+    pid = threads = processes = 0
+    current: tuple[int, int, str, str, list[Frame]] | None = None
+    for line in text.splitlines():
+        if frame := _FRAME.match(line):
+            if current and len(current[4]) < _FRAMES_LIMIT:
+                current[4].append(Frame(frame[2], int(frame[3] or 0), frame[1]))
+            continue
+        if process := _PROCESS.match(line):
+            if current:
+                yield current
+                current = None
+            pid, processes, threads = int(process[1]), processes + 1, 0
+        elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
+            if current:
+                yield current
+            threads += 1
+            current = (pid, int(thread[1], 0), thread[3] or "", thread[2], [])
+    if current:
+        yield current

@@ -1,0 +1,301 @@
+"""A bundle: one incident as a directory (or a `.tar.zst` of it).
+
+    manifest.json    what was asked, when, of whom; what failed and why
+    raw/<content>    the answers, byte for byte (after secrets were redacted), each content once
+
+Raw is the truth; rows, findings and the diagnosis can be rebuilt from it. The manifest's journal holds one
+entry per call to a host, so that a recorded host can give the same answers to the same questions. In bundles of
+version 1 the files of `raw` lie under the names that the journal gives to answers, and hold many contents twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import re
+import tempfile
+import threading
+import zlib
+from collections import Counter
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddx_tools import __version__
+from ddx_tools.cluster.asked_host import AskedHost
+from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.mistakes import first_mistake
+from ddx_tools.model import Missing
+from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.packed_bundle import MANIFEST, PACKED_SUFFIX, begins_as_a_bundle, not_writable, unpack
+from ddx_tools.sources.redaction.files import copy_redacted
+from ddx_tools.sources.redaction.structures import redact_value
+from ddx_tools.sources.redaction.text import Counts, redact
+from ddx_tools.sources.temporary import temporary_directory
+
+
+class JournalEntry(BaseModel):
+    """One call to a host and where its answer lies."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    host: str
+    op: str
+    key: str
+    occurrence: int
+    at: float = Field(description="Wall clock of the capture, seconds since the epoch.")
+    section: str = Field("", description="Who asked: a probe, or the intake of files that were brought.")
+    path: str | None = Field(None, description="Name of the answer, which evidence gives; null for an empty one.")
+    content: str | None = Field(None, description="File of its bytes, inside the bundle; null in version 1: `path`.")
+    rc: int = 0
+    truncated: bool = False
+    kind: str | None = Field(None, description="Of a look at a file: what it is.")
+    tail: bool | None = Field(None, description="Of a file: whether its end was asked for; null where nobody noted it.")
+    error: str | None = None
+    message: str = ""
+    help: str = ""
+
+
+class ProbeRun(BaseModel):
+    """One probe as it ran at capture."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    probe: str
+    host: str
+    args: dict[str, Any]
+    status: str
+    problems: list[str] = Field(default_factory=list)
+    missing: list[Missing] = Field(default_factory=list)
+
+
+class Manifest(BaseModel):
+    """`manifest.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_: Literal["ddx.bundle/1", "ddx.bundle/2"] = Field("ddx.bundle/2", alias="schema")
+    ddx_version: str = __version__
+    created: str
+    target: list[str] = Field(default_factory=list)
+    hosts: list[str] = Field(default_factory=list)
+    asked: list[AskedHost] = Field(default_factory=list, description="Of many hosts; empty: one was looked at.")
+    probes: list[ProbeRun] = Field(default_factory=list)
+    journal: list[JournalEntry] = Field(default_factory=list)
+    redacted: dict[str, int] = Field(default_factory=dict, description="Secrets that were taken out, by kind.")
+
+
+class BundleWriter:
+    """Writes a bundle while a capture goes on. Safe to use from several threads."""
+
+    def __init__(
+        self, directory: Path, target: list[str], *, kept: bool = True, now: dt.datetime | None = None
+    ) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            empty = not any(directory.iterdir())
+        except OSError as error:
+            raise not_writable(directory, error) from error
+        if not empty:
+            raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
+        self.directory = directory
+        self.kept = kept
+        created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self.manifest = Manifest(created=created, target=target)
+        self.redacted: Counts = Counter()
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str, str, str], int] = {}
+        self._files: dict[str, str] = {}
+        """Where answers lie, of which the file is asked for, by their name in the bundle."""
+
+    def write(self, host: str, section: str, call: Call, reply: Reply, at: float) -> str:
+        """Keep one answer; returns its path inside the bundle ("" for an answer without bytes).
+
+        The question is kept without secrets, too: a path or a command may hold one.
+        """
+        call = dataclasses.replace(call, key=redact(call.key, self.redacted))
+        with self._lock:
+            identity = (host, section, call.op, call.key)
+            occurrence = self._seen[identity] = self._seen.get(identity, -1) + 1
+            if host not in self.manifest.hosts:
+                self.manifest.hosts.append(host)
+        path = _answer_path(host, section, call, occurrence) if reply.data or reply.file else None
+        content = None
+        if path and not self.kept:
+            # The bundle is gone in a moment: nobody will open it, and gigabytes of dumps need not be copied.
+            self._files[path] = str(Path(reply.file).absolute()) if reply.file else ""
+        elif path:
+            content = self._keep(call, reply)
+            self._files[path] = str(self.directory / content)
+        entry = JournalEntry(
+            host=host,
+            op=call.op,
+            key=call.key,
+            occurrence=occurrence,
+            at=at,
+            section=section,
+            path=path,
+            content=content,
+            rc=reply.rc,
+            truncated=reply.truncated,
+            kind=reply.kind,
+            tail=bool(call.options.get("tail")) if call.op == "read" else None,
+            error=reply.error,
+            message=reply.message,
+            help=reply.help,
+        )
+        with self._lock:
+            self.manifest.journal.append(entry)
+        return path or ""
+
+    def _keep(self, call: Call, reply: Reply) -> str:
+        """Write the bytes of an answer, if they are not there yet; returns their file inside the bundle."""
+        folder = self.directory / "raw"
+        folder.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            written = Path(file.name)
+            if not reply.file:
+                file.write(reply.data)
+        if reply.file:
+            copy_redacted(Path(reply.file), written, self.redacted)
+        with written.open("rb") as file:
+            name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.{call.suffix}"
+        written.chmod(0o644)
+        written.replace(self.directory / name)
+        return name
+
+    def file_of(self, path: str) -> str:
+        """Where on this machine an answer lies, of which `write` gave the path."""
+        return self._files[path]
+
+    def close(self) -> None:
+        """Write the manifest; without it a directory is not a bundle."""
+        self.manifest.redacted = dict(sorted(self.redacted.items()))
+        manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
+        (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+class Bundle:
+    """A bundle on disk, open for reading. Use as a context manager: a packed one is unpacked meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._unpacked: tempfile.TemporaryDirectory[str] | None = None
+        self.directory = path
+        if path.is_file():
+            self._unpacked = temporary_directory("bundle")
+            self.directory = Path(self._unpacked.name)
+        try:
+            if self._unpacked:
+                unpack(path, self.directory)
+            self.manifest = _read_manifest(self.directory, path)
+        except BaseException:
+            self.close()
+            raise
+
+    @cached_property
+    def _root(self) -> Path:
+        return self.directory.resolve()
+
+    @cached_property
+    def by_host(self) -> dict[str, list[JournalEntry]]:
+        """The journal of each host."""
+        found: dict[str, list[JournalEntry]] = {}
+        for entry in self.manifest.journal:
+            found.setdefault(entry.host, []).append(entry)
+        return found
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The file of each answer, by its name in the journal and by the path of the file that was read."""
+        entries = [entry for entry in self.manifest.journal if entry.path]
+        read = [entry for entry in entries if entry.op in ("look", "read") and not entry.tail]
+        read.sort(key=lambda entry: not entry.truncated)
+        named = {entry.key: entry.content or entry.path for entry in read}
+        named |= {name: entry.content or name for entry in entries if (name := entry.path)}
+        return {name: file for name, file in named.items() if name and file}
+
+    def file(self, path: str) -> Path:
+        """Where a raw file lies, by its name in the journal or by its path on the host. Raises UnreadableInput."""
+        path = self.names.get(path, path)
+        try:
+            file = (self.directory / path).resolve()
+            inside = file.is_relative_to(self._root)
+            # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
+            regular = inside and file.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links
+            raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
+        if not inside:
+            raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]!r}")
+        if not regular:
+            raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]!r}")
+        return file
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a raw file; the path is one of the journal's. Raises UnreadableInput."""
+        try:
+            return self.file(path).read_bytes()
+        except OSError as error:
+            raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """Remove what was unpacked."""
+        if self._unpacked:
+            self._unpacked.cleanup()
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
+    if not path.is_dir():
+        return path.name.endswith(PACKED_SUFFIX) and begins_as_a_bundle(path)
+    return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
+
+
+def _names_our_schema(manifest: Path) -> bool:
+    """Other programs keep a manifest.json, too: beside checkpoints, data sets and web pages."""
+    try:
+        with manifest.open("rb") as stream:
+            return b"ddx.bundle/" in stream.read(200)
+    except OSError:
+        return False
+
+
+def _read_manifest(directory: Path, bundle: Path) -> Manifest:
+    try:
+        return Manifest.model_validate_json((directory / MANIFEST).read_bytes())
+    except FileNotFoundError as error:
+        raise UnreadableInput(f"{bundle} has no {MANIFEST}: it is not a bundle") from error
+    except OSError as error:
+        raise UnreadableInput(f"the {MANIFEST} of {bundle} cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["loc"] == ("schema",):
+            reason = f"{first['msg'].lower()}: another version of ddx wrote it"
+        else:
+            reason = first_mistake(error)
+        raise UnreadableInput(f"the {MANIFEST} of {bundle} is damaged ({reason[:300]})") from error
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def _answer_path(host: str, section: str, call: Call, occurrence: int) -> str:
+    """A readable, safe and unique file name for an answer."""
+    plain = call.key if call.op != "read" else PurePosixPath(call.key).name
+    if call.op == "agent":
+        asked = json.loads(call.key)
+        plain = f"rank{asked['rank']}-{asked['request'].get('op', '')}"
+    slug = _UNSAFE.sub("_", plain).strip("_.")[:60]
+    mark = f"{zlib.crc32(call.key.encode()):08x}"
+    safe_host = _UNSAFE.sub("_", host).strip(".") or "unknown"
+    name = "-".join(part for part in (call.op, slug, mark, str(occurrence)) if part)
+    return f"raw/{safe_host}/{section}/{name}.{call.suffix}"

@@ -1,0 +1,209 @@
+"""The machine that ddx runs on."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import os
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
+from ddx_tools.parsers.file_kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.rank_agent_client import ask
+from ddx_tools.sources.hosts import pyspy
+from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.sources.hosts.nvml import read_gpus
+from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
+from ddx_tools.sources.hosts.threads import read_threads
+from ddx_tools.sources.hosts.unpacked import Unpacked
+from ddx_tools.sources.hosts.walk import walk
+from ddx_tools.sources.kinds import OTHER, TEXT, may_be_text
+
+_GLOB_LIMIT = 10_000
+_MOST_LISTED = 100_000
+"""Dumps of 10,000 ranks with their headers, and as many other files four times. Opening so many takes seconds."""
+_LISTING_S = 30.0
+_READ_AS_TEXT = (None, Kind.TABLE, Kind.HEADER)
+
+
+class LocalHost(Host):
+    """Answers from this machine, as this user, read-only."""
+
+    def __init__(self, name: str | None = None, more: Mapping[str, Callable[[Call], Reply]] | None = None) -> None:
+        """`more`: operations that are built on hosts themselves, and so are not known here."""
+        self.name = name or socket.gethostname()
+        self._operations = {**_OPERATIONS, **(more or {}), **dict.fromkeys(_OF_FILES, self._of_file)}
+        self._unpacked = Unpacked()
+
+    def pause(self, seconds: float) -> None:
+        """Really wait."""
+        time.sleep(seconds)
+
+    def answer(self, call: Call) -> Reply:
+        """Do what the call asks for."""
+        operation = self._operations.get(call.op)
+        if operation is None:
+            raise ValueError(f"no such host operation: {call.op}")
+        try:
+            return operation(call)
+        except HostError as error:
+            return error_reply(error)
+        except FileNotFoundError as error:
+            return error_reply(NotFound(f"{error.filename or call.key}: no such file", ""))
+        except PermissionError as error:
+            reason = f"{error.filename or call.key}: permission denied"
+            return error_reply(NotPermitted(reason, "Run ddx as the owner of the job, or with sudo."))
+        except OSError as error:
+            return error_reply(HostError(f"{call.key}: {error.strerror or error}", ""))
+
+    def _of_file(self, call: Call) -> Reply:
+        """An answer about a file, or a member of an archive that was unpacked."""
+        file = self._unpacked.file(call.key) or Path(call.key)
+        if call.op == "unpack":
+            return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
+        return _look(file, call) if call.op == "look" else _read(file, call)
+
+
+def _now(_: Call) -> Reply:
+    return Reply(f"{time.time():.3f}".encode())
+
+
+def _run(call: Call) -> Reply:
+    argv = json.loads(call.key)
+    limit = call.options["timeout_s"]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"{argv[0]} did not end within {limit:g} s", "") from error
+    most = call.options["max_bytes"]
+    stderr = done.stderr.decode("utf-8", "replace")[:4000]
+    return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
+
+
+def _read(path: Path, call: Call) -> Reply:
+    most = call.options["max_bytes"]
+    size = _size_of_regular(path)
+    if call.options.get("in_place"):
+        if size > most:
+            raise HostError(f"{call.key}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, "permission denied", call.key)
+        return Reply(file=str(path))
+    with path.open("rb") as stream:
+        if call.options.get("tail"):
+            stream.seek(max(0, size - most))
+            return Reply(stream.read(most), truncated=size > most)
+        data = stream.read(most + 1)
+    return Reply(data[:most], truncated=len(data) > most)
+
+
+def _look(path: Path, call: Call) -> Reply:
+    most, end_bytes = call.options["max_bytes"], call.options["end_bytes"]
+    size = _size_of_regular(path)
+    with open(path, "rb", buffering=0) as stream:
+        data = stream.read(HEAD_BYTES)
+        kind = kind_of(data)
+        if kind not in _READ_AS_TEXT or not may_be_text(data):
+            return Reply(kind=kind or OTHER)
+        # One more than asked for tells whether there is more.
+        while len(data) <= most and (chunk := stream.read(most + 1 - len(data))):
+            data += chunk
+        end = None
+        if len(data) > most and end_bytes:
+            stream.seek(max(0, size - end_bytes))
+            end = stream.read(end_bytes)
+    return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT, end=end)
+
+
+def _size_of_regular(path: Path) -> int:
+    """Bytes of a file. Opening a pipe or a device can do things, or block."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise NotFound(f"{path}: not a regular file", "")
+    return status.st_size
+
+
+def _glob(call: Call) -> Reply:
+    found = sorted(glob.glob(call.key, recursive=True))  # noqa: PTH207 - keys are plain patterns
+    return Reply(json.dumps(found[:_GLOB_LIMIT]).encode(), truncated=len(found) > _GLOB_LIMIT)
+
+
+def _walk(call: Call) -> Reply:
+    found = walk(call.key, most=_MOST_LISTED, timeout_s=_LISTING_S)
+    return Reply(found.to_json(), truncated=bool(found.left_out))
+
+
+def _processes(_: Call) -> Reply:
+    from ddx_tools.sources.hosts.processes import snapshot
+
+    return Reply(snapshot())
+
+
+def _nvml(_: Call) -> Reply:
+    return Reply(read_gpus())
+
+
+def _interfaces(_: Call) -> Reply:
+    from ddx_tools.sources.hosts.interfaces import read_interfaces
+
+    return Reply(read_interfaces())
+
+
+def _threads(call: Call) -> Reply:
+    pid, *tids = (int(part) for part in call.key.split())
+    return Reply(read_threads(pid, tids))
+
+
+def _stack(call: Call) -> Reply:
+    pid, *flags = call.key.split()
+    return Reply(
+        pyspy.dump(
+            int(pid),
+            blocking="nonblocking" not in flags,
+            native="native" in flags,
+            show_locals="locals" in flags,
+            timeout_s=call.options["timeout_s"],
+        )
+    )
+
+
+def _agent(call: Call) -> Reply:
+    asked = json.loads(call.key)
+    return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
+
+
+def _fetch(call: Call) -> Reply:
+    from ddx_tools.sources.hosts.http_fetch import fetch
+
+    return fetch(call)
+
+
+def _tcp(call: Call) -> Reply:
+    address, port, *line = call.key.split(" ", 2)
+    limit = call.options["timeout_s"]
+    if not line:
+        return Reply(try_port(address, int(port), limit, listens=call.options["listens"]))
+    return Reply(ask_line(address, int(port), line[0], limit, call.options["max_bytes"]))
+
+
+_OF_FILES = frozenset({"read", "look", "unpack"})
+_OPERATIONS: dict[str, Callable[[Call], Reply]] = {
+    "now": _now,
+    "run": _run,
+    "glob": _glob,
+    "walk": _walk,
+    "processes": _processes,
+    "nvml": _nvml,
+    "interfaces": _interfaces,
+    "threads": _threads,
+    "stack": _stack,
+    "agent": _agent,
+    "fetch": _fetch,
+    "tcp": _tcp,
+}

@@ -1,0 +1,232 @@
+"""Hosts that keep what they answer, and hosts that answer from what was kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePosixPath
+
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.sources.bundle import Bundle, BundleWriter, JournalEntry
+from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.hosts.unpacked import Unpacked
+from ddx_tools.sources.redaction.files import redact_file
+from ddx_tools.sources.redaction.text import redact
+
+_TEXT_SUFFIXES = {"txt", "json", "log"}
+
+_MOMENTS = frozenset({"stack", "threads"})
+"""Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
+
+_Question = tuple[str, str, bool | None]
+"""Operation, key and, of a file, whether its end is asked for; None in the journals that do not tell (ddx 0.1)."""
+
+
+class RecordingHost(Host):
+    """Passes calls on to another host and writes every answer into a bundle.
+
+    Secrets are redacted here, before anything is written; what the caller gets is what was written, so that
+    a replay sees exactly what the live look saw.
+    """
+
+    def __init__(self, inner: Host, writer: BundleWriter, section: str) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._writer = writer
+        self._section = section
+
+    def pause(self, seconds: float) -> None:
+        """Wait as the live host does."""
+        self._inner.pause(seconds)
+
+    def answer(self, call: Call) -> Reply:
+        """The live answer, redacted and kept."""
+        reply = self._inner.answer(call)
+        counts = self._writer.redacted
+        data = reply.data
+        if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and self._writer.kept):
+            data = redact_file(data, counts)
+        reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
+        source = self._writer.write(self.name, self._section, call, reply, time.time())
+        if reply.end is not None:  # a replay asks for it by itself
+            reply = dataclasses.replace(reply, end=redact_file(reply.end, counts))
+            asked = Call("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
+            self._writer.write(self.name, self._section, asked, Reply(reply.end or b"", truncated=True), time.time())
+        file = self._writer.file_of(source) if reply.file else None
+        return dataclasses.replace(reply, source=source, file=file)
+
+
+class RecordedHost(Host):
+    """Answers out of a bundle. What nobody asked at capture is `not_recorded`, never "healthy"."""
+
+    def __init__(self, bundle: Bundle, name: str, section: str = "") -> None:
+        """A host of a bundle, as one probe asks it: what that asked at capture comes first (`section`).
+
+        Without a section, and in bundles of version 1, answers of all probes follow one another.
+        """
+        self.name = name
+        self._bundle = bundle
+        self._journal: dict[_Question, dict[int, JournalEntry]] = {}
+        own = {section, ""}
+        asked: dict[_Question, list[JournalEntry]] = {}
+        for entry in bundle.by_host.get(name, ()):
+            asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
+        for question, entries in asked.items():
+            mine = [entry for entry in entries if entry.section in own] if section else []
+            entries = mine or [entry for entry in entries if entry.section == entries[0].section]
+            known = self._journal[question] = {}
+            for entry in sorted(entries, key=lambda entry: entry.occurrence):
+                known[entry.occurrence if entry.tail is None else len(known)] = entry
+        self._asked: dict[_Question, int] = {}
+        self._lock = threading.Lock()
+        self._unpacked = Unpacked()
+        self._older: dict[str, Callable[[Call], Reply]] = {
+            "walk": self._walked,
+            "look": self._looked_at,
+            "unpack": self._opened,
+        }
+
+    def pause(self, seconds: float) -> None:
+        """Time stands still in a bundle."""
+
+    def answer(self, call: Call) -> Reply:
+        """The answer of the same question at its same occurrence.
+
+        What is asked more often than at capture gets the last answer, unless that stood for its moment.
+        """
+        if call.op == "read" and (file := self._unpacked.file(call.key)):
+            return Reply(file=str(file)) if call.options.get("in_place") else Reply(file.read_bytes())
+        if call.op in self._older and (call.op, call.key, None) not in self._journal:
+            try:
+                return self._older[call.op](call)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError) as error:
+                damaged = f"{call.op} {call.key[:200]}: what was recorded of it cannot be read ({type(error).__name__})"
+                return Reply(error="failed", message=damaged, help="Capture the bundle again.", rc=1)
+            except UnreadableInput as error:
+                return _not_recorded(error.message, "The bundle is incomplete: copy it again.")
+        return self._recorded(call)
+
+    def _recorded(self, call: Call) -> Reply:
+        question = self._as_noted(call)
+        with self._lock:
+            occurrence = self._asked.get(question, 0)
+            self._asked[question] = occurrence + 1
+        entries = self._answers(question)
+        entry = entries.get(occurrence)
+        if entry is None and entries and occurrence > max(entries) and call.op not in _MOMENTS:
+            entry = entries[max(entries)]
+        if entry is None:
+            return _not_recorded(
+                f"the bundle holds no answer to: {call.op} {call.key}",
+                "Nobody asked this when the bundle was captured; it says nothing about the job.",
+            )
+        entry = self._long_enough(entry, entries, call)
+        return self._reply(entry, in_place=bool(call.options.get("in_place")))
+
+    def _reply(self, entry: JournalEntry, *, in_place: bool) -> Reply:
+        data, file = b"", None
+        try:
+            if entry.path and in_place:
+                file = str(self._bundle.file(entry.path))
+            elif entry.path:
+                data = self._bundle.read(entry.path)
+        except UnreadableInput as error:
+            return _not_recorded(error.message, "The bundle is incomplete: copy it again from where it was captured.")
+        source = entry.path or ""
+        return Reply(
+            data,
+            entry.rc,
+            entry.truncated,
+            entry.error,
+            entry.message,
+            entry.help,
+            source,
+            file,
+            entry.kind,
+        )
+
+    # --- bundles of version 1 hold other questions about files
+
+    def _walked(self, call: Call) -> Reply:
+        """Which files lay below a path, as far as anybody listed or read them."""
+        listed = next((e for op in ("files", "glob") for e in self._entries_of(op, call.key)), None)
+        surveyed = next(iter(self._entries_of("survey", call.key)), None)
+        read = any(self._journal.get(("read", call.key, tail)) for tail in (None, False, True))
+        if not (listed or surveyed or read):
+            return _not_recorded(f"the bundle does not say what lay below {call.key}", "Nobody asked at capture.")
+        survey = json.loads(self._bundle.read(surveyed.path)) if surveyed and surveyed.path else {}
+        paths = [str(path) for path in json.loads(self._bundle.read(listed.path))] if listed and listed.path else []
+        folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        files = dict.fromkeys(path for path in paths if not path.endswith("/") and path not in folders)
+        files |= dict.fromkeys(str(path) for path, _, _ in survey.get("matter", ()))
+        times = {str(path): int(time) for path, time in survey.get("written_ns", {}).items()}
+        found = {"files": [[path, None, times.get(path)] for path in files or {call.key: None}]}
+        return Reply(
+            json.dumps({**found, **{key: survey.get(key, []) for key in ("passed_over", "left_out")}}).encode()
+        )
+
+    def _entries_of(self, op: str, path: str) -> Iterable[JournalEntry]:
+        key = f"{glob.escape(path.rstrip('/'))}/**" if op == "glob" else path
+        return [entry for entry in self._journal.get((op, key, None), {}).values() if entry.path]
+
+    def _looked_at(self, call: Call) -> Reply:
+        """A file as it was first read whole, or else the longest that anybody read of it."""
+        if file := self._unpacked.file(call.key):
+            return Reply(file.read_bytes())
+        entries = [e for tail in (None, False, True) for e in self._journal.get(("read", call.key, tail), {}).values()]
+        if not entries:
+            return _not_recorded(f"nobody read {call.key} when the bundle was captured", "")
+        whole = [entry for entry in entries if not (entry.truncated or entry.tail or entry.error)]
+        # Of a log that grew, what the probe of logs read is what was judged.
+        whole.sort(key=lambda entry: "/job_log/" not in (entry.path or ""))
+        entry = next(iter(whole), max(entries, key=lambda entry: (not entry.tail, self._size_bytes(entry))))
+        return self._reply(entry, in_place=False)
+
+    def _opened(self, call: Call) -> Reply:
+        """An archive that was kept as it was."""
+        kept = [e for e in self._journal.get(("read", call.key, None), {}).values() if e.path and not e.truncated]
+        kept += [e for e in self._journal.get(("read", call.key, False), {}).values() if e.path and not e.truncated]
+        if not kept or not kept[0].path:
+            return _not_recorded(f"the bundle does not hold {call.key}", "")
+        file = self._bundle.file(max(kept, key=self._size_bytes).path or "")
+        return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
+
+    def _as_noted(self, call: Call) -> _Question:
+        """The question as the journal tells it from others."""
+        unnoted = (call.op, call.key, None)
+        if call.op != "read" or unnoted in self._journal:
+            return unnoted
+        return call.op, call.key, bool(call.options.get("tail"))
+
+    def _answers(self, question: _Question) -> Mapping[int, JournalEntry]:
+        """What answers a question, by occurrence. A whole file is its end as well as its beginning."""
+        op, key, tail = question
+        if question in self._journal or tail is None:
+            return self._journal.get(question, {})
+        others = self._journal.get((op, key, not tail), {})
+        return dict(enumerate(entry for entry in others.values() if not entry.truncated))
+
+    def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: Call) -> JournalEntry:
+        """The answer, or one to the same question that was cut later.
+
+        The key of a question has no size in it: run alone, a probe would get what another one read before it,
+        perhaps only to see what kind of file it is.
+        """
+        if call.op != "read" or not entry.truncated or self._size_bytes(entry) >= call.options["max_bytes"]:
+            return entry
+        whole = (other for other in entries.values() if other.path and not other.truncated)
+        return next(whole, max(entries.values(), key=self._size_bytes))
+
+    def _size_bytes(self, entry: JournalEntry) -> int:
+        try:
+            return self._bundle.file(entry.path).stat().st_size if entry.path else 0
+        except (OSError, UnreadableInput):
+            return 0
+
+
+def _not_recorded(message: str, help_text: str) -> Reply:
+    return Reply(error="not_recorded", message=message[:300], help=help_text, rc=1)
