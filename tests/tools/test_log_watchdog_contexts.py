@@ -88,7 +88,7 @@ def test_what_the_peers_were_in_as_well_is_not_the_odd_ranks_own(tmp_path: Path)
 def test_a_failure_of_its_own_is_no_consequence(tmp_path: Path) -> None:
     text = "".join(timed_out(rank, 90) for rank in (1, 2, 3)) + traceback(0, "validate", "", "KeyError: 'loss'")
     said = diagnosed(tmp_path, text)
-    assert (said.verdict, said.causes[0].id) == (Verdict.DIAGNOSED, "rank-crashed")
+    assert (said.verdict, said.causes[0].id) == (Verdict.DIAGNOSED, "program-error")
 
 
 def test_an_aborted_communicator_alone_blames_nobody(tmp_path: Path) -> None:
