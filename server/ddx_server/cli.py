@@ -77,7 +77,7 @@ app = typer.Typer(
 
 [bold]ddx why[/bold]                       the job on this host
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
-[bold]ddx why --hosts n\\[1-64][/bold]     the job on all these hosts, looked at in one moment
+[bold]ddx why --hosts n\\[1-64][/bold]       the job on all these hosts, in one moment
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
 [bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
 [bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools

@@ -65,6 +65,18 @@ _WORDS: dict[str, str] = {
     Kind.LAUNCH: "environments or launch scripts",
     Kind.NOTE: "notes",
 }
+_SINGULAR = {
+    "flight records": "flight record",
+    "side-cars of flight records": "side-car of a flight record",
+    "logs": "log",
+    "error files": "error file",
+    "stack dumps": "stack dump",
+    "texts of machines": "text of a machine",
+    "environments or launch scripts": "environment or launch script",
+    "notes": "note",
+    "other files": "other file",
+    "files that could not be read": "file that could not be read",
+}
 
 
 class Intake:
@@ -274,7 +286,8 @@ class Intake:
         for material in self.materials:
             kinds = {_WORDS[kind] for kind in material.kinds if kind in _WORDS}
             seen.update(kinds or {"files that could not be read" if material.error else "other files"})
-        return ", ".join(f"{count} {words}" for words, count in sorted(seen.items()))
+        told = ((count, _SINGULAR[words] if count == 1 else words) for words, count in sorted(seen.items()))
+        return ", ".join(f"{count} {words}" for count, words in told)
 
     def note_gaps(self, raw: Raw, why: str) -> None:
         """Tell a capture what could not be read or was left out; `why` that matters."""
