@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     by it would be waited for in vain.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("COLUMNS", None)  # of the terminal on which the tests run
     if hasattr(config, "workerinput"):
         config.stash[_TURNS] = _Turns()
 

@@ -38,6 +38,7 @@ def run(
     grace: Annotated[
         float, typer.Option(help="Seconds between the scheduler's SIGTERM and its SIGKILL; a last look may take half.")
     ] = 30.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing into the job's output.")] = False,
 ) -> None:
     """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
 
@@ -54,6 +55,7 @@ def run(
         notifier=Notifier.of(notify, notify_file),
         grace_s=grace,
         look_on=look_signal(look_on),
+        quiet=quiet,
     )
     sys.exit(run_command(command, options))
 

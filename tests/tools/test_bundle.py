@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_manifest
 
 from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.sources import bundle as bundle_module
+from ddx_tools.sources import packed_bundle
 from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle
 from ddx_tools.sources.hosts.base import Call, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, pack
@@ -213,12 +213,12 @@ def test_an_archive_writes_into_its_directory_only(tmp_path: Path, bad: tarfile.
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_module, "_UNPACKED_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(packed_bundle, "_UNPACKED_LIMIT_BYTES", 1 << 20)
     bomb = archive(tmp_path / "b.tar.zst", member("raw/zeros", size=8 << 20), data=bytes(8 << 20))
     assert bomb.stat().st_size < 2_000
     with pytest.raises(UnreadableInput, match="unpacks to more than"):
         Bundle(bomb)
-    monkeypatch.setattr(bundle_module, "_UNPACKED_LIMIT_FILES", 10)
+    monkeypatch.setattr(packed_bundle, "_UNPACKED_LIMIT_FILES", 10)
     with pytest.raises(UnreadableInput, match="unpacks to more than"):
         Bundle(archive(tmp_path / "many.tar.zst", *(member(f"raw/{number}") for number in range(20))))
 

@@ -146,7 +146,7 @@ def test_placeholders_become_what_was_seen() -> None:
 
 
 def test_placeholders_without_a_value_do_not_break_a_sentence() -> None:
-    assert fill("{x.ranks}, {x.place}, {x.state}", {}) == "no rank, an unknown place, unknown"
+    assert fill("{x.ranks}, {x.place}, {x.state}", {}) == "an unnamed rank, an unknown place, unknown"
 
 
 def test_what_a_job_says_is_not_filled_in_again() -> None:

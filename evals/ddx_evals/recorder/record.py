@@ -45,7 +45,9 @@ def record(
     with tempfile.TemporaryDirectory(prefix="ddx-record-") as scratch:
         made = Path(scratch) / incident_id
         made.mkdir()
-        with LabRun(scenario, nproc, launcher_prefix=[str(Path(sys.executable).with_name("ddx")), "run", "--"]) as run:
+        # Quiet: an answer in the log would be recorded with it.
+        prefix = [str(Path(sys.executable).with_name("ddx")), "run", "--quiet", "--"]
+        with LabRun(scenario, nproc, launcher_prefix=prefix) as run:
             progress(f"running {scenario.id}")
             run.start()
             run.wait_struck(timeout_s=_STRIKES_WITHIN_S)

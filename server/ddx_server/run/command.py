@@ -42,6 +42,8 @@ class RunOptions:
     grace_s: float = DEFAULT_GRACE_S
     look_on: signal.Signals | None = None
     """A signal that asks for a look now, and is not passed on."""
+    quiet: bool = False
+    """Print nothing into the job's output."""
 
 
 def look_signal(name: str | None) -> signal.Signals | None:
@@ -79,7 +81,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
         from ddx_tools.sources.redaction.text import redact
 
         text = "".join(f"ddx: {redact(line)}\n" for line in lines)
-        for channel in channels:
+        for channel in channels if not options.quiet else ():
             if 2 in channel.streams:
                 with contextlib.suppress(OSError):
                     channel.say(text)

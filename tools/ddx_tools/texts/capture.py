@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
 
@@ -13,6 +13,7 @@ from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, is_named_note
 from ddx_tools.texts.programs import program_lines, read_program
+from ddx_tools.texts.said import Said
 from ddx_tools.texts.traces import read_traces
 from ddx_tools.texts.values import read_values
 
@@ -21,42 +22,51 @@ _MOST_TEXTS = 64
 _MOST_ROWS = 400
 """Of one text."""
 _LONGEST_LINE = 500
+_READ_APART = {Kind.RAS, Kind.STACKS}
 
 
 def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
-    """Add the short texts, and the beginning of longer ones; not what by its name a person wrote."""
+    """Add the short texts that tell something, and the beginning of longer ones.
+
+    Not what by its name a person wrote, and not what readers of its own kind take.
+    """
     taken = intake_of(host, [item for item in target if not item.isdigit()])
     texts = [
-        text for text in taken.materials if text.head and Kind.RAS not in text.kinds and not is_named_note(text.path)
+        text for text in taken.materials if text.head and not text.kinds & _READ_APART and not is_named_note(text.path)
     ]
     for text in texts[:_MOST_TEXTS]:
-        raw.items.append(RawItem("text", text.head[:_MOST_BYTES], text.source, {"path": text.path}))
+        item = RawItem("text", text.head[:_MOST_BYTES], text.source, {"path": text.path})
+        if next(_said(item), None):
+            raw.items.append(item)
     if raw.items and raw.status is ProbeStatus.NO_DATA:
         raw.status = ProbeStatus.OK
 
 
+def _said(item: RawItem) -> Iterator[Said]:
+    text = item.data.decode("utf-8", "replace")
+    lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
+    program = program_lines(PurePosixPath(item.facts["path"]).name, text)
+    if program is None:
+        yield from read_values(lines)
+        yield from read_traces(lines)
+    else:
+        yield from read_program([line[:_LONGEST_LINE] for line in program])
+
+
 def text_rows(raw: Raw) -> Rows:
     """Rows of `text_facts`."""
-    rows = []
-    for item in raw.of("text"):
-        text = item.data.decode("utf-8", "replace")
-        lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
-        program = program_lines(PurePosixPath(item.facts["path"]).name, text)
-        if program is None:
-            said = [*read_values(lines), *read_traces(lines)]
-        else:
-            said = list(read_program([line[:_LONGEST_LINE] for line in program]))
-        rows += [
-            {
-                "code": one.code,
-                "severity": one.severity,
-                "ranks": json.dumps(list(one.ranks)),
-                "summary": one.summary,
-                "attributes": json.dumps(one.attributes),
-                "quote": one.quote,
-                "source": item.source,
-                "source_line": one.line,
-            }
-            for one in islice(said, _MOST_ROWS)
-        ]
+    rows = [
+        {
+            "code": one.code,
+            "severity": one.severity,
+            "ranks": json.dumps(list(one.ranks)),
+            "summary": one.summary,
+            "attributes": json.dumps(one.attributes),
+            "quote": one.quote,
+            "source": item.source,
+            "source_line": one.line,
+        }
+        for item in raw.of("text")
+        for one in islice(_said(item), _MOST_ROWS)
+    ]
     return {"text_facts": rows}
