@@ -76,7 +76,7 @@ def ways(scenario: Scenario) -> list[Way]:
 def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = None) -> LabRun:
     """A run as the way needs it, not yet started."""
     recorded = way in ("records", "moments") or (way == "logs" and "F" in scenario.evidence)
-    prefix = [ddx_command(), "run", "--"] if recorded else []
+    prefix = [ddx_command(), "run", "--quiet", "--"] if recorded else []
     if _hides_ranks(scenario):
         prefix = [*_NO_PTRACE, *prefix]
     return LabRun(scenario, nproc, launcher_prefix=prefix, step=step)
