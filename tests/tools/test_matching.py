@@ -149,6 +149,12 @@ def test_placeholders_without_a_value_do_not_break_a_sentence() -> None:
     assert fill("{x.ranks}, {x.place}, {x.state}", {}) == "an unnamed rank, an unknown place, unknown"
 
 
+@pytest.mark.parametrize("question", ["What does {a.ranks} do?", "What do {a.ranks} do?"])
+def test_a_question_agrees_in_number_with_its_ranks(question: str) -> None:
+    assert fill(question, {"a": [finding("rank.stopped", 3)]}) == "What does rank 3 do?"
+    assert fill(question, {"a": [finding("rank.stopped", 3, 4)]}) == "What do ranks 3-4 do?"
+
+
 def test_what_a_job_says_is_not_filled_in_again() -> None:
     """A function named like a placeholder stays what it is."""
     hostile = finding("rank.stopped", 1, state="{a.ranks} {0} {", locations=[])

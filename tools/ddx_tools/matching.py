@@ -67,7 +67,7 @@ VERBS = {
     **{f"{verb}s": verb for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")},
 }
 """Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
-_AGREES = re.compile(rf"\{{(\w+)\.ranks\}} ({'|'.join([*VERBS, *VERBS.values()])})\b")
+_AGREES = re.compile(rf"(?:\b([Dd]o)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
 _SINGULAR = {plural: singular for singular, plural in VERBS.items()}
 
 
@@ -75,9 +75,13 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
     """`{binding.ranks}`, `.place`, `.summary` and `{binding.<attribute>}` replaced by what was seen."""
 
     def agreeing(slot: re.Match[str]) -> str:
-        several = len({rank for finding in bindings.get(slot[1], []) for rank in finding.ranks}) > 1
-        verb = VERBS.get(slot[2], slot[2]) if several else _SINGULAR.get(slot[2], slot[2])
-        return f"{{{slot[1]}.ranks}} {verb}"
+        question, name, verb = slot.groups()
+        several = len({rank for finding in bindings.get(name, []) for rank in finding.ranks}) > 1
+        said = f"{{{name}.ranks}}"
+        if verb:  # behind "do" or "does" it is the same for one rank and for several
+            plural = VERBS.get(verb, verb)
+            said += f" {plural if several or question else _SINGULAR.get(plural, plural)}"
+        return f"{question}{'' if several else 'es'} {said}" if question else said
 
     def value(slot: re.Match[str]) -> str:
         found = bindings.get(slot[1], [])
