@@ -10,11 +10,13 @@ from rich.table import Table
 
 from benchmarks import (
     agent_cpu,
+    consistency_cost,
     flight_records,
     help_time,
     job_logs,
     nccl_logs,
     pause_time,
+    profiles,
     serve_start,
     small_log,
     stacks_time,
@@ -23,10 +25,12 @@ from benchmarks.measurement import Measurement
 
 SINGLE = (help_time.measure, stacks_time.measure, pause_time.measure, agent_cpu.measure, serve_start.measure)
 SERIES = {
+    "consistency": consistency_cost.measure,
     "small_log": small_log.measure,
     "flight_records": flight_records.measure,
     "nccl_logs": nccl_logs.measure,
     "job_logs": job_logs.measure,
+    "profiles": profiles.measure,
 }
 
 

@@ -54,7 +54,8 @@ def _caught_by(copy: Path, edit: dict[str, str]) -> str | None:
         gate = _in(copy, "-m", "ddx_evals.gate", "--first", *incidents)
         if gate.returncode:
             changed = [line for line in gate.stdout.splitlines() if line.startswith(("lost", "other"))]
-            return f"caught by the gate ({changed[0]})" if changed else "caught by the gate, which fails"
+            said = changed or gate.stderr.splitlines()[-1:]
+            return f"caught by the gate ({said[0] if said else 'which ended without a word'})"
     tests_near = _tests_near(copy, edited)
     for tests in [tests_near, ["tests/tools"]] if tests_near else [["tests/tools"]]:
         ran = _in(copy, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-m", "not long and not e2e", *tests)

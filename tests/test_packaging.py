@@ -175,7 +175,7 @@ for module in {sorted(modules)!r}:
 def test_a_small_log_is_judged_without_what_only_larger_material_needs(tmp_path: Path) -> None:
     """At the second start, that is: the first one has parsed the playbooks for those that follow."""
     log = tmp_path / "job.log"
-    log.write_text("[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: boom\n")
+    log.write_text("[rank0]: Traceback (most recent call last):\n[rank0]: KeyError: boom\n")
     slow = ["torch", "pyarrow", "numpy", "yaml", "tree_sitter", "ClusterShell", "anthropic", "mcp"]
     program = f"""
 import sys

@@ -63,7 +63,7 @@ def _show(run: LabRun, out: Console) -> None:
     with out.status("looking at all ranks …"):
         found = investigate([target])
         diagnosis = found.diagnose()
-    render_diagnosis(diagnosis, out, found.origins)
+    render_diagnosis(diagnosis, out)
     out.print(f"What the lab had done: {run.scenario.title}.", style="dim", markup=False)
 
 

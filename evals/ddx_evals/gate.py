@@ -1,6 +1,7 @@
 """The incident gate: what `ddx why` says of every incident in every view, held against a committed table.
 
 `evals/incidents/expected.tsv` holds a line a case: what was answered when it was last accepted, and how right that was.
+An answer that cannot be believed without a second look is a *doubt*: `ddx_evals.trust` says what that is.
 A case is *lost* if it is judged less right than that, *won* if more; *other* where the answer changed and the truth
 cannot say which is better. `python -m ddx_evals.gate` prints these, `--accept` takes over what is no loss.
 """
@@ -14,18 +15,24 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, fields
 from enum import StrEnum
+from itertools import chain
 from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
+from typing import NamedTuple
 
 from ddx_evals.baselines import Case
+from ddx_evals.baselines.one_look import MOST_BYTES, MOST_CALLS, one_look
 from ddx_evals.baselines.playbook import playbook
+from ddx_evals.handing_in import doubts_of
 from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
 from ddx_evals.incidents.causes_tree import above
-from ddx_evals.scoring import score
+from ddx_evals.scoring import efficiency, quotable_texts, score
+from ddx_evals.trust import doubts
 from ddx_tools.model import Diagnosis, Verdict, rank_list
 from ddx_tools.resources import incidents_dir
 from ddx_tools.sources.bundle import is_bundle
+from ddx_tools.store import Store
 
 TABLE = "expected.tsv"
 
@@ -71,20 +78,47 @@ COLUMNS = tuple(field.name for field in fields(Outcome))
 _GRADES = list(Grade)
 
 
-def judge(incident: Incident) -> list[Outcome]:
+class Judged(NamedTuple):
+    """What an incident is judged, in each of its views."""
+
+    outcomes: list[Outcome]
+    doubts: list[str]
+    """What of the answers cannot be believed without a second look: see `ddx_evals.trust`."""
+
+
+def judge(incident: Incident) -> Judged:
     """What the playbooks say of an incident, in each of its views."""
-    outcomes = []
+    judged = Judged([], [])
     with unpacked(incident) as whole:
         for view in incident.views:
             # An unpacked bundle lies under a name that tells nothing already.
             as_it_is = view is View.FULL and is_bundle(whole)
-            with nullcontext(whole) if as_it_is else staged_of(whole, incident, view) as material:
-                outcomes.append(_outcome(Case(incident, view, material)))
-    return outcomes
+            with (
+                nullcontext(whole) if as_it_is else staged_of(whole, incident, view) as material,
+                Store() as store,
+            ):
+                case = Case(incident, view, material, store)
+                answer = playbook(case).diagnosis
+                outcome = _outcome(case, answer)
+                judged.outcomes.append(outcome)
+                told = chain(doubts(case, answer, store), doubts_of(case, store), _handed_on(case, outcome))
+                judged.doubts.extend(f"{outcome.case}: {doubt}" for doubt in told)
+    return judged
 
 
-def _outcome(case: Case) -> Outcome:
-    answer = playbook(case).diagnosis
+def _handed_on(case: Case, outcome: Outcome) -> Iterator[str]:
+    """What an agent loses that hands in what it was told, and what it pays for more than that."""
+    answer = one_look(case)
+    paid = efficiency(answer.transcript, ())
+    if paid.calls > MOST_CALLS or paid.output_bytes > MOST_BYTES:
+        yield f"one look costs {paid.calls} calls and {paid.output_bytes} bytes"
+    replayed = case.replayed.with_more(quotable_texts(answer.transcript))
+    judged = score(case.truth, case.view, answer.diagnosis, replayed)
+    if outcome.grade == Grade.PASSED and not judged.passed:
+        yield f"handed on as it was told it does not pass ({', '.join(judged.invented) or 'something was left out'})"
+
+
+def _outcome(case: Case, answer: Diagnosis) -> Outcome:
     judged = score(case.truth, case.view, answer, case.replayed)
     blamed = answer.culprits
     parties = [rank_list(blamed.ranks)] if blamed.ranks else []
@@ -189,8 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     expected = read_table(table_file()) if table_file().exists() else {}
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
         now: list[Outcome] = []
-        for outcomes in pool.map(judge, incidents):
+        doubted: list[str] = []
+        for outcomes, doubts_of in pool.map(judge, incidents):
             now += outcomes
+            doubted += doubts_of
             if asked.first and any(change is not Change.WON for change, _ in changes(expected, outcomes)):
                 pool.shutdown(cancel_futures=True)
                 break
@@ -199,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for change, line in found:
             if change is kind:
                 print(f"{change:5}  {line}")
+    for line in doubted:
+        print(f"doubt  {line}")
     lost = {line.partition(":")[0] for change, line in found if change is Change.LOST}
     print(", ".join(f"{sum(change is kind for change, _ in found)} {kind}" for kind in Change), f"of {len(now)} cases")
     if asked.accept:
@@ -207,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_table(table_file(), ({**kept, **taken}).values())
         print(f"{TABLE} holds what is no loss now." if lost and not asked.lost else f"{TABLE} holds all of it now.")
         return int(bool(lost) and not asked.lost)
-    return int(any(change is not Change.WON for change, _ in found))
+    return int(bool(doubted) or any(change is not Change.WON for change, _ in found))
 
 
 def _parser() -> ArgumentParser:

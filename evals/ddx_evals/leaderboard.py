@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 HEAD = (
     "system", "pass ± s.e.", "of all", "not easy", "pass^k", "score", "verdict", "cause", "culprits", "grounded",
-    "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls", "s",
+    "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls", "kB", "s",
 )  # fmt: skip
 LEGEND = (
     "pass: cause and place right, and a key fact quoted. of all: failed runs counted as failures. not easy: of the "
     "cases that grep does not solve. culprits: exact 1, right host 0.6, right group 0.3, divided by everybody blamed. "
-    "Brier: 0 is best. calls, s: beside the score; s: seconds of a try, or, of a live job, to the right answer."
+    "Brier: 0 is best. calls, kB (what tools said) and s (of a try, or, of a live job, to the right "
+    "answer): beside the score."
 )
 
 
@@ -73,6 +74,7 @@ def _cells(row: Summary) -> list[str]:
         str(row.invented),
         str(row.harmful),
         f"{row.calls:.1f}",
+        f"{row.output_bytes / 1000:.1f}",
         _seconds(row.seconds if row.right_after_s is None else row.right_after_s),
     ]
 

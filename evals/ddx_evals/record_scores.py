@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ddx_evals.incumbent import kept_ready, run_torchfrtrace
 from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
-from ddx_tools.alignment.analyse import analyse
+from ddx_tools.analysis.collectives.records.analyse import analyse
 from ddx_tools.diagnose import diagnose
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows

@@ -14,6 +14,7 @@ from ddx_evals.incumbent import kept_ready
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import efficiency, quotable_texts, score
 from ddx_tools.errors import UsageError
+from ddx_tools.store import Store
 
 Progress = Callable[[str], None]
 
@@ -68,8 +69,8 @@ def _ask_everybody(asked: Asked, systems: Mapping[str, Baseline], epochs: int) -
     results: list[CaseResult] = []
     with unpacked(incident) as whole:
         for view in views:
-            with staged_of(whole, incident, view) as material:
-                case = Case(incident, view, material)
+            with staged_of(whole, incident, view) as material, Store() as store:
+                case = Case(incident, view, material, store)
                 results += [_tried(case, *system, epoch) for system in systems.items() for epoch in range(epochs)]
     return results
 

@@ -56,6 +56,8 @@ class Summary(BaseModel):
     """Answers with a quote that stands nowhere."""
     harmful: int
     calls: float
+    output_bytes: float
+    """Of what the tools said, a try."""
     guessed: int
     """Answers without a look."""
     seconds: float | None
@@ -124,6 +126,7 @@ def _summary(rows: Sequence[CaseResult], easy: set[Case] | None) -> Summary:
         invented=sum(bool(each.invented) for each in scores),
         harmful=sum(bool(each.harmful) for each in scores),
         calls=mean(each.calls for each in took) or 0.0,
+        output_bytes=mean(each.output_bytes for each in took) or 0.0,
         guessed=sum(each.guessed for each in took),
         seconds=mean(each.seconds for each in took if each.seconds is not None),
         right_after_s=mean(each.right_after_s for each in rows if each.right_after_s is not None),

@@ -50,19 +50,34 @@ def inspect(
 
 
 def show(
-    place: Annotated[
-        str,
-        typer.Argument(help="A file and a line as evidence names them: job.tar!logs/rank3.log:41", show_default=False),
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="ranks; rank 77; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41",
+            show_default=False,
+        ),
     ],
-    bundle: Annotated[Path | None, typer.Option("--from", help="The bundle that holds it.", metavar="BUNDLE")] = None,
+    of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="What was diagnosed: a bundle, files, a pid. Default: the job on this host.",
+            metavar="TARGET",
+        ),
+    ] = None,
+    as_json: JSON_OPTION = False,
 ) -> None:
-    """Show the lines around a place that an answer names, also of a file in an archive or a bundle."""
-    from ddx_tools.sources.showing import show as lines_around
+    """Show what an answer names as its source: a rank, a group, a collective, a record, the lines around a place."""
+    from ddx_tools.looking.look import look
 
-    shown = lines_around(place, bundle)
-    wanted = place.rpartition(":")[2]
+    with progress_line(quiet=as_json) as progress:
+        shown = look(words, of or [], progress)
+    if as_json:
+        print_json(json.dumps({"show": " ".join(words), "lines": [text for _, text in shown.lines]}))
+        return
     for number, text in shown.lines:
-        console().print(safe(f"{number:>7}  {text}", "bold" if str(number) == wanted else ""), soft_wrap=True)
+        label = "" if number is None else f"{number:>7}  "
+        console().print(safe(label + text, "bold" if number == shown.what.number else "", limit=4000), soft_wrap=True)
 
 
 def capture(

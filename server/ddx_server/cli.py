@@ -23,6 +23,7 @@ from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import capture, show
 from ddx_server.bundle_place import place_of_bundle
+from ddx_server.handed_in_commands import FACTS, FINDINGS, add_finding, facts, handed_in
 from ddx_server.host_options import DEADLINE_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, node, reach
 from ddx_server.output import (
     EXIT_OURS,
@@ -39,6 +40,7 @@ from ddx_server.output import (
 from ddx_server.probe_commands import mount_probes
 from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
+from ddx_server.repro import repro
 from ddx_server.unattended_commands import LAUNCH_COMMAND, run, watch
 from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
@@ -112,6 +114,8 @@ def why(
             "May be given several times; docs/notes.md says what is understood."
         ),
     ] = None,
+    fact: FACTS = None,
+    findings: FINDINGS = None,
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     hosts: HOSTS_OPTION = "",
@@ -122,7 +126,8 @@ def why(
     as_json: JSON_OPTION = False,
 ) -> None:
     """Say who hangs (or broke) the job, where in the program, why, and what to do."""
-    from ddx_server.render.diagnosis import render_diagnosis
+    from ddx_server.render.diagnosis import render_diagnosis, show_command
+    from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_server.standard_input import on_disk
     from ddx_tools.investigate import investigate
 
@@ -132,13 +137,14 @@ def why(
         place_of_bundle(save, force=force) as place,
     ):
         on = reach(hosts, slurm, k8s, via, deadline)
-        found = investigate(readable, place, progress, note or [], reach=on)
+        told = handed_in(fact or [], findings)
+        found = investigate(readable, place, progress, note or [], reach=on, told=told)
         progress("judging")
-        diagnosis = found.diagnose()
+        diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [], save)})
     if as_json:
-        print_json(diagnosis.to_json())
+        print_json(diagnosis_json(diagnosis))
     else:
-        render_diagnosis(diagnosis, console(), found.origins)
+        render_diagnosis(diagnosis, console())
         if note:
             console().print(safe(_understood(found.findings), "dim"))
         if save:
@@ -328,8 +334,11 @@ mount_probes(app)
 app.command(rich_help_panel="Prepare", context_settings=LAUNCH_COMMAND)(run)
 app.command(rich_help_panel="Diagnose")(watch)
 app.command(rich_help_panel="Prepare")(bisect)
+app.command(rich_help_panel="Diagnose")(repro)
 app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)
+app.command(rich_help_panel="Diagnose")(add_finding)
+app.command(rich_help_panel="Diagnose")(facts)
 app.command(hidden=True)(node)
 app.add_typer(bundle_app, name="bundle", rich_help_panel="Prepare")
 _mount_extensions()

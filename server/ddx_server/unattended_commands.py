@@ -39,6 +39,14 @@ def run(
         float, typer.Option(help="Seconds between the scheduler's SIGTERM and its SIGKILL; a last look may take half.")
     ] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing into the job's output.")] = False,
+    consistency: Annotated[
+        str,
+        typer.Option(
+            help="Steps of the optimizer (0-3,100, or /500 for each 500th) before which ranks write down what they "
+            "hold, for `ddx consistency`.",
+            metavar="STEPS",
+        ),
+    ] = "",
 ) -> None:
     """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
 
@@ -46,7 +54,7 @@ def run(
     directory, prints the diagnosis into the job's output when it stands still or fails, and passes signals and the
     exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
     """
-    from ddx_server.run import Notifier, RunOptions, look_signal, run_command
+    from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
 
     options = RunOptions(
         dir=directory,
@@ -56,6 +64,7 @@ def run(
         grace_s=grace,
         look_on=look_signal(look_on),
         quiet=quiet,
+        consistency=steps_of(consistency),
     )
     sys.exit(run_command(command, options))
 

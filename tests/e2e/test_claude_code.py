@@ -60,6 +60,7 @@ def plugin(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.long
 def test_the_plugin_and_its_marketplace_are_valid(claude: ClaudeCode) -> None:
     done = claude.run("plugin", "validate", PLUGIN, "--strict", "--json")
     report = json.loads(done.stdout)

@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "mesh": {"target": [], "dims": "dp=2,tp=4"},
 }
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux", "npm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.needs("linux", "npm")]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Inspector:
         return self("tools/call", "--tool-name", name, "--tool-args-json", given)
 
 
-@pytest.fixture(scope="module", params=[pytest.param("stdio-modern", marks=pytest.mark.long), "http-legacy"])
+@pytest.fixture(scope="module", params=["stdio-modern", "http-legacy"])
 def inspect(
     request: pytest.FixtureRequest, npm_program: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Inspector]:

@@ -121,6 +121,7 @@ def test_healthy_ranks_pass_everything(tmp_path: Path) -> None:
     assert not [line for line in lines if line["kind"] in ("failed", "skipped")]
 
 
+@pytest.mark.long
 def test_a_rank_with_wrong_results_is_named(tmp_path: Path) -> None:
     code, result = preflight(tmp_path / "run", *QUICK, fault=WRONG)
     found = one(result, "preflight.wrong_result")

@@ -121,7 +121,7 @@ def test_ten_clients_at_once_lose_nothing(server: HttpServer) -> None:
 
 def test_ten_investigations_at_once_do_not_mix(server: HttpServer) -> None:
     async def diagnosed(number: int) -> dict[str, Any]:
-        log = f"[rank{number}]: Traceback (most recent call last):\n[rank{number}]: ValueError: of client {number}\n"
+        log = f"[rank{number}]: Traceback (most recent call last):\n[rank{number}]: KeyError: of client {number}\n"
         async with connected(server, number) as mine:
             opened = (await mine.call_tool("open_incident", {"text": log})).structured_content
             assert opened is not None

@@ -14,10 +14,10 @@ from mcp.client import Client
 from serve_session import MISMATCH, REPOSITORY, ask, content, in_session, refusal
 
 from ddx_server.serve.config import ServeConfig
-from ddx_server.serve.incident_files import raw_text
 from ddx_server.serve.workspace import RECORDED_ID, Workspace
 from ddx_tools import investigate
 from ddx_tools.errors import UsageError
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Diagnosis
 
 BUNDLES = REPOSITORY / "tests/fixtures/stacks"
@@ -77,21 +77,21 @@ def test_a_directory_is_kept_as_it_was_when_it_was_opened(config: ServeConfig) -
         return opened["incident"], content(await client.call_tool("diagnose", {"target": [opened["incident"]]}))
 
     incident, told = in_session(config, talk)
-    assert told["causes"][0]["id"] == "collective-order-mismatch"
-    kept = raw_text(incident, Workspace(config).incident(incident).material, told["evidence"][0]["source"], "0")
-    assert told["evidence"][0]["quote"] in kept.untrusted_text
+    assert told["suspects"][0]["ranks"] == [0]
+    opened = ask(config, "show", {"words": told["evidence"][0]["source"], "target": [incident]})
+    assert any(told["evidence"][0]["quote"] in line for line in opened["untrusted_lines"])
 
 
 def test_an_incident_outlives_its_server(config: ServeConfig) -> None:
     incident = ask(config, "open_incident", {"path": "train.log"})["incident"]
-    assert ask(config, "diagnose", {"target": [incident]})["verdict"] == "diagnosed"
+    assert ask(config, "diagnose", {"target": [incident]})["suspects"][0]["ranks"] == [0]
 
 
 def test_pasted_text_is_an_incident_without_its_secrets(config: ServeConfig) -> None:
     text = PASTED + "\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123\n"
     opened = ask(config, "open_incident", {"text": text})
     assert opened["kind"] == "text"
-    assert ask(config, "diagnose", {"target": [opened["incident"]]})["culprits"] == {"ranks": [0]}
+    assert ask(config, "diagnose", {"target": [opened["incident"]]})["suspects"][0]["ranks"] == [0]
     kept = [file.read_bytes() for file in config.incidents.rglob("*") if file.is_file()]
     assert any(b"3738254" in data for data in kept)
     assert not any(b"hf_abcdefghijklm" in data for data in kept)
@@ -214,7 +214,7 @@ def test_ten_calls_at_once_get_ten_right_answers(config: ServeConfig) -> None:
 
     answers = in_session(config, talk)
     assert len(answers) == 10
-    assert {told["culprits"]["ranks"][0] for told in answers if "verdict" in told} == {0}
+    assert {told["suspects"][0]["ranks"][0] for told in answers if "verdict" in told} == {0}
     opened = [told["incident"] for told in answers if "incident" in told]
     assert len(set(opened)) == len(opened) == 3
     assert {found["findings"][0]["code"] for found in answers if "status" in found} == {"collective.operation_mismatch"}
@@ -224,7 +224,7 @@ def test_a_material_that_did_not_change_is_read_once(config: ServeConfig, monkey
     reads: list[object] = []
     real = investigate.investigate
 
-    def counted(*args: Any, **more: Any) -> investigate.Investigation:
+    def counted(*args: Any, **more: Any) -> Investigation:
         reads.append(args)
         return real(*args, **more)
 
@@ -277,5 +277,5 @@ class TestARecordedServer:
 
     def test_plain_files_can_be_a_recording(self, tmp_path: Path) -> None:
         served = ServeConfig.at([tmp_path], recorded=MISMATCH)
-        assert ask(served, "diagnose")["culprits"] == {"ranks": [0]}
+        assert ask(served, "diagnose")["suspects"][0]["ranks"] == [0]
         assert ask(served, "query_evidence", {"target": []})["tables"]["log_events"] == 8

@@ -8,7 +8,7 @@ from typing import Any
 
 from constructed_records import as_pickle
 
-from ddx_tools.alignment.analyse import analyse
+from ddx_tools.analysis.collectives.records.analyse import analyse
 from ddx_tools.flight_records.tables import RecordTables, group_key
 from ddx_tools.model import Finding
 from ddx_tools.parsers.flight_records.fr_dump import read_dump

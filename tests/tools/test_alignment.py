@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.alignment.analyse import analyse
-from ddx_tools.alignment.frames_needed import ranks_whose_frames_decide
+from ddx_tools.analysis.collectives.records.analyse import analyse
+from ddx_tools.analysis.collectives.records.frames_needed import ranks_whose_frames_decide
 from ddx_tools.findings import is_registered
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
@@ -27,7 +27,6 @@ BLAMING = (
     "collective.dtype_mismatch",
     "collective.call_site_shift",
     "collective.missing_ranks",
-    "collective.wait_chain",
     "collective.all_entered",
     "p2p.circular_wait",
     "p2p.unmatched",
@@ -158,9 +157,8 @@ def test_a_rank_behind_its_loop_is_missing_and_its_peers_wait() -> None:
 
 def test_waiting_in_two_meshes_leads_back_to_one_rank() -> None:
     found = findings_of(rows_of_files(RECORDS / "dp_tp_stall-fault"))
-    chain = of(found, "collective.wait_chain")
-    assert chain.ranks == [3] and chain.attributes["victims"] == [0, 1, 2]
-    assert chain.attributes["groups"] == ["mesh_dp", "mesh_tp"]
+    chain = of(found, "rank.waited_for")
+    assert chain.ranks == [3] and chain.attributes["waiting"] == 3
     assert chain.attributes["chain"][-1] == "Rank 0 waits in all_reduce (collective 4 of mesh_dp) for rank 2."
     blamed = {rank for finding in found if finding.code == "collective.missing_ranks" for rank in finding.ranks}
     assert blamed == {3}, "rank 2 is missing in mesh_dp, but it waits itself"
@@ -179,7 +177,7 @@ def test_the_chain_is_the_same_from_every_encoding(tmp_path: Path, kind: str) ->
         shutil.copy(source / kind.format(rank), tmp_path)
         shutil.copy(source / f"rank_{rank}.header.json", tmp_path)
     found = findings_of(rows_of_files(tmp_path))
-    assert of(found, "collective.wait_chain").ranks == [3]
+    assert of(found, "rank.waited_for").ranks == [3]
 
 
 def test_without_headers_the_records_alone_do_not_date_the_absence(tmp_path: Path) -> None:

@@ -258,8 +258,8 @@ def test_ranks_that_wait_for_each_other_across_groups_are_a_root_together() -> N
     job.call(0, dp, 2, done=False)
     for rank in (1, 2, 3):
         job.call(rank, tp, 2, done=False)
-    chain = of(job.findings(), "collective.wait_chain")
-    assert chain.ranks == [0, 1] and chain.attributes["victims"] == [2, 3]
+    chain = of(job.findings(), "rank.waited_for")
+    assert chain.ranks == [0, 1] and chain.attributes["waiting"] == 2
 
 
 def test_the_minority_of_a_mismatch_is_the_root_of_what_follows_in_other_groups() -> None:
@@ -269,8 +269,8 @@ def test_the_minority_of_a_mismatch_is_the_root_of_what_follows_in_other_groups(
         job.call(rank, dp, 1, "barrier" if rank == 3 else "all_reduce", done=False)
     for rank in (4, 5):
         job.call(rank, tp, 1, done=False)
-    chain = of(job.findings(), "collective.wait_chain")
-    assert chain.ranks == [3] and chain.attributes["victims"] == [0, 1, 2, 4, 5]
+    chain = of(job.findings(), "rank.waited_for")
+    assert chain.ranks == [3] and chain.attributes["waiting"] == 5
 
 
 def test_records_that_list_no_members_join_the_group_of_those_that_do() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_records import DUMPS, RECORDS, captured, rows_of, tar_gz
 
-from ddx_tools.alignment.attempts import chosen_attempt
+from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
 
 S = 1_000_000_000
 NOON = 1_795_000_000 * S

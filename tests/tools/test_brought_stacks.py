@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.investigate import Investigation, investigate
+from ddx_tools.investigate import investigate
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Finding, Verdict
 from ddx_tools.parsers.launchers.process_text import parse_process_text, read_held_processes
 from ddx_tools.parsers.machine.host_text import text_lines
@@ -358,3 +359,15 @@ def test_a_held_rank_is_quoted_with_what_its_line_calls_and_no_host_is_made_up(t
     assert held.evidence[0].quote == "_next_data (torch/utils/data/dataloader.py:1329)"
     assert held.evidence[0].quote in LOADER
     assert (held.ranks, held.hosts) == ([3], [])
+
+
+@pytest.mark.parametrize("above", [0, 90])
+def test_in_a_file_with_several_ranks_each_is_quoted_as_its_line_stands_there(tmp_path: Path, above: int) -> None:
+    text = "a remark\n" * above + "".join(
+        f"rank {rank}:\n{PRINTS.format(pid=70 + rank, rank=rank)}\n" for rank in range(3)
+    ).replace("warning (logging/__init__.py:1501)", "all_reduce (torch/distributed/distributed_c10d.py:2806)", 2)
+    found = investigated(tmp_path, stacks=text)
+    places = [place for finding in found.findings for place in finding.evidence if place.source.endswith("stacks.txt")]
+    lines = text.split("\n")
+    assert places
+    assert all(place.line and place.quote and place.quote in lines[place.line - 1] for place in places)

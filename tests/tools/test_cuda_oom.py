@@ -48,6 +48,7 @@ def test_the_present_wording_is_read() -> None:
         "private_pools_bytes": GIB,
         "reserved_unallocated_bytes": 5 * GIB,
         "fragmented": True,
+        "tried_is_large": False,
         "unused_is_small": True,
     }
 
@@ -113,3 +114,16 @@ def test_cut_and_broken_texts_are_read_or_not(noise: str, version: str, cut: int
     for text in (noise, WORDINGS[version][:cut] + noise, noise + WORDINGS[version][cut:]):
         found = parse_cuda_oom(text)
         assert found is None or all(isinstance(value, int | bool | list) for value in found.values())
+
+
+def test_in_a_container_torch_takes_itself_for_another_process() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 18.55 GiB. GPU 2 has a total capacity of 79.10 GiB of which 11.94 GiB "
+        "is free. Process 88 has 67.14 GiB memory in use. Of the allocated memory 64.80 GiB is allocated by PyTorch, "
+        "and 630.55 MiB is reserved by PyTorch but unallocated."
+    )
+    alone = parse_cuda_oom(text) or {}
+    assert alone["tried_is_large"]
+    assert not alone.get("other_processes_bytes")
+    others = text.replace("Process 88", "Process 91 has 2.00 GiB memory in use. Process 88")
+    assert (parse_cuda_oom(others) or {})["other_processes_bytes"] == 2 << 30

@@ -367,3 +367,15 @@ def test_sentences_agree_in_number_with_their_ranks() -> None:
     assert judged([WAIT, STOPPED], one).fix == ["rank 2 is stopped", "rank 2 waits for it"]
     assert judged([WAIT, seen("rank.stopped", 2, 3)], one).fix == ["ranks 2-3 are stopped", "ranks 2-3 wait for it"]
     assert judged([WAIT, seen("rank.stopped")], one).fix[0] == "an unnamed rank is stopped"
+
+
+def test_what_is_left_over_yields_to_what_explains_the_same_and_has_more() -> None:
+    general = cause("general", "rank.raised", residual=True)
+    special = cause("special", "rank.exited", decides=[], supports=[supports("rank.exited", "moderate")])
+    explaining = special | {"explains": [{"finding": "rank.raised"}]}
+    error, end = seen("rank.raised", 1), seen("rank.exited", 1)
+    assert judged([WAIT, error], general, explaining).verdict is Verdict.DIAGNOSED
+    beside = judged([WAIT, error, end], general, explaining)
+    assert beside.verdict is Verdict.UNDECIDED
+    assert beside.causes[0].id == "special"
+    assert judged([WAIT, error, end], general, special).causes[0].id == "general"

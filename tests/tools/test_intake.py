@@ -19,7 +19,7 @@ from packed_records import CASE, DUMPS, tar, zipped
 
 from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
-from ddx_tools.sources.showing import show
+from ddx_tools.looking.look import look
 from ddx_tools.store import Store
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -163,7 +163,7 @@ def test_the_logs_of_two_runs_in_an_archive_are_two_logs(tmp_path: Path, name: s
     for source, line, kind in raised:
         lines = files[source.removeprefix(inside)].splitlines()
         assert line is not None and any(kind.encode() in text for text in lines[line - 1 :])
-        shown = dict(show(f"{source}:{line}").lines)
+        shown = dict(look([f"{source}:{line}"]).lines)
         assert shown[line] == lines[line - 1].decode()
     assert found.diagnose().headline == twin.diagnose().headline
     assert [finding.code for finding in found.findings] == [finding.code for finding in twin.findings]
@@ -268,10 +268,11 @@ def test_a_place_that_evidence_names_is_shown(tmp_path: Path) -> None:
     (tmp_path / "job.tar.xz").write_bytes(lzma.compress(tar(files)))
     found = investigate([str(tmp_path / "job.tar.xz")], save=tmp_path / "bundle").diagnose()
     claim = next(claim for claim in found.evidence if claim.line)
-    place = f"{claim.source}:{claim.line}"
-    for shown in (show(place), show(place, tmp_path / "bundle")):
+    assert claim.source == f"material job.tar.xz!run1/train.log:{claim.line}"
+    for target in (tmp_path / "job.tar.xz", tmp_path / "bundle"):
+        shown = look(claim.source.split(), [str(target)])
         assert any((number == claim.line and "KeyError" in text) or "Traceback" in text for number, text in shown.lines)
     with pytest.raises(UsageError):
-        show(f"{tmp_path}/job.tar.xz!run2/train.log:1")
+        look(["material", f"{tmp_path}/job.tar.xz!run2/train.log:1"])
     with pytest.raises(UsageError):
-        show(f"{claim.source}:4000")
+        look(["material", "run1/train.log:4000"], [str(tmp_path / "job.tar.xz")])

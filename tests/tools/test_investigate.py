@@ -12,7 +12,8 @@ import pytest
 from stack_bundles import NAMES, TRUTHS, forget, lose, manifest, packed, pid_of_rank, stack_of, unpacked, write_manifest
 
 from ddx_tools.errors import DdxError, UsageError
-from ddx_tools.investigate import Investigation, investigate, replay
+from ddx_tools.investigate import investigate, replay
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Diagnosis, Verdict
 from ddx_tools.sources.packed_bundle import pack
 

@@ -134,7 +134,7 @@ def test_the_place_of_a_mismatch_is_that_of_the_minority() -> None:
 
 def test_a_monitored_barrier_names_who_did_not_come() -> None:
     (missing,) = of_code(recorded("torchrun_monitored_barrier.log"), "collective.missing_ranks")
-    assert (missing.ranks, missing.attributes["reported_by"]) == ([2], [0])
+    assert (missing.ranks, missing.attributes["waiting"]) == ([2], [0, 1, 3])
 
 
 def test_unused_parameters_are_a_failure_of_the_rank_that_has_them() -> None:

@@ -51,7 +51,7 @@ def findings(
         if idle:
             store.insert({"host_facts": [{"host": idle, "topic": "look", "facts": '{"about": []}', "source": "p"}]})
         found = PROBE.analyse(store)
-    assert all(is_registered(finding.code) and finding.code in PROBE.finding_codes for finding in found)
+    assert all(is_registered(finding.code) for finding in found)
     return found
 
 

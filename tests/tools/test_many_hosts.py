@@ -18,7 +18,8 @@ from ddx_tools.cluster.node import answer, encoded
 from ddx_tools.cluster.targets import Reach, node_names, reach_of
 from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError
-from ddx_tools.investigate import Investigation, investigate, replay
+from ddx_tools.investigate import investigate, replay
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Finding
 from ddx_tools.plan import Step, live_plan
 from ddx_tools.probes import probe

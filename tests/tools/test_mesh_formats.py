@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TORCHTITAN
 
-from ddx_tools.alignment.rank_spans import rank_spans
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
 from ddx_tools.mesh.read import plans_in
 from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
@@ -24,6 +23,7 @@ from ddx_tools.parsers.launch.mesh_dims import parse_dims
 from ddx_tools.parsers.launch.model_config import model_settings
 from ddx_tools.parsers.launch.torchtitan_config import torchtitan_settings
 from ddx_tools.parsers.rank_ranges import parse_ranks
+from ddx_tools.rank_spans import rank_spans
 
 
 def values(settings: list[MeshSetting]) -> dict[str, int]:

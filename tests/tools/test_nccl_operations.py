@@ -9,6 +9,7 @@ from nccl_logs import VERSIONS, Log, captured, findings_of, of_code, rows_of, tr
 
 from ddx_tools.investigate import investigate
 from ddx_tools.model import Finding, Severity
+from ddx_tools.nccl.view import Case, Communicator
 from ddx_tools.probes.nccl_log import PROBE
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.store import Store
@@ -261,7 +262,7 @@ def test_two_ranks_that_send_to_each_other_form_a_circle(tmp_path: Path) -> None
         log.op("Send", 0, root=1 - log.rank, nranks=2)
         log.ends("Abort", 2)
     (found,) = of_code(findings_of(write(tmp_path, logs)), "p2p.circular_wait")
-    assert (found.ranks, found.attributes["operations"]) == ([0, 1], {"0": "send 1", "1": "send 0"})
+    assert (found.ranks, found.attributes["peers"]) == ([0, 1], {"0": 1, "1": 0})
 
 
 def test_sends_make_the_numbers_of_a_communicator_incomparable(tmp_path: Path) -> None:
@@ -291,3 +292,11 @@ def test_why_reads_it_and_a_bundle_says_the_same(tmp_path: Path) -> None:
     assert [(finding.code, finding.ranks) for finding in again.findings] == codes
     with Bundle(bundle) as kept:
         assert "nccl_log" in {run.probe for run in kept.manifest.probes}
+
+
+def test_ranks_are_called_by_their_global_numbers_where_all_are_known() -> None:
+    one = Communicator("0x1", 2, {0: {"host": "a", "pid": 1}, 1: {"host": "a", "pid": 2}})
+    known = Case({}, {}, {("a", 1): 3, ("a", 2): 0}, [], set(), {})
+    partly = Case({}, {}, {("a", 1): 3}, [], set(), {})
+    assert known.names(one, [0, 1]) == {0: 3, 1: 0}
+    assert partly.names(one, [0, 1]) == {0: 0, 1: 1}

@@ -54,7 +54,7 @@ def test_a_stall_in_one_group_makes_victims_in_all_of_them() -> None:
 
 def test_where_the_records_do_not_say_why_the_next_check_asks() -> None:
     check = said("uneven-fault").next_check
-    assert check is not None and check.probe == "stacks" and "rank 3" in check.question
+    assert check is not None and check.probe == "ask" and "rank 3" in check.question
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in PER_COMMIT else pytest.mark.long) for c in HEALTHY])

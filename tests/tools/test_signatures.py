@@ -17,7 +17,6 @@ from ddx_tools.parsers.logs.fingerprint import parse_mismatch
 from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
 from ddx_tools.parsers.logs.message_values import message_values, size_bytes
 from ddx_tools.parsers.logs.signatures import Signature, match_signatures, needles, signature, signatures
-from ddx_tools.probes.job_log import PROBE
 
 # Messages that rightly say two things.
 TOGETHER = (
@@ -77,10 +76,6 @@ def test_words_of_a_healthy_job_match_nothing(line: str) -> None:
 
 def test_ids_are_unique() -> None:
     assert len({known.id for known in signatures()}) == len(signatures())
-
-
-def test_the_probe_declares_what_messages_raise() -> None:
-    assert {code for known in signatures() for code in known.findings} <= set(PROBE.finding_codes)
 
 
 def test_groups_do_not_hide_what_findings_say_anyway() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from stack_bundles import NAMES, forget, manifest, packed, pid_of_rank, stack_of, unpacked
 
 from ddx_tools.findings import is_registered
-from ddx_tools.investigate import Investigation, investigate, replay
+from ddx_tools.investigate import investigate, replay
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Finding, Severity
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.probes.stacks import PROBE

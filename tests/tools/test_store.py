@@ -19,7 +19,7 @@ def test_every_column_of_every_table_is_explained() -> None:
         store.describe()
         described = store.query(
             "SELECT table_name, column_name, comment FROM duckdb_columns() "
-            "WHERE table_name IN (SELECT table_name FROM duckdb_tables())"
+            "WHERE database_name = current_database() AND table_name IN (SELECT table_name FROM duckdb_tables())"
         )
     assert described
     assert {row["table_name"] for row in described} == set(tables())

@@ -40,19 +40,54 @@ PROGRAMS = {
         "import a\nids = split(ids, ceil(len(ids) / n))[rank]\nfor i in ids:\n    m = DDP(m)\n",
         "import a\nids = split(ids, ceil(len(ids) / n))[0]\nfor i in ids:\n    m = DDP(m)\n",
     ),
-    "program.rank_dependent_dtype": (
-        "import a\nfor b in c:\n    m = torch.tensor(\n        1.0 if self.rank == 0 else 0, device=d)\n",
-        "import a\nfor b in c:\n    m = torch.tensor(\n        1.0 if self.rank == 0 else 0.0, device=d)\n",
-    ),
     "program.sampler_seed_by_rank": (
         "import a\nfor b in c:\n    s = DistributedSampler(d, shuffle=True,\n        seed=int(time.time()) * rank)\n",
         "import a\nfor b in c:\n    s = DistributedSampler(d, shuffle=True,\n        seed=config.seed, rank=rank)\n",
+    ),
+    "program.sync_left_out": (
+        "for x in data:\n    with model.no_sync():\n        loss(x).backward()\n    opt.step()\n",
+        "for x in data:\n    with model.no_sync():\n        loss(x).backward()\n    loss(y).backward()\n",
+    ),
+    "program.sum_not_divided": (
+        "import a\nfor p in model.parameters():\n    dist.all_reduce(p.grad, op=SUM)\n",
+        "import a\nfor p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= world_size\n",
+    ),
+    "program.metric_of_one_rank": (
+        "for x, y in loader:\n    hits += right(x, y)\nif rank == 0:\n    print(hits / len(loader.dataset))\n",
+        "for x, y in loader:\n    hits += right(x, y)\ndist.all_reduce(hits)\nprint(hits / len(loader.dataset))\n",
+    ),
+    "program.no_sampler": (
+        "import a\nfrom torch import b\nloader = DataLoader(data, shuffle=True)\n",
+        "import a\nfrom torch import b\nloader = accelerator.prepare(DataLoader(data, shuffle=True))\n",
+    ),
+    "program.rng_of_one_rank": (
+        "import a\nif rank == 0:\n    save({'rng': torch.get_rng_state()})\ntorch.set_rng_state(c['rng'])\n",
+        "import a\nif rank == 0:\n    save({'rng': states})\ntorch.set_rng_state(c['rng'][rank])\n",
+    ),
+    "program.one_bucket": (
+        "import a\nfor b in c:\n    m = DDP(m, bucket_cap_mb=4000)\n",
+        "import a\nfor b in c:\n    m = DDP(m, bucket_cap_mb=25)\n",
+    ),
+    "program.rank_by_default": (
+        "import os\nimport a\nrank = int(os.environ.get('RANK', 0))\n",
+        "import os\nimport a\nrank = int(os.environ['RANK'])\n",
     ),
     "program.unwaited_transfer": (
         "import a\nfor b in c:\n    dist.isend(b, 1)\n",
         "import a\nfor b in c:\n    works.append(dist.isend(b, 1))\n",
     ),
 }
+
+
+GUARDED = (
+    "def build(rank):\n    if rank not in members:\n        return None\n    return dist.new_group(members)\n",
+    " 54 def log(x):\n 55     if rank == 0:\n 56         dist.all_reduce(x)\n 57     return x\n",
+)
+
+
+@pytest.mark.parametrize("program", GUARDED)
+def test_a_condition_on_the_rank_keeps_what_follows_its_return_and_lines_may_be_numbered(program: str) -> None:
+    assert "program.guarded_call" in codes(program)
 
 
 @pytest.mark.parametrize("code", PROGRAMS)
@@ -72,38 +107,46 @@ VALUES = {
         "RuntimeError: The size of tensor a (5612455) must match the size of tensor b (14031139) at dimension 0\n",
     ),
     "data.samples_overlap": (
-        "# sample ids\nrank 0: 4 10 1 14\nrank 1: 9 4 0 11\n",
+        "rank 0 step 0 ids [4, 10, 1, 14] loss 2.3\nrank 1 step 0 ids [9, 4, 0, 11] loss 2.2\n",
         "# sample ids\nrank 0: 4 10 1 14\nrank 1: 9 5 0 11\n",
-    ),
-    "numerics.partly_equal": (
-        "Rank 0, layer 0, weight 3.55e-05, bias 7.24e-05\nRank 1, layer 0, weight 3.55e-05, bias -8.14e-05\n",
-        "[rank0] step: 1  loss: 12.2343  grad_norm: 1.6094\n[rank1] step: 1  loss: 12.2343  grad_norm: 1.5411\n",
     ),
     "numerics.timings_differ": (
         "".join(f"local_rank {rank} bytes: {0.44 if rank < 2 else 0.277} sec\n" for rank in range(8)),
         "".join(f"local_rank {rank} bytes: {0.27 + rank / 1000} sec\n" for rank in range(8)),
     ),
-    "gpu.copy_differs": (
-        ">>> x\ntensor([1], device='cuda:0')\n>>> x.to(1)\ntensor([0], device='cuda:1')\n",
-        ">>> x\ntensor([1], device='cuda:0')\n>>> x.to(1)\ntensor([1], device='cuda:1')\n",
+    "p2p.unmatched": (
+        "[rank 0] step 0 send -> 1\n[rank 1] step 0 recv <- 0\n[rank 1] step 0 send -> 3\n"
+        "[rank 2] step 0 recv <- 1\n[rank 3] step 0 recv <- 2\n",
+        "[rank 0] step 0 send -> 1\n[rank 1] step 0 recv <- 0\n[rank 1] step 0 send -> 2\n[rank 2] step 0 recv <- 1\n",
+    ),
+    "launch.several_rank_zero": (
+        "rank 0 / world_size 1 on cuda:0\nrank 0 / world_size 1 on cuda:0\n",
+        "rank 0 / world_size 2 on cuda:0\nrank 1 / world_size 2 on cuda:1\n",
+    ),
+    "rank.slowest_changes": (
+        "".join(f"step {step}: slowest rank {3 * step % 16}\n" for step in range(8)),
+        "".join(f"step {step}: slowest rank 3\n" for step in range(8)),
+    ),
+    "trace.no_overlap": (
+        "all_reduce overlapped with compute: 0.4 %\n",
+        "all_reduce overlapped with compute: 87 %\n",
+    ),
+    "trace.communication_share": (
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL   62.1%   504 ms\n",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL   8.1%   54 ms\n",
+    ),
+    "preflight.bandwidth": ("# Avg bus bandwidth    : 190.2\n", "# Out of bounds values : 0 OK\n"),
+    "host.threads_per_process": (
+        "top - 10:01:12 up 3 days,  load average: 911.20, 880.41\n$ nproc\n64\n",
+        "top - 10:01:12 up 3 days,  load average: 60.20, 58.41\n$ nproc\n64\n",
     ),
     "p2p.sends_cross": (
         "rank 0: ncclSend x -> 1\nrank 0: ncclRecv y <- 1\nrank 1: ncclSend y -> 0\nrank 1: ncclRecv x <- 0\n",
         "rank 0: ncclSend x -> 1\nrank 0: ncclRecv y <- 1\nrank 1: ncclRecv x <- 0\nrank 1: ncclSend y -> 0\n",
     ),
-    "rank.came_late": (
-        "12:00:00 rank 1..3: before iter\n12:00:06 rank 2: Socket Timeout\n12:00:07 rank 0: loaded, before iter\n",
-        "12:00:00 rank 1..3: before iter\n12:00:01 rank 0: loaded, before iter\n12:00:06 rank 2: done\n",
-    ),
     "host.name_shared": (
         "lab:1:2 [0] INFO Ring 00 : 6[6] -> 10[2] via P2P/IPC\nlab:1:3 [0] INFO Ring 00 : 2[2] -> 6[6] via P2P/IPC\n",
         "lab:1:2 [0] INFO Ring 00 : 0[0] -> 1[0] via P2P/IPC\nlab:1:3 [0] INFO Ring 00 : 6[6] -> 10[2] via NET/IB/0\n",
-    ),
-    "transport.host_path": (
-        "GPU0   0     XGMI\nGPU1   XGMI  0\n"
-        "h:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 1, bw 15.0/15.0, type SYS/SYS\n",
-        "GPU0   0     XGMI\nGPU1   XGMI  0\n"
-        "h:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 8, bw 48.0/48.0, type XGMI/PIX\n",
     ),
     "launch.main_reexecuted": (
         '  File "<frozen runpy>", line 286, in run_path\n  File "/srv/train.py", line 29, in <module>\n    main()\n',
@@ -114,6 +157,11 @@ VALUES = {
         "(gdb) t 18\n#1 epoll_wait ()\n(gdb) t 1\n#0 nanosleep ()\n#3 pybind11::cpp_function::dispatcher ()\n",
     ),
 }
+
+
+def test_values_of_runs_side_by_side_grow_with_the_number_of_ranks() -> None:
+    assert "numerics.ratio_to_group" in codes("1 gpu:  val acc 0.7612\n4 gpus: val acc 0.1905\n")
+    assert "numerics.ratio_to_group" not in codes("1 gpu:  val acc 0.7612\n4 gpus: val acc 0.7598\n")
 
 
 @pytest.mark.parametrize("code", VALUES)

@@ -1,8 +1,6 @@
 """The differential: findings judged by the playbooks.
 
-The arithmetic is small on purpose. Every clause of a cause that holds adds (or, for `contradicts`, takes) the
-weight of its strength; weights are log-odds, and the causes share the probability with "something else",
-whose weight grows with what could not be looked at. Which finding means what stands in the playbooks only.
+A clause that holds adds its strength as log-odds (`contradicts` takes it); what could not be seen speaks for others.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ from ddx_tools.model import (
 from ddx_tools.next_check import next_check
 from ddx_tools.playbook import NODE, Cause, Clause, Playbooks, Strength
 
-# Log-odds of a clause of each strength. One strong clause alone against the plain alternative gives 0.92,
-# a moderate one 0.73, a weak one 0.38.
+# Log-odds by strength. One strong clause alone against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
 _WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2.5, Strength.WEAK: 1.0}
 _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
 _ALTERNATIVE = 1.5  # the weight of "something else"
@@ -48,6 +45,8 @@ class _Candidate:
     supports: list[Match] = field(default_factory=list)
     contradicts: list[Match] = field(default_factory=list)
     probability: float = 0.0
+    most: float = math.inf
+    """What its score may be at most."""
 
     @property
     def is_node(self) -> bool:
@@ -72,18 +71,18 @@ class _Candidate:
     @property
     def score(self) -> float:
         supported = min(_SUPPORT_LIMIT, sum(_weight(m) for m in self.supports))
-        return self.decided + supported - sum(_weight(m) for m in self.contradicts)
+        return min(self.most, self.decided + supported - sum(_weight(m) for m in self.contradicts))
 
     @property
     def shown(self) -> list[Match]:
         """What was seen of it that is a fault by itself: then something is wrong, whatever else is known."""
-        strong = [m for m in self.decides + self.supports if _weight(m) >= _WEIGHTS[Strength.STRONG]]
-        return [m for m in strong if any(f.severity in (Severity.WARNING, Severity.FAILURE) for f in m.findings)]
+        telling = [m for m in self.decides + self.supports if _weight(m) >= _WEIGHTS[Strength.MODERATE]]
+        return [m for m in telling if any(f.severity in (Severity.WARNING, Severity.FAILURE) for f in m.findings)]
 
     @property
     def level(self) -> Level:
         refuted = any(_weight(match) >= _WEIGHTS[Strength.STRONG] for match in self.contradicts)
-        if self.decides and not refuted:
+        if any(map(_is_seen, self.decides)) and not refuted:
             return Level.ESTABLISHED
         return Level.SUPPORTED if self.supports or self.decides else Level.HYPOTHESIS
 
@@ -109,8 +108,9 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
             present[candidate.cause.symptoms[0]] = shown
     candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
     _explain_away(candidates, playbooks, findings)
+    _give_way(candidates)
     _share_probability(candidates, len(missing))
-    candidates.sort(key=lambda c: (-c.probability, c.cause.id))
+    candidates.sort(key=lambda c: (-c.probability, c.cause.residual, c.cause.id))
     listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
     verdict, well = _verdict(listed, present, playbooks, findings)
     leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
@@ -121,7 +121,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         verdict=verdict,
         headline=_headline(verdict, leading, culprits, listed, well, narrowed),
         narrowed_to=narrowed,
-        causes=[] if verdict is Verdict.HEALTHY else [_published(c) for c in listed],
+        causes=[] if verdict is Verdict.HEALTHY else _published_all(listed, playbooks),
         culprits=culprits,
         victims=victims,
         chain=_chain(leading, present, playbooks, victims) if leading else [],
@@ -142,8 +142,20 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     )
 
 
+_TOLD = ("user", "added")
+"""The basis of what somebody told or handed in: it never decides alone."""
+
+
+def _is_seen(match: Match) -> bool:
+    """Whether a clause rests on anything that we saw ourselves."""
+    return any(finding.attributes.get("basis") not in _TOLD for finding in match.findings)
+
+
 def _weight(match: Match) -> float:
-    return _WEIGHTS[match.clause.strength]
+    """Of what was handed in alone it is less than of what was seen."""
+    weight = _WEIGHTS[match.clause.strength]
+    handed_in = all(finding.attributes.get("basis") == "added" for finding in match.findings)
+    return min(weight, _WEIGHTS[Strength.MODERATE]) if handed_in else weight
 
 
 def _matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> list[Match]:
@@ -179,9 +191,25 @@ def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: 
             if other is strong or other.is_node or other.cause.id in below:
                 continue
             surely = strong.decided >= _WEIGHTS[Strength.STRONG]
-            weaker = surely and other.decided < strong.decided and other.score < strong.score
+            less = other.decided < strong.decided and other.score < strong.score
+            weaker = surely and (other.cause.residual or less)
             general = other.cause.id in above and other.decided <= strong.decided
             other.forget(own | follows if weaker or general else follows)
+
+
+def _give_way(candidates: list[_Candidate]) -> None:
+    """What is left over never counts more than a cause that would account for the same and has something for it."""
+    for general in candidates:
+        if not general.cause.residual or not general.decides:
+            continue
+        seen = [finding for match in general.grounds for finding in match.findings]
+        known = {id(finding) for finding in seen}
+        for special in candidates:
+            more = (m for m in special.decides + special.supports if {id(f) for f in m.findings} - known)
+            told = max((_weight(m) for m in more), default=0.0)
+            explains = any(meets(f, c) for f in seen for c in special.cause.explains)
+            if explains and not special.cause.residual and told >= _WEIGHTS[Strength.MODERATE]:
+                general.most = min(general.most, special.score)
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
@@ -281,6 +309,20 @@ def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Pa
     )
 
 
+def _published_all(listed: list[_Candidate], playbooks: Playbooks) -> list[CandidateCause]:
+    """The causes as they are told: of rivals only the first is established; a special case of it is no rival."""
+    causes = [_published(candidate) for candidate in listed]
+    kin = (
+        {listed[0].cause.id, *playbooks.above(listed[0].cause.id), *playbooks.below(listed[0].cause.id)}
+        if listed
+        else ()
+    )
+    for cause in causes:
+        if cause.level is Level.ESTABLISHED and cause.id not in kin:
+            cause.level = Level.SUPPORTED
+    return causes
+
+
 def _published(candidate: _Candidate) -> CandidateCause:
     return CandidateCause(
         id=candidate.cause.id,
@@ -354,6 +396,5 @@ def _headline(
         return _says(well[0])
     if narrowed:
         return f"Narrowed down, and not decided: {narrowed.title}"
-    if listed:
-        return f"Not enough evidence to name the cause; one possibility: {listed[0].cause.title}"
-    return "Not enough evidence to name a cause"
+    possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
+    return f"Not enough evidence to name {possible}"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ddx_tools.analysis.ranks.seats import read_seats
-from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.captures import (
     Machine,
     RecordedHosts,
@@ -25,14 +24,18 @@ from ddx_tools.captures import (
     run_step,
 )
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.diagnose import diagnose
 from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_pieces
-from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Seat, Severity, Truncation
+from ddx_tools.handed_in import without_repeats
+from ddx_tools.investigation import Investigation
+from ddx_tools.looking.frameworks import frameworks_of
+from ddx_tools.looking.held import still_missing
+from ddx_tools.looking.names import Names, names_of
+from ddx_tools.looking.sight import sight_of
+from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Severity, Truncation
 from ddx_tools.origins import origins
 from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
-from ddx_tools.playbook import Playbooks, load_playbooks
 from ddx_tools.probe import Probe, Raw
 from ddx_tools.probes import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
@@ -48,28 +51,6 @@ Progress = Callable[[str], None]
 _NOT_LOOKED_AT = "what stands there was not looked at"
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
-
-
-@dataclass
-class Investigation:
-    """What an investigation brought to light."""
-
-    findings: list[Finding] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    results: list[ProbeResult] = field(default_factory=list)
-    origins: dict[str, str] = field(default_factory=dict)
-    """For each raw file of the bundle: what was asked of the host to get it."""
-    looked_at: list[str] = field(default_factory=list)
-    """What there was to look at: lines for a person."""
-    seats: dict[int, Seat] = field(default_factory=dict)
-    """Where each rank runs, as far as known."""
-    unanswered: list[str] = field(default_factory=list)
-    """Of many hosts, those that did not answer or not wholly, why, and what to do."""
-
-    def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
-        said = diagnose(self.findings, playbooks or load_playbooks(), self.missing)
-        return with_suspects(said, self.findings, self.seats).model_copy(update={"looked_at": self.looked_at})
 
 
 def this_machine(name: str | None = None) -> Host:
@@ -100,26 +81,28 @@ def investigate(
     machine: Machine = this_machine,
     store: Store | None = None,
     reach: Reach | None = None,
+    told: Sequence[Finding] = (),
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
-    somebody says about the job; it is kept with the rest. Raises `UsageError` if the target cannot be used. With
-    `save`, the bundle is kept there. A `store` that is given takes the rows, and stays open.
+    somebody says about the job; it is kept with the rest. `told` are facts and findings that were handed
+    in. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
+    takes the rows, and stays open.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     if reach:
         with gathered(reach, live_plan([], among_others=True), target, save, progress) as directory:
-            return replay(directory, progress, notes, store)
+            return replay(directory, progress, notes, store, told)
     if bundle := bundle_of(target):
-        return replay(bundle, progress, notes, store)
+        return replay(bundle, progress, notes, store, told)
     for item in target:
         _refuse_absent(item)
     absolute = absolute_target(target)
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
-    return capture_steps(plan, absolute, save, progress, machine, store)
+    return capture_steps(plan, absolute, save, progress, machine, store, told)
 
 
 @contextmanager
@@ -177,14 +160,18 @@ def absolute_target(target: Sequence[str]) -> list[str]:
 
 
 def replay(
-    path: Path, progress: Progress = lambda _: None, notes: Sequence[str] = (), store: Store | None = None
+    path: Path,
+    progress: Progress = lambda _: None,
+    notes: Sequence[str] = (),
+    store: Store | None = None,
+    told: Sequence[Finding] = (),
 ) -> Investigation:
-    """Take a bundle through exactly the code that a live job takes; `notes` come on top of those that it holds."""
+    """Take a bundle through exactly the code that a live job takes; `notes` and `told` come on top of what it holds."""
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
 
-    return replay_steps(path, as_captured, progress, _note_steps(notes), store, follow=True)
+    return replay_steps(path, as_captured, progress, _note_steps(notes), store, told, follow=True)
 
 
 def replay_steps(
@@ -193,6 +180,7 @@ def replay_steps(
     progress: Progress,
     on_top: Sequence[Step] = (),
     kept: Store | None = None,
+    told: Sequence[Finding] = (),
     *,
     follow: bool = False,
 ) -> Investigation:
@@ -214,6 +202,7 @@ def replay_steps(
         _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
+        _look_closer(store, found, names_of(bundle.manifest.journal, bundle.manifest.target), told)
         return found
 
 
@@ -240,7 +229,7 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
 
     What nobody asked there is no gap in what was captured, so it is not counted as missing.
     """
-    while (check := found.diagnose().next_check) and check.probe != "ask" and check.probe not in done:
+    while (check := found.judge().next_check) and check.probe != "ask" and check.probe not in done:
         done.add(check.probe)
         step = Step(probe(check.probe), {"target": [], **check.args})
         try:
@@ -270,6 +259,7 @@ def capture_steps(
     progress: Progress,
     machine: Machine = this_machine,
     kept: Store | None = None,
+    told: Sequence[Finding] = (),
 ) -> Investigation:
     """Run steps against this machine, and judge what they saw; see `investigate`."""
     with bundle_directory(save) as directory, _opened(kept) as store:
@@ -288,10 +278,23 @@ def capture_steps(
             _refuse_nothing(raws, target, hosts.brought)
             _note_intakes(store, found, [hosts.brought])
             _analyse(store, found, plan, progress)
+            _look_closer(store, found, names_of(writer.manifest.journal, target, kept=save is not None), told)
         finally:
             writer.close()
         found.origins = origins(writer.manifest.journal)
+        found.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
         return found
+
+
+def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
+    """What only the rows can say, as long as they are there; and what was handed in."""
+    found.told = without_repeats(told, found.findings)
+    found.findings += found.told
+    found.missing = still_missing(store, found.missing)
+    found.frameworks = frameworks_of(store)
+    names.of_rows(store)
+    found.names = names
+    found.sight = sight_of(store, found.judge())
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:
@@ -306,8 +309,8 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     reasons |= dict.fromkeys(shown(problem) for raw in raws for problem in raw.problems)
     why = "; ".join(list(reasons)[:_MOST_REASONS])
     raise UsageError(
-        f"nothing usable in {', '.join(target)[:300]}: no log, flight record, error file, stack dump, environment, "
-        f"launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
+        f"nothing usable in {', '.join(target)[:300]}: no log, flight record, trace, error file, stack dump, "
+        f"environment, launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
         "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
     )
 
@@ -325,6 +328,8 @@ def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> 
 
 
 def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
+    if step.probe.id == "notes":
+        found.said += [item.data.decode("utf-8", "replace") for item in raw.of("note")]
     store.insert(step.probe.parse(raw))
     known = {missing.what for missing in found.missing}
     found.missing.extend(missing for missing in raw.missing if missing.what not in known)

@@ -6,10 +6,11 @@ public contract (`ddx schema` prints it as JSON Schema).
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Contract(BaseModel):
@@ -139,9 +140,9 @@ class Claim(Contract):
 
     finding: str
     claim: str
-    source: str = ""
+    source: str = Field("", description="What shows it: the words behind `ddx show`.")
     line: int | None = None
-    quote: str = ""
+    quote: str = Field("", description="Verbatim in what these words show.")
 
 
 class CandidateCause(Contract):
@@ -236,6 +237,31 @@ class Event(Contract):
     summary: str
 
 
+class Aspect(Contract):
+    """One thing in which a suspect is held against its peers."""
+
+    what: str = Field(description="place, call, called from, collective, group, sizes, last in common.")
+    suspect: str
+    peers: str
+
+
+class Differs(Contract):
+    """A suspect beside its peers, in two columns."""
+
+    suspect: str
+    peers: str
+    aspects: list[Aspect]
+
+
+class SourceLines(Contract):
+    """Lines of the program around a place."""
+
+    file: str
+    line: int
+    guard: int | None = Field(None, description="Line of the condition or the loop around it.")
+    lines: list[str] = Field(description="`82: text`, in the order of the file.")
+
+
 class Diagnosis(Contract):
     """The answer to "why is my job hung?": the same JSON everywhere."""
 
@@ -250,6 +276,9 @@ class Diagnosis(Contract):
     )
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)
+    differs: Differs | None = Field(None, description="The suspect beside its peers.")
+    source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
+    asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
     chain: list[str] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
@@ -259,8 +288,28 @@ class Diagnosis(Contract):
     missing: list[Missing] = Field(default_factory=list)
     looked_at: list[str] = Field(default_factory=list)
     """What there was to look at, in numbers."""
+    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were handed in.")
+    shown_by: str = Field("", description="The command that shows what a source names.")
+    rank_ranges: dict[str, str] = Field(
+        default_factory=dict, description="By party (suspects, culprits, victims): ranks that are too many to list."
+    )
+    truncated: list[dict[str, Any]] = Field(
+        default_factory=list, description="Lists that were cut: what, shown, total, and how to get the rest."
+    )
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, defer_build=True)
+
+    @model_validator(mode="after")
+    def _with_all_ranks(self) -> Diagnosis:
+        """Ranks that stood in `rank_ranges` are numbers again, unless the ranges were too many to tell all of them."""
+        from ddx_tools.errors import UsageError
+        from ddx_tools.parsers.rank_ranges import parse_ranks
+
+        for name, party in (("culprits", self.culprits), ("victims", self.victims)):
+            if name in self.rank_ranges and not party.ranks:
+                with contextlib.suppress(UsageError):
+                    party.ranks = parse_ranks(self.rank_ranges[name])
+        return self
 
     def to_json(self) -> str:
         """The published JSON, keys in the order of this page."""
@@ -274,7 +323,7 @@ def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
 
     Many pieces are cut short.
     """
-    from ddx_tools.alignment.rank_spans import rank_spans
+    from ddx_tools.rank_spans import rank_spans
 
     ordered = sorted(set(ranks))
     if not ordered:

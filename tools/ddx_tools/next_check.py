@@ -32,14 +32,45 @@ def next_check(
         checks = [*pages, *separating, *general]
     for check in checks:
         bindings = _applies(check, findings)
-        if bindings is not None:
-            return NextCheck(
-                probe=check.probe,
-                args=_filled_args(check, bindings),
-                question=fill(check.question, bindings),
-                separates=check.separates,
-            )
+        if bindings is None:
+            continue
+        chosen = NextCheck(
+            probe=check.probe,
+            args=_filled_args(check, bindings),
+            question=fill(check.question, bindings),
+            separates=check.separates,
+        )
+        if not asks_for_a_known_fact(chosen, findings):
+            return chosen
     return None
+
+
+_OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder", "job_log", "nccl_log"})
+"""What looks at the job itself, or at what it goes on to write."""
+
+
+def is_out_of_reach(check: NextCheck, *, live: bool) -> bool:
+    """Whether a check asks for a look at a job of which only the material is here."""
+    return not live and check.probe in _OF_PROCESSES
+
+
+def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
+    """A check that can be done from here: of a job of which only the material is here, a question to who has it."""
+    if check is None or not is_out_of_reach(check, live=live):
+        return check
+    by_hand = f"{check.question} If the job still runs, on its host: ddx {check.probe.replace('_', '-')}."
+    return NextCheck(probe="ask", question=by_hand, separates=check.separates)
+
+
+def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool:
+    """Whether a question is about an experiment of which somebody told how it went."""
+    told = {finding.attributes.get("fact") for finding in findings if finding.code == "user.reported"}
+    if check.probe != "ask" or not told:
+        return False
+    from ddx_tools.parsers.notes.user_report import experiments_named
+
+    named = experiments_named(check.question)
+    return bool(named) and named <= told
 
 
 def _only_told(matches: Iterable[Match]) -> bool:

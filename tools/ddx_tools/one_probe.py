@@ -12,7 +12,6 @@ from ddx_tools.captures import Machine
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.exports import refuse_unwritable
 from ddx_tools.investigate import (
-    Investigation,
     Progress,
     absolute_target,
     bundle_of,
@@ -22,6 +21,7 @@ from ddx_tools.investigate import (
     replay_steps,
     this_machine,
 )
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import NextProbe, ProbeResult, ProbeStatus
 from ddx_tools.origins import origin_of
 from ddx_tools.plan import Step
@@ -104,7 +104,7 @@ def _told(step: Step) -> dict[str, Any]:
 
 def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
     """The probe that would best go on from what one probe saw, if the playbooks know one."""
-    check = found.diagnose().next_check if found.findings else None
+    check = found.judge().next_check if found.findings else None
     if check is None or check.probe in ("ask", done.id):
         return []
     return [NextProbe(probe=check.probe, args=check.args, why=check.question)]

@@ -34,5 +34,6 @@ def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step
 def file_plan(target: Sequence[str]) -> list[Step]:
     """What to run over files and directories that somebody brought."""
     once = {"mesh": {"records": False}}  # which flight_recorder reads
-    ids = ("stacks", "flight_recorder", "job_log", "nccl_log", "host", "env", "mesh", "notes")
+    readers = ("stacks", "flight_recorder", "job_log", "nccl_log", "profile", "memory")
+    ids = (*readers, "host", "env", "mesh", "consistency", "notes")
     return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in ids]

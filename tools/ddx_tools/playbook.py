@@ -109,6 +109,9 @@ class Cause(Page):
     category: str
     symptoms: list[str] = Field(min_length=1)
     refines: list[str] = Field(default_factory=list, description="The causes that this one is a special case of.")
+    residual: bool = Field(
+        False, description="It is left where nothing more specific is seen, and yields to what explains the same."
+    )
     explains: list[Condition] = Field(
         default_factory=list, description="What follows from it: these findings then speak for no other cause."
     )

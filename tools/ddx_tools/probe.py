@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -90,6 +91,18 @@ Batches = Iterable[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
+class Later:
+    """The function `module:name`, imported when it is first called: commands are listed before any is used."""
+
+    place: str
+
+    def __call__(self, *given: Any) -> Any:
+        """What the function returns."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)(*given)
+
+
+@dataclass(frozen=True)
 class Export:
     """A file for another program that a probe can make of its rows."""
 
@@ -109,7 +122,6 @@ class Probe(Generic[ArgsT]):
     description: str
     """For a person's `--help` and for a model that looks for a tool: what it answers, in the words people use."""
     args: type[ArgsT]
-    finding_codes: tuple[str, ...]
     capture: Callable[[Host, ArgsT], Raw]
     parse: Callable[[Raw], Rows | Batches]
     analyse: Callable[[Store], list[Finding]]

@@ -59,7 +59,9 @@ CREATE TABLE stack_threads (
     user_source     VARCHAR,  -- text of the line
     user_stack      VARCHAR,  -- JSON list of [file, line, function] of all user frames, outermost first
     frames_key      VARCHAR,  -- identity of the whole normalised stack
-    source          VARCHAR   -- raw file of the bundle
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER,  -- of a file with the dumps of several ranks: its line that shows the place, 1-based; else NULL
+    source_text     VARCHAR   -- what that line says; NULL where there is no frame
 );
 
 CREATE TABLE stack_frames (
@@ -74,7 +76,8 @@ CREATE TABLE stack_frames (
     function        VARCHAR,  -- function, qualified by its class where the source shows it
     is_user         BOOLEAN,  -- the frame belongs to the user's program, not to a library
     code            VARCHAR,  -- text of the line, if the source could be read
-    variables       VARCHAR   -- JSON object: local variable → its repr, bounded; NULL unless they were asked for
+    variables       VARCHAR,  -- JSON object: local variable → its repr, bounded; NULL unless they were asked for
+    source_line     INTEGER   -- of a file with the dumps of several ranks: its line that shows the frame, 1-based; else NULL
 );
 
 CREATE TABLE outputs (
@@ -649,3 +652,157 @@ CREATE TABLE network_flows (
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
 );
+
+CREATE TABLE trace_ranks (
+    rank            INTEGER,  -- global rank, as the trace or its file's name says
+    host            VARCHAR,  -- host name, as the trace says
+    world_size      INTEGER,  -- number of ranks
+    device          VARCHAR,  -- gpu: kernels were recorded, and computing is what they do; cpu: computing is what operators do
+    events          BIGINT,   -- events in the trace
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE trace_steps (
+    rank            INTEGER,  -- global rank
+    step            BIGINT,   -- number of the step in the profiler's schedule; NULL: the trace marks no steps, and this is all of it
+    start_ns        BIGINT,   -- begin, ns since the epoch on the clock of the rank
+    end_ns          BIGINT,   -- end
+    step_ns         BIGINT,   -- how long it took; the six that follow add up to it
+    compute_ns      BIGINT,   -- something computes
+    exposed_ns      BIGINT,   -- nothing computes, and a collective or transfer is under way
+    copy_ns         BIGINT,   -- neither, and memory is copied
+    data_ns         BIGINT,   -- the main process fetches a batch and nothing else happens (cpu: whatever else happens)
+    wait_ns         BIGINT,   -- the GPU has nothing to do after the host waited for it
+    host_ns         BIGINT,   -- the rest: the GPU, or the operators, have nothing to do
+    communication_ns BIGINT,  -- a collective or transfer is under way, hidden or not
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE trace_collectives (
+    rank            INTEGER,  -- global rank
+    step            BIGINT,   -- step in which it began, as in trace_steps
+    op              VARCHAR,  -- all_reduce, all_gather, …, in torch's words
+    size_bytes      BIGINT,   -- size as nccl-tests counts it; NULL if the trace does not say
+    group_name      VARCHAR,  -- process group; NULL: the trace does not say (Gloo)
+    group_desc      VARCHAR,  -- its description
+    group_size      INTEGER,  -- its number of ranks
+    start_ns        BIGINT,   -- begin on the stream or thread, ns since the epoch on the clock of the rank
+    end_ns          BIGINT,   -- end
+    exposed_ns      BIGINT,   -- how much of it nothing hides
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE trace_kernels (
+    rank            INTEGER,  -- global rank
+    class           VARCHAR,  -- what it does: a class of knowledge/kernels.yaml
+    name            VARCHAR,  -- kernel, bounded
+    count           BIGINT,   -- how often it ran
+    took_ns         BIGINT,   -- all its runs together; they may overlap
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE memory_devices (
+    rank            INTEGER,  -- global rank, as the file's name says
+    device          INTEGER,  -- number of the GPU as the process counts
+    reserved_bytes  BIGINT,   -- what torch's allocator has taken from CUDA
+    allocated_bytes BIGINT,   -- what of it tensors hold
+    largest_free_bytes BIGINT, -- the largest piece that is reserved and unused
+    segments        BIGINT,   -- pieces that were taken from CUDA
+    expandable      BOOLEAN,  -- segments can grow (expandable_segments:True)
+    peak_bytes      BIGINT,   -- most that was allocated at once while history was recorded; NULL without history
+    tried_bytes     BIGINT,   -- what was asked for when memory ran out; NULL: it did not while history was recorded
+    device_free_bytes BIGINT, -- what CUDA had left then
+    events          BIGINT,   -- allocations and releases in the history
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE memory_holders (
+    rank            INTEGER,  -- global rank
+    device          INTEGER,  -- number of the GPU as the process counts
+    moment          VARCHAR,  -- end: when the snapshot was taken | peak: when most was allocated
+    holder          VARCHAR,  -- whose it is by its frames: a holder of knowledge/memory_holders.yaml, other, unknown
+    bytes           BIGINT,   -- so much, together
+    blocks          BIGINT,   -- in so many pieces
+    file            VARCHAR,  -- innermost frame of the user's program: file
+    line            INTEGER,  -- line
+    function        VARCHAR,  -- function
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE memory_series (
+    rank            INTEGER,  -- global rank
+    host            VARCHAR,  -- host name
+    step            BIGINT,   -- step of training; NULL if it was not told
+    time_s          DOUBLE,   -- when, seconds since the epoch
+    rss_bytes       BIGINT,   -- resident memory of the process on the host
+    allocated_bytes BIGINT,   -- what tensors hold on all its GPUs; NULL without CUDA
+    peak_bytes      BIGINT,   -- most that they held so far
+    reserved_bytes  BIGINT,   -- what the allocator has taken from CUDA
+    optimizer_bytes BIGINT,   -- state of the optimizer that this rank holds; NULL if it was not told
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE memory_parameters (
+    rank            INTEGER,  -- global rank
+    module          VARCHAR,  -- module that owns it
+    name            VARCHAR,  -- parameter
+    bytes           BIGINT,   -- size of the whole parameter
+    local_bytes     BIGINT,   -- what this rank holds of it
+    sharded         BOOLEAN,  -- it lies in parts on several ranks
+    source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE memory_plans (
+    plan            VARCHAR   -- JSON object: a parallel plan that somebody asked about, as ddx_tools.memory.estimate.Plan
+);
+
+CREATE TABLE fingerprints (
+    run             INTEGER,  -- 0; 1 of the run that it is held against
+    rank            INTEGER,  -- global rank
+    world_size      INTEGER,  -- ranks of the run
+    host            VARCHAR,  -- host name
+    began_s         DOUBLE,   -- wall clock when the rank began its file, seconds since the epoch: tells attempts apart
+    step            INTEGER,  -- step of training, as the program or the optimizer counts it
+    position        INTEGER,  -- place among the lines of the step: the order in which values came up
+    what            VARCHAR,  -- parameter | gradient | own_gradient (before any reduction) | buffer | optimizer | batch | value | rng | wrapper | tied | took
+    name            VARCHAR,  -- of the tensor, without the prefixes of wrappers
+    hash            VARCHAR,  -- of its bits; of a DTensor of the local part, as all numbers
+    norm            DOUBLE,   -- root of the sum of squares of its finite values
+    projection      DOUBLE,   -- sum of its values, each with a fixed weight: linear in the tensor
+    low             DOUBLE,   -- least value
+    high            DOUBLE,   -- greatest value
+    non_finite      BIGINT,   -- how many values are NaN or infinite
+    facts           VARCHAR,  -- JSON object: shape, dtype, sum, of a DTensor placements, mesh, coordinate and local shape
+    text            VARCHAR,  -- beginning of the line, as it stands in the file
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+-- Who takes part in which operation of which group, by every source: one row for each thing that a source tells.
+CREATE VIEW participation AS
+    SELECT 'stack' AS told_by, host, rank, group_hint AS group_key, NULL::BIGINT AS seq, operation,
+        user_file AS file, user_line AS line, false AS done, source, NULL::INTEGER AS source_line
+    FROM stack_threads WHERE is_main AND role = 'rank' AND operation IS NOT NULL
+    UNION ALL
+    SELECT 'record', host, rank, group_key, seq, op, user_file, user_line, done, source, NULL FROM collectives
+    -- a watchdog speaks of what did not end; its counters name no operation: all up to `seq` were completed
+    UNION ALL
+    SELECT 'log', host, rank, group_key, coalesce(seq, last_completed), op, NULL, NULL, op IS NULL, source, source_line
+    FROM watchdog_reports
+    -- NCCL logs what is enqueued, never what ended
+    UNION ALL
+    SELECT 'nccl', host, rank, communicator, op_count, name, NULL, NULL, NULL, source, source_line FROM nccl_ops;
+
+-- In what state each rank's process was seen, by every source: alive, stopped, waiting for what, ended how.
+CREATE VIEW process_state AS
+    SELECT 'process' AS told_by, host, rank, pid, role, state, NULL AS activity, NULL AS waits_for, NULL::BOOLEAN AS moved,
+        NULL::INTEGER AS exit_code, NULL AS ended, NULL::DOUBLE AS time_s, source, NULL::INTEGER AS source_line
+    FROM ranks WHERE rank IS NOT NULL
+    UNION ALL
+    SELECT 'stack', host, rank, pid, role, state, activity, coalesce(blocked_on, wchan), moved, NULL, NULL, taken_s, source,
+        NULL
+    FROM stack_threads WHERE is_main AND rank IS NOT NULL
+    UNION ALL
+    SELECT 'log', host, rank, pid, NULL, NULL, NULL, NULL, NULL, exit_code, coalesce(code, kind), time_s, source, source_line
+    FROM log_events WHERE rank IS NOT NULL
+        AND kind IN ('exit', 'traceback', 'failure_summary', 'fatal_stack', 'error_file');

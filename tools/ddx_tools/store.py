@@ -7,7 +7,9 @@ Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionari
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ddx_tools.schema import all_fit, arrow_array, arrow_table, arrow_types, column_comments, schema
@@ -23,12 +25,25 @@ _FEW = 64
 """So many rows go in as parameters of one statement, which takes 40 µs a row."""
 _SMALL = 10_000
 """Up to so many rows in all, to look for the best plan of a query takes longer than any plan."""
+_OPENING = Lock()
+_NUMBERS = count(1)
+
+
+@cache
+def _empty_tables() -> DuckDBPyConnection:
+    """The tables of the schema without a row: to copy them takes a tenth of the time that it takes to make them."""
+    import duckdb
+
+    db = duckdb.connect(":memory:")
+    db.execute(schema().sql)
+    return db
 
 
 class Store:
     """One bundle's rows, in memory."""
 
     def __init__(self) -> None:
+        self._name = f"store_{next(_NUMBERS)}"
         self._described = False
         self._filled: set[str] = set()
         self._rows = 0
@@ -37,11 +52,10 @@ class Store:
     @cached_property
     def _db(self) -> DuckDBPyConnection:
         """Opened with the first rows: until then others may be at work on them."""
-        import duckdb
-
-        db = duckdb.connect(":memory:")
-        db.execute(schema().sql)
-        db.execute("PRAGMA disable_optimizer")
+        with _OPENING:
+            db = _empty_tables().cursor()
+        db.execute(f"ATTACH ':memory:' AS {self._name}; COPY FROM DATABASE memory TO {self._name} (SCHEMA)")
+        db.execute(f"USE {self._name}; PRAGMA disable_optimizer")
         return db
 
     def insert(self, rows: dict[str, list[dict[str, Any]]] | Iterable[tuple[str, Any]]) -> None:
@@ -129,7 +143,8 @@ class Store:
         """Write the tables with their comments to a new DuckDB file; what an analysis made for itself is left out."""
         self.describe()
         quoted = str(file).replace("'", "''")
-        self._db.execute(f"ATTACH '{quoted}' AS saved; COPY FROM DATABASE memory TO saved; DETACH saved")
+        to = f"{self._name}_saved"
+        self._db.execute(f"ATTACH '{quoted}' AS {to}; COPY FROM DATABASE {self._name} TO {to}; DETACH {to}")
 
     def describe(self) -> None:
         """Attach the comments of the columns, which takes a tenth of a second: for those who look at them."""
@@ -140,6 +155,7 @@ class Store:
     def close(self) -> None:
         """Free the memory."""
         if "_db" in vars(self):
+            self._db.execute(f"USE memory; DETACH {self._name}")
             self._db.close()
 
     def __enter__(self) -> Store:

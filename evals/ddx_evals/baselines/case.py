@@ -12,9 +12,11 @@ from ddx_evals.incidents import Incident, Truth, View
 from ddx_evals.incidents.validation import texts_below
 from ddx_evals.incidents.views import printed
 from ddx_evals.scoring import Replayed, Transcript
-from ddx_tools.investigate import Investigation, investigate
+from ddx_tools.investigate import investigate
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Diagnosis
 from ddx_tools.sources.bundle import Bundle, is_bundle
+from ddx_tools.store import Store
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Case:
     incident: Incident
     view: View
     material: Path
+    store: Store | None = None
+    """Takes the rows, for who looks at them later."""
 
     @property
     def truth(self) -> Truth:
@@ -33,7 +37,7 @@ class Case:
     @cached_property
     def found(self) -> Investigation:
         """What the probes find in the material and in the user's words, looked at once for all who ask."""
-        return investigate([str(self.material)], notes=[self.truth.prompt])
+        return investigate([str(self.material)], notes=[self.truth.prompt], store=self.store)
 
     @cached_property
     def replayed(self) -> Replayed:

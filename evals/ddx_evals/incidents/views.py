@@ -129,15 +129,21 @@ def _asked(entry: JournalEntry) -> tuple[str, int]:
 
 
 def _without_lost(bundle: Bundle, lost: dict[str, int | None], target: Path) -> Path:
-    shutil.copytree(bundle.directory, target, copy_function=shutil.copyfile)
+    # Both are our own, and what is written into the copy gets a file of its own.
+    shutil.copytree(bundle.directory, target, copy_function=os.link)
     manifest = bundle.manifest.model_copy(deep=True)
     kept = [entry for entry in manifest.journal if not _is_lost(entry, lost)]
     still = {entry.content or entry.path for entry in kept}
     for file in {entry.content or entry.path for entry in manifest.journal} - still:
         (target / str(file)).unlink(missing_ok=True)
     manifest.journal = kept
-    (target / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, indent=1), encoding="utf-8")
+    _put(target / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1).encode())
     return target
+
+
+def _put(file: Path, data: bytes) -> None:
+    file.unlink(missing_ok=True)
+    file.write_bytes(data)
 
 
 def _is_lost(entry: JournalEntry, lost: dict[str, int | None]) -> bool:
@@ -160,5 +166,5 @@ def _wrap_records(directory: Path, seed: str) -> None:
                     entry.content = f"raw/wrapped-{len(changed)}.bin"
                 changed[entry.content or entry.path] = data
         for name, data in changed.items():
-            (directory / name).write_bytes(data)
-        (directory / MANIFEST).write_text(bundle.manifest.model_dump_json(by_alias=True, indent=1), encoding="utf-8")
+            _put(directory / name, data)
+        _put(directory / MANIFEST, bundle.manifest.model_dump_json(by_alias=True, indent=1).encode())

@@ -6,7 +6,6 @@ command of its own, and its answer is judged from its JSON alone.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth
-from ddx_tools.model import rank_list
+from ddx_tools.model import Diagnosis, rank_list
 
 Way = Literal["stacks", "records", "logs", "moments"]
 """From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
@@ -94,7 +93,13 @@ def ask(run: LabRun, way: Way, truth: Truth | None = None) -> Outcome:
         live = _why([*target, "--save", str(bundle)], as_unprivileged=_hides_ranks(run.scenario))
         seconds = time.monotonic() - started
         replayed = _why([str(bundle)])
-    outcome = Outcome(run.scenario, run.nproc, way, seconds, json.loads(live))
+    outcome = Outcome(
+        run.scenario,
+        run.nproc,
+        way,
+        seconds,
+        Diagnosis.model_validate_json(live).model_dump(mode="json", by_alias=True),
+    )
     outcome.wrong = mistakes(outcome.diagnosis, truth or run.truth(), run.workdir)
     if live != replayed:
         outcome.wrong.append("the replayed bundle gives another diagnosis")

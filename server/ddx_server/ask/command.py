@@ -59,9 +59,11 @@ class Asked:
 
     def to_json(self) -> str:
         """`diagnosis` as everywhere, `ended`, `model`, `transcript`, and `usage` in the words of the API."""
+        from ddx_server.serve.diagnosis_payload import PRINTED_BYTES, diagnosis_payload
+
         about = {"ended": self.ended, "model": self.model, "transcript": str(self.transcript or "") or None}
-        diagnosis = self.diagnosis.model_dump(mode="json", by_alias=True)
-        return json.dumps({"diagnosis": diagnosis, **about, "usage": asdict(self.usage)}, indent=2, ensure_ascii=False)
+        diagnosis = diagnosis_payload(self.diagnosis, PRINTED_BYTES)
+        return json.dumps({"diagnosis": diagnosis, **about, "usage": asdict(self.usage)}, ensure_ascii=False)
 
 
 def ask(question: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
@@ -82,7 +84,7 @@ def print_asked(asked: Asked, console: Console) -> None:
     """The diagnosis as `ddx why` prints it, and what it cost."""
     from ddx_server.render.diagnosis import render_diagnosis
 
-    render_diagnosis(asked.diagnosis, console, asked.origins)
+    render_diagnosis(asked.diagnosis, console)
     if asked.model:
         used = asked.usage
         cost = f"{asked.model}: {used.turns} turns, {used.calls} calls, {used.tokens} tokens, {used.duration_s:.0f} s"
@@ -106,13 +108,15 @@ def _client() -> AsyncAnthropic | str:
 
 def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
     """What `ddx why` says."""
+    from ddx_server.render.diagnosis import show_command
     from ddx_tools.investigate import investigate
 
     if options.server is not None:
         raise UsageError(f"no model can be asked: {reason}", "On the machine of the job, without a model: ddx why")
     display.note(f"No model is asked: {reason}. This is what ddx why says.")
     found = investigate(target)
-    return Asked(found.diagnose(), f"no model: {reason}", Usage(), origins=found.origins)
+    said = found.diagnose().model_copy(update={"shown_by": show_command(target)})
+    return Asked(said, f"no model: {reason}", Usage(), origins=found.origins)
 
 
 @dataclass(frozen=True)

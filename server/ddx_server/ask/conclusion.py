@@ -20,13 +20,10 @@ def diagnosis_in(fields: Any) -> Diagnosis | None:
 
     A reply says beside it what was left out of it.
     """
-    from ddx_server.serve.diagnosis_payload import diagnosis_fields
-
     if not isinstance(fields, dict):
         return None
-    told = diagnosis_fields(fields)
     try:
-        return Diagnosis.model_validate({name: value for name, value in told.items() if name in _FIELDS})
+        return Diagnosis.model_validate({name: value for name, value in fields.items() if name in _FIELDS})
     except ValidationError:
         return None
 

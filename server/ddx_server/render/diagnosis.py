@@ -1,87 +1,202 @@
-"""A diagnosis for a tired person: the answer first, then why, then what to do."""
+"""A diagnosis for a tired person, on one screen: the answer, then why, then what to do. Nothing stands there twice."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
 from ddx_tools.analysis.suspects import seated
-from ddx_tools.model import Certainty, Claim, Diagnosis, Location, Party, Verdict, rank_list
-from ddx_tools.origins import origin_of
+from ddx_tools.model import Certainty, Claim, Diagnosis, Differs, Location, SourceLines, Verdict, rank_list
 
+MOST_BYTES = 4900
+"""Of what is printed, whatever a job holds."""
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
-_SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 4, 6, 8
-_SHOWN_SUSPECTS = 3
+_SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 3, 4, 8
+_SHOWN_SUSPECTS, _SHOWN_RULED_OUT, _SHOWN_SENTENCES = 3, 3, 4
+_INDENT = 11
+_LONGEST, _LONGEST_CELL = 400, 70
 
 
-def render_diagnosis(diagnosis: Diagnosis, console: Console, origins: Mapping[str, str]) -> None:
-    """Print a diagnosis. `origins` says for each raw file what it was on the host."""
-    console.print()
-    console.print(Text(f"{diagnosis.verdict.upper()}  ", _STYLES[diagnosis.verdict]) + safe(diagnosis.headline, "bold"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for title, body in _sections(diagnosis, origins):
-        table.add_row("", "")
-        table.add_row(title, body)
-    console.print(table)
-    console.print()
+@dataclass(frozen=True)
+class Section:
+    """Lines under a title. Of the least weight what does not fit is left out first, from the end."""
+
+    title: str
+    lines: list[Text]
+    weight: int
 
 
-def _sections(diagnosis: Diagnosis, origins: Mapping[str, str]) -> list[tuple[str, RenderableType]]:
-    sections: list[tuple[str, RenderableType]] = []
-    if diagnosis.suspects:
-        sections.append(("who", _suspects(diagnosis)))
-    if diagnosis.culprits.ranks or diagnosis.culprits.hosts:
-        sections.append(("culprits", _party(diagnosis.culprits, "bold red")))
-    if diagnosis.victims.ranks:
-        sections.append(("victims", _party(diagnosis.victims, "")))
-    if diagnosis.causes:
-        sections.append(("causes", _causes(diagnosis)))
-    if diagnosis.chain:
-        sections.append(("chain", _numbered(diagnosis.chain)))
-    if diagnosis.evidence:
-        sections.append(("evidence", _evidence(diagnosis.evidence, origins)))
-    if diagnosis.ruled_out:
-        sections.append(("ruled out", _lines([f"{item.id}: {item.why}" for item in diagnosis.ruled_out])))
-    if diagnosis.fix:
-        sections.append(("fix", _lines(diagnosis.fix)))
-    if diagnosis.verify:
-        sections.append(("verify", _lines(diagnosis.verify)))
-    if diagnosis.next_check:
-        check = diagnosis.next_check
-        shown = [check.question] if check.probe == "ask" else [check.question, command_line(check.probe, check.args)]
-        told_apart = (
-            [f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}."] if len(check.separates) > 1 else []
-        )
-        sections.append(("next check", _lines([*shown, *told_apart])))
-    if diagnosis.looked_at:
-        sections.append(("looked at", _lines(diagnosis.looked_at)))
-    if diagnosis.missing:
-        shown = [f"{item.what} — {item.why_it_matters}" for item in diagnosis.missing[:_SHOWN_MISSING]]
-        rest = len(diagnosis.missing) - len(shown)
-        sections.append(("not seen", _lines([*shown, *([f"… and {rest} more (--json has all)"] if rest else [])])))
-    return sections
+def render_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+    """Print a diagnosis."""
+    told = f"{diagnosis.verdict.upper()}  "
+    headline = Text(told, _STYLES[diagnosis.verdict]) + safe(diagnosis.headline, "bold", limit=_LONGEST)
+    for row in _wrapped(headline, console.width, console):
+        console.print(row, soft_wrap=True)
+    width = max(console.width - _INDENT, 20)
+    laid_out = [
+        Section(s.title, [row for line in s.lines for row in _wrapped(line, width, console)], s.weight)
+        for s in _sections(diagnosis)
+        if s.lines
+    ]
+    for section in _fitting(laid_out, MOST_BYTES - len(headline.plain.encode()) - 1):
+        for number, line in enumerate(section.lines):
+            title = section.title if number == 0 else ""
+            console.print(Text(f"{title:{_INDENT}}", "dim") + line, soft_wrap=True)
 
 
-def _suspects(diagnosis: Diagnosis) -> RenderableType:
-    """Who, apart from why; their places stand with the culprits, if these are the same ranks."""
-    lines: list[RenderableType] = []
+def _wrapped(line: Text, width: int, console: Console) -> list[Text]:
+    """A line on as many rows as it takes; rows after the first are indented, and none is padded."""
+    rows = line.wrap(console, width, overflow="fold")
+    for row in rows:
+        row.rstrip()
+    return list(rows)
+
+
+def _cost(section: Section) -> int:
+    return sum(len(line.plain.encode()) + _INDENT + 1 for line in section.lines)
+
+
+def _fitting(sections: list[Section], most_bytes: int) -> list[Section]:
+    """The sections as far as they fit; what had to go is said."""
+    over = sum(map(_cost, sections)) - most_bytes
+    cut: list[str] = []
+    for section in sorted(sections, key=lambda section: section.weight):
+        if over <= 0:
+            break
+        if not cut:
+            over += 100  # for the line that says so
+        before = _cost(section)
+        while section.lines and over > before - _cost(section):
+            section.lines.pop()
+        over -= before - _cost(section)
+        cut.append(section.title)
+    left = [section for section in sections if section.lines]
+    if cut:
+        left.append(Section("shortened", [safe(f"{', '.join(cut)}; all of it: --json", "dim")], 0))
+    return left
+
+
+def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
+    said = {claim.claim for claim in diagnosis.evidence[:_SHOWN_CLAIMS]} | {diagnosis.headline}
+    yield Section("changed", [safe(line, "bold") for line in diagnosis.changed], 96)
+    yield Section("asked", [safe(line) for line in diagnosis.asked], 95)
+    yield Section("who", list(_who(diagnosis, said)), 100)
+    yield Section("differs", list(_differs(diagnosis.differs)), 80)
+    yield Section("source", list(_source(diagnosis.source_lines)), 70)
+    yield Section("why", list(_causes(diagnosis)), 85)
+    chain = [sentence for sentence in diagnosis.chain if not _repeats(sentence, said)][:_SHOWN_SENTENCES]
+    yield Section("chain", [safe(sentence, limit=_LONGEST) for sentence in chain], 30)
+    yield Section("evidence", list(_evidence(diagnosis.evidence)), 75)
+    ruled_out = [f"{item.id}: {item.why}" for item in diagnosis.ruled_out[:_SHOWN_RULED_OUT]]
+    yield Section("ruled out", [safe(line, limit=_LONGEST) for line in ruled_out], 10)
+    yield Section("fix", [safe(line, limit=_LONGEST) for line in diagnosis.fix], 60)
+    yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
+    yield Section("next check", list(_next(diagnosis)), 90)
+    yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
+    yield Section("not seen", list(_missing(diagnosis)), 50)
+    if diagnosis.shown_by and any(claim.source for claim in diagnosis.evidence):
+        yield Section("open it", [safe(f"what stands in [ ]: {diagnosis.shown_by}", "dim", limit=_LONGEST)], 65)
+
+
+def _repeats(sentence: str, said: set[str]) -> bool:
+    return any(other.rstrip(".") in sentence or sentence in other for other in said if other)
+
+
+def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
+    """Suspects with their seats, whom the cause blames if that is somebody else, and who waits."""
+    named = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
-        certainty = f" {suspect.event}" if suspect.certainty is Certainty.SEEN else f" probably {suspect.event}"
-        lines.append(safe(seated(suspect), "bold red") + safe(certainty) + safe(f"\n{suspect.says}", "dim"))
-        if suspect.ranks != diagnosis.culprits.ranks:
-            lines += [Padding(_place(place), (0, 0, 0, 2)) for place in suspect.locations[:_SHOWN_PLACES]]
+        certainty = "" if suspect.certainty is Certainty.SEEN else "probably "
+        says = f": {suspect.says}" if suspect.says not in said else ""
+        yield safe(seated(suspect), "bold red") + safe(f", {certainty}{suspect.event}{says}", limit=_LONGEST)
         if suspect.unless:
-            lines.append(safe(f"unless {suspect.unless}", "dim"))
-        lines += [safe(f"but {other}", "dim") for other in suspect.otherwise]
-    return Group(*lines)
+            yield safe(f"unless {suspect.unless}", "dim")
+        yield from (safe(f"but {other}", "dim", limit=_LONGEST) for other in suspect.otherwise[:1])
+    culprits = diagnosis.culprits
+    blamed = rank_list(culprits.ranks) if culprits.ranks else ", ".join(culprits.hosts[:8])
+    if blamed and sorted(named) != culprits.ranks:
+        yield safe(blamed, "bold red") + safe(f", by {diagnosis.causes[0].id}" if diagnosis.causes else "")
+    places = culprits.locations or [place for suspect in diagnosis.suspects for place in suspect.locations]
+    for place in places[:_SHOWN_PLACES]:
+        shown = diagnosis.source_lines and (place.file, place.line) == _of(diagnosis.source_lines)
+        yield safe("at ", "dim") + _place(place, with_source=not shown)
+    if culprits.devices:
+        yield safe(f"device {', '.join(culprits.devices[:4])}")
+    if diagnosis.victims.ranks:
+        yield safe(f"{rank_list(diagnosis.victims.ranks)} cannot go on", "dim")
+
+
+def _of(lines: SourceLines) -> tuple[str, int]:
+    return lines.file, lines.line
+
+
+def _place(place: Location, *, with_source: bool) -> Text:
+    where = place.file if place.line is None else f"{place.file}:{place.line}"
+    text = safe(where) + safe(f" {place.function}" if place.function else "", "dim")
+    return text + safe(f": {place.source.strip()}", "cyan", limit=160) if with_source and place.source else text
+
+
+def _differs(differs: Differs | None) -> Iterator[Text]:
+    """Two columns; one where both have the same."""
+    if differs is None:
+        return
+    rows = [("", differs.suspect, differs.peers), *((a.what, a.suspect, a.peers) for a in differs.aspects)]
+    first = max(len(what) for what, _, _ in rows)
+    second = min(max(len(safe(own).plain) for _, own, other in rows if own != other), _LONGEST_CELL)
+    for what, own, other in rows:
+        start = safe(f"{what:{first}}  ", "dim")
+        left, right = (safe(told, limit=_LONGEST_CELL).plain for told in (own, other))
+        yield start + (safe(own) if own == other else safe(f"{left:{second}} | {right}"))
+
+
+def _source(lines: SourceLines | None) -> Iterator[Text]:
+    for line in lines.lines if lines else ():
+        number = line.partition(":")[0]
+        mark = {str(lines.line): "→ ", str(lines.guard): "? "}.get(number, "  ") if lines else ""
+        yield safe(mark + line, "cyan")
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
+    for cause in diagnosis.causes[:_SHOWN_CAUSES]:
+        line = safe(f"{cause.probability:.0%} ", "bold") + safe(cause.id) + safe(f", {cause.level}", "dim")
+        if cause.title not in diagnosis.headline:
+            line += safe(f": {cause.title}")
+        if cause.culprits.ranks and cause.culprits.ranks != diagnosis.culprits.ranks:
+            line += safe(f"; it would be {rank_list(cause.culprits.ranks)}", "dim")
+        yield line
+
+
+def _evidence(claims: Sequence[Claim]) -> Iterator[Text]:
+    shown = claims[:_SHOWN_CLAIMS]
+    for claim in shown:
+        yield safe(claim.claim, limit=_LONGEST)
+        if claim.source:
+            yield safe(f"  [{claim.source}] ", "dim", limit=200) + safe(claim.quote, "cyan", limit=240)
+    if len(claims) > len(shown):
+        yield safe(f"… and {len(claims) - len(shown)} more: --json", "dim")
+
+
+def _next(diagnosis: Diagnosis) -> Iterator[Text]:
+    check = diagnosis.next_check
+    if check is None:
+        return
+    yield safe(check.question, limit=_LONGEST)
+    if check.probe != "ask":
+        yield safe(command_line(check.probe, check.args), "bold")
+    if len(check.separates) > 1:
+        yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
+
+
+def _missing(diagnosis: Diagnosis) -> Iterator[Text]:
+    for item in diagnosis.missing[:_SHOWN_MISSING]:
+        yield safe(f"{item.what}: {item.why_it_matters}", limit=300)
+    if (rest := len(diagnosis.missing) - _SHOWN_MISSING) > 0:
+        yield safe(f"… and {rest} more: --json", "dim")
 
 
 def command_line(probe: str, args: Mapping[str, object]) -> str:
@@ -99,49 +214,7 @@ def command_line(probe: str, args: Mapping[str, object]) -> str:
     return shlex.join(words)
 
 
-def _party(party: Party, style: str) -> RenderableType:
-    who = rank_list(party.ranks) if party.ranks else ", ".join(party.hosts)
-    lines: list[RenderableType] = [safe(who, style)]
-    lines += [Padding(_place(place), (0, 0, 0, 2)) for place in party.locations[:_SHOWN_PLACES]]
-    return Group(*lines)
-
-
-def _place(place: Location) -> Text:
-    where = place.file if place.line is None else f"{place.file}:{place.line}"
-    text = safe(where)
-    if place.function:
-        text += safe(f" {place.function}", "dim")
-    if place.source:
-        text += safe(f"\n{place.source}", "cyan")
-    return text
-
-
-def _causes(diagnosis: Diagnosis) -> RenderableType:
-    lines = []
-    for cause in diagnosis.causes[:_SHOWN_CAUSES]:
-        line = safe(f"{cause.probability:>4.0%}  ", "bold") + safe(cause.id) + safe(f"  {cause.level}", "dim")
-        if cause.culprits.ranks != diagnosis.culprits.ranks:
-            line += safe(f", would be {rank_list(cause.culprits.ranks)}", "dim")
-        lines.append(line)
-    return Group(*lines)
-
-
-def _evidence(claims: Sequence[Claim], origins: Mapping[str, str]) -> RenderableType:
-    lines: list[RenderableType] = []
-    for claim in claims[:_SHOWN_CLAIMS]:
-        lines.append(safe(claim.claim))
-        where = origin_of(claim.source, origins) or claim.source
-        if where:
-            line = f":{claim.line}" if claim.line else ""
-            lines.append(safe(f"  {where}{line}  {claim.quote[:120]}", "dim"))
-    if len(claims) > _SHOWN_CLAIMS:
-        lines.append(safe(f"… and {len(claims) - _SHOWN_CLAIMS} more (--json has all)", "dim"))
-    return Group(*lines)
-
-
-def _numbered(sentences: Sequence[str]) -> RenderableType:
-    return Group(*(safe(f"{number}. {sentence}") for number, sentence in enumerate(sentences, 1)))
-
-
-def _lines(sentences: Sequence[str]) -> RenderableType:
-    return Group(*(safe(sentence) for sentence in sentences))
+def show_command(target: Sequence[str], saved: object = None) -> str:
+    """How one opens the sources of an answer about a target: `ddx show … --from logs`."""
+    places = [str(saved)] if saved else [item for item in target if item != "-"]
+    return shlex.join(["ddx", "show", *(word for place in places for word in ("--from", place))]) + " WORDS"

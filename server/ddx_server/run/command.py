@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -44,6 +45,8 @@ class RunOptions:
     """A signal that asks for a look now, and is not passed on."""
     quiet: bool = False
     """Print nothing into the job's output."""
+    consistency: str = ""
+    """At which steps ranks write down what they hold; see `steps_of`."""
 
 
 def look_signal(name: str | None) -> signal.Signals | None:
@@ -55,6 +58,13 @@ def look_signal(name: str | None) -> signal.Signals | None:
     if wanted is None:
         raise UsageError(f"--look-on {name}: not a signal that can be asked for", f"One of: {', '.join(usable)}.")
     return wanted
+
+
+def steps_of(text: str) -> str:
+    """`1,2,100-103,/500` as it stands. Raises UsageError if it is nothing of the kind."""
+    if text and not re.fullmatch(r"(?:\d+(?:-\d+)?|/[1-9]\d*)(?:,(?:\d+(?:-\d+)?|/[1-9]\d*))*", text):
+        raise UsageError(f"--consistency {text[:80]}: not numbers of steps", "For example: 0-3,100 or /500.")
+    return text
 
 
 def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look_beside) -> int:
@@ -69,7 +79,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
         raise UsageError("no launcher given", "Type it behind two dashes: ddx run -- torchrun … train.py")
     program = find_program(argv[0])
     run_dir = directory.create(options.dir)
-    job = for_job(os.environ, run_dir, argv, rank_logs=options.rank_logs)
+    job = for_job(os.environ, run_dir, argv, rank_logs=options.rank_logs, consistency=options.consistency)
     record: dict[str, Any] = {"variables": job.variables, "kept": job.kept, "started_at_s": time.time()}
 
     log = LauncherLog(run_dir / "launcher.log")

@@ -33,8 +33,13 @@ class JobEnvironment:
     kept: dict[str, str]
 
 
-def for_job(base: Mapping[str, str], run_dir: Path, argv: Sequence[str], *, rank_logs: bool) -> JobEnvironment:
-    """The environment `base` with what a diagnosis needs; `rank_logs` asks torchrun for a log file a rank."""
+def for_job(
+    base: Mapping[str, str], run_dir: Path, argv: Sequence[str], *, rank_logs: bool, consistency: str = ""
+) -> JobEnvironment:
+    """The environment `base` with what a diagnosis needs; `rank_logs` asks torchrun for a log file a rank.
+
+    `consistency`: at which steps ranks write down what they hold.
+    """
     recorder = run_dir / "flight_recorder"
     wanted = {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -53,6 +58,7 @@ def for_job(base: Mapping[str, str], run_dir: Path, argv: Sequence[str], *, rank
     path = base.get("PYTHONPATH")
     variables["PYTHONPATH"] = f"{SITE_DIRECTORY}{os.pathsep}{path}" if path else str(SITE_DIRECTORY)
     variables["DDX_RUN_DIR"] = str(run_dir)
+    variables |= {"DDX_CONSISTENCY": consistency} if consistency else {}
     # A job started from within a rank of another run is a job of its own.
     inherited = {name: value for name, value in base.items() if name != "DDX_RANK_OWNER"}
     return JobEnvironment({**inherited, **variables}, variables, kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 
+from ddx_server.serve.add_finding_tool import add_finding_tool
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.diagnose_tool import diagnose_tool
 from ddx_server.serve.incident_tools import capture_tool, open_tool
@@ -17,6 +18,7 @@ from ddx_server.serve.query_tool import query_tool
 from ddx_server.serve.redaction import without_secrets
 from ddx_server.serve.report_tool import report_tool
 from ddx_server.serve.resources import register_resources
+from ddx_server.serve.show_tool import show_tool
 from ddx_server.serve.skills_extension import SkillsExtension
 from ddx_server.serve.workspace import Workspace
 from ddx_tools import __version__
@@ -51,6 +53,8 @@ def _tools(workspace: Workspace) -> list[Tool]:
         capture_tool(workspace, investigations),
         open_tool(workspace, investigations),
         query_tool(workspace, investigations),
+        show_tool(workspace),
+        add_finding_tool(workspace),
         playbook_tool(),
         report_tool(workspace),
     ]

@@ -51,14 +51,14 @@ class Rest:
 class Payload:
     """A reply that grows while there is room. What did not fit is told in `truncated`, with the way to get it."""
 
-    def __init__(self, **lists: Rest) -> None:
+    def __init__(self, most_bytes: int = LIMIT_BYTES, **lists: Rest) -> None:
         """`lists` are those that may have to be cut. Room for saying so is kept until one is complete."""
         self._content: dict[str, Any] = {}
         self._lists = lists
         self._shown: dict[str, list[Any]] = {name: [] for name in lists}
         self._cut: set[str] = set()
         self._notes = {name: json_bytes(rest.note(name, rest.total)) + 1 for name, rest in lists.items() if rest.total}
-        self._room = LIMIT_BYTES - json_bytes({"truncated": []})
+        self._room = most_bytes - json_bytes({"truncated": []})
 
     def put(self, name: str, value: Any) -> bool:
         """Set a field, if it has a value and there is room for it. Says whether there was room."""

@@ -34,21 +34,28 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         notes: Annotated[
             list[str], Field(description="What the user knows or tried: 'works on one node'", max_length=_MOST_NOTES)
         ] = [],  # noqa: B006
+        facts: Annotated[
+            list[str],
+            Field(description="of the closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
+        ] = [],  # noqa: B006
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import diagnosis_payload
+        from ddx_tools.handed_in import fact_finding
         from ddx_tools.investigate import investigate
 
         call = ToolCall(ctx, workspace)
         resolved = workspace.resolve(target)
         told = [note[:_LONGEST_NOTE] for note in notes if note.strip()]
         reach = None if resolved else workspace.config.reach
-        if told or reach:
-            found = investigate(resolved, progress=call.progress, notes=told, machine=call.machine(), reach=reach)
+        known = [*map(fact_finding, facts), *(one.finding() for one in workspace.handed_in(target))]
+        if told or reach or known:
+            found = investigate(
+                resolved, progress=call.progress, notes=told, machine=call.machine(), reach=reach, told=known
+            )
         else:
             found = investigations.found(resolved, call)
         call.progress("judging")
 
-        origin = workspace.sources(target, found.origins)
-        return result(diagnosis_payload(found.diagnose(), origin))
+        return result(diagnosis_payload(found.diagnose()))
 
     return make_tool(diagnose, "diagnose", _DESCRIPTION, DiagnosisReply)

@@ -1,42 +1,47 @@
-"""A diagnosis within the budget: who did it, why, what to do; the bystanders last. And back again."""
+"""A diagnosis within the budget: who did it, why, what to do; the bystanders last."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+import json
 from typing import Any
 
-from ddx_server.serve.budget import Payload, Rest, bounded, quoted, some
-from ddx_tools.errors import UsageError
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Location, NextCheck, Party, Suspect
-from ddx_tools.parsers.rank_ranges import parse_ranks
+from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, quoted, some
+from ddx_tools.model import CandidateCause, Claim, Diagnosis, Differs, Location, NextCheck, Party, SourceLines, Suspect
 
+PRINTED_BYTES = 7900
+"""Of the JSON that a command prints."""
 _MOST_LISTED_RANKS, _MOST_PLACES = 32, 3
-_LOOK = "query_evidence, or the probe that saw it"
+_LOOK = "show ranks; query_evidence"
 
 
-def diagnosis_payload(diagnosis: Diagnosis, origin: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of a diagnosis as far as they fit; ranks too many to list stand in `rank_ranges` instead.
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """What `ddx why --json` prints, on one line."""
+    return json.dumps(diagnosis_payload(diagnosis, PRINTED_BYTES), ensure_ascii=False, separators=(",", ":"))
 
-    `origin` says where a reader finds the source of some evidence.
-    """
-    causes = [_cause(cause) for cause in diagnosis.causes]
-    claims = [_claim(claim, origin) for claim in diagnosis.evidence]
-    fix, verify, chain = (_texts(texts) for texts in (diagnosis.fix, diagnosis.verify, diagnosis.chain))
+
+def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+    """The fields of a diagnosis as far as they fit; ranks too many to list stand in `rank_ranges` instead."""
+    causes = [_cause(cause, diagnosis) for cause in diagnosis.causes]
+    claims = [_claim(claim) for claim in diagnosis.evidence]
+    fix, verify = (_texts(texts) for texts in (diagnosis.fix, diagnosis.verify))
+    said = {claim.claim for claim in diagnosis.evidence} | {suspect.says for suspect in diagnosis.suspects}
+    chain = _texts([one for one in diagnosis.chain if not any(other.rstrip(".") in one for other in said if other)])
     missing = [
         {"what": bounded(one.what, 200), "why_it_matters": bounded(one.why_it_matters, 200)}
         for one in diagnosis.missing
     ]
     ruled_out = [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out]
     payload = Payload(
-        suspects=Rest(len(diagnosis.suspects), "on the shell: ddx why --json"),
+        most_bytes,
+        suspects=Rest(len(diagnosis.suspects), _LOOK),
         causes=Rest(len(causes), "read_playbook of the symptom"),
         evidence=Rest(len(claims), _LOOK),
         fix=Rest(len(fix), "read_playbook of the first cause"),
         chain=Rest(len(chain), _LOOK),
         verify=Rest(len(verify), "read_playbook of the first cause"),
-        missing=Rest(len(missing), "on the shell: ddx why --json"),
+        missing=Rest(len(missing), _LOOK),
         ruled_out=Rest(len(ruled_out), "read_playbook says what speaks against a cause"),
+        asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
     )
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
@@ -45,12 +50,18 @@ def diagnosis_payload(diagnosis: Diagnosis, origin: Callable[[str], str]) -> dic
     if not payload.put("culprits", _party(diagnosis.culprits)):
         payload.put("culprits", _ranks(diagnosis.culprits))
     payload.put("rank_ranges", _ranges(diagnosis))
+    payload.put("changed", _texts(diagnosis.changed))
+    payload.extend("asked", _texts(diagnosis.asked))
     payload.extend("causes", causes[:1])
     payload.extend("evidence", claims[:2])
+    payload.put("differs", _differs(diagnosis.differs))
+    payload.put("source_lines", _source_lines(diagnosis.source_lines))
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
+    payload.put("shown_by", bounded(diagnosis.shown_by, 200))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])
+    payload.put("narrowed_to", _narrowed(diagnosis))
     payload.extend("chain", chain)
     payload.extend("verify", verify)
     payload.extend("missing", missing)
@@ -59,20 +70,27 @@ def diagnosis_payload(diagnosis: Diagnosis, origin: Callable[[str], str]) -> dic
     return payload.finished()
 
 
-def diagnosis_fields(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a diagnosis out of those of a reply, which an agent may hand on as it got it.
+def _narrowed(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Of an undecided answer; a cause that is diagnosed stands first among the causes."""
+    known = diagnosis.narrowed_to
+    return {} if known is None or any(cause.id == known.id for cause in diagnosis.causes[:1]) else known.model_dump()
 
-    Ranks that stood in `rank_ranges` are numbers again, unless the ranges were too many to tell all of them.
-    """
-    fields = {name: value for name, value in reply.items() if name not in ("rank_ranges", "truncated")}
-    ranges = reply.get("rank_ranges")
-    for party in ("culprits", "victims"):
-        text = ranges.get(party) if isinstance(ranges, dict) else None
-        told = fields.get(party, {})
-        if isinstance(told, dict) and isinstance(text, str) and not told.get("ranks"):
-            with contextlib.suppress(UsageError):
-                fields[party] = {**told, "ranks": parse_ranks(text)}
-    return fields
+
+def _differs(differs: Differs | None) -> dict[str, Any]:
+    if differs is None:
+        return {}
+    aspects = [
+        {"what": aspect.what, "suspect": bounded(aspect.suspect, 160), "peers": bounded(aspect.peers, 160)}
+        for aspect in differs.aspects
+    ]
+    return {"suspect": bounded(differs.suspect, 80), "peers": bounded(differs.peers, 80), "aspects": aspects}
+
+
+def _source_lines(lines: SourceLines | None) -> dict[str, Any]:
+    if lines is None:
+        return {}
+    told = lines.model_dump(exclude_none=True)
+    return told | {"file": bounded(lines.file, 200), "lines": [bounded(line, 160) for line in lines.lines]}
 
 
 def _next_check(check: NextCheck | None) -> dict[str, Any]:
@@ -120,7 +138,7 @@ def _place(place: Location) -> dict[str, Any]:
 
 
 def _ranges(diagnosis: Diagnosis) -> dict[str, str]:
-    from ddx_tools.alignment.rank_spans import rank_spans
+    from ddx_tools.rank_spans import rank_spans
 
     suspects = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     parties = {"suspects": suspects, "culprits": diagnosis.culprits.ranks, "victims": diagnosis.victims.ranks}
@@ -142,26 +160,28 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
     return ranks | {name: value for name, value in told.items() if value}
 
 
-def _cause(cause: CandidateCause) -> dict[str, Any]:
+def _cause(cause: CandidateCause, diagnosis: Diagnosis) -> dict[str, Any]:
+    """A cause; what already stands in the evidence is not said again, nor whom the answer blames as a whole."""
+    said = {claim.claim for claim in diagnosis.evidence}
+    others = cause.culprits.ranks != diagnosis.culprits.ranks
     told = {
         "id": cause.id,
         "title": cause.title,
         "category": cause.category,
         "probability": cause.probability,
         "level": cause.level.value,
-        "culprits": _party(cause.culprits.model_copy(update={"locations": []})),
-        "supports": some(cause.supports, 2, 240),
+        "culprits": _party(cause.culprits.model_copy(update={"locations": []})) if others else {},
+        "supports": some([line for line in cause.supports if line not in said], 2, 240),
         "against": some(cause.against, 2, 240),
     }
     return {name: value for name, value in told.items() if value or name == "probability"}
 
 
-def _claim(claim: Claim, origin: Callable[[str], str]) -> dict[str, Any]:
+def _claim(claim: Claim) -> dict[str, Any]:
     told = {
         "finding": claim.finding,
         "claim": bounded(claim.claim),
-        "source": bounded(origin(claim.source), 200),
-        "line": claim.line,
+        "source": bounded(claim.source, 200),
         "quote": quoted(claim.quote, 240),
     }
     return {name: value for name, value in told.items() if value}

@@ -126,7 +126,7 @@ def _kept(
 
 
 def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
-    from ddx_tools.alignment.rank_spans import rank_spans
+    from ddx_tools.rank_spans import rank_spans
 
     hosts = [bounded(host, 80) for host in opened.hosts]
     seen = Counter((one.probe, one.status.value) for one in opened.found.results)

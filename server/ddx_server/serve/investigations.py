@@ -18,7 +18,7 @@ from ddx_tools.sources.temporary import prefix_of
 
 if TYPE_CHECKING:
     from ddx_tools.captures import Machine
-    from ddx_tools.investigate import Investigation
+    from ddx_tools.investigation import Investigation
     from ddx_tools.store import Store
 
 _MOST_KEPT = 8

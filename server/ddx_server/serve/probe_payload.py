@@ -48,7 +48,7 @@ def _next(following: NextProbe, target: Sequence[str]) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, origin: Callable[[str], str]) -> dict[str, Any]:
-    from ddx_tools.alignment.rank_spans import rank_spans
+    from ddx_tools.rank_spans import rank_spans
 
     told = {
         "code": finding.code,
@@ -93,7 +93,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A value of a row or an argument, bounded."""
-    from ddx_tools.alignment.rank_spans import rank_spans
+    from ddx_tools.rank_spans import rank_spans
 
     if isinstance(value, str):
         return bounded(value, 160)

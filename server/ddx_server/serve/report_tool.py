@@ -14,7 +14,6 @@ from mcp_types import CallToolResult
 from pydantic import Field, ValidationError
 
 from ddx_server.serve.budget import bounded
-from ddx_server.serve.diagnosis_payload import diagnosis_fields
 from ddx_server.serve.replies import ReportReply, result
 from ddx_server.serve.schemas import arguments_schema
 from ddx_server.serve.tool import make_tool
@@ -55,9 +54,10 @@ def report_tool(workspace: Workspace) -> Tool:
 def _published() -> dict[str, Any]:
     """What an agent is asked for. It names culprits; what else it got may come back, and needs no words here."""
     schema = Diagnosis.model_json_schema(by_alias=True)
-    for name in ("schema", "suspects", "event", "looked_at"):
+    shown = ("changed", "differs", "source_lines", "asked", "shown_by", "rank_ranges", "truncated")
+    for name in ("schema", "suspects", "event", "looked_at", *shown):
         del schema["properties"][name]
-    for name in ("Suspect", "SuspectEvent", "Certainty", "Seat", "Event"):
+    for name in ("Suspect", "SuspectEvent", "Certainty", "Seat", "Event", "Differs", "Aspect", "SourceLines"):
         del schema["$defs"][name]
     return schema
 
@@ -70,7 +70,7 @@ def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
     if len(json.dumps(given)) > _MOST_BYTES:
         raise UsageError("the diagnosis is larger than 1 MiB", "Quote the decisive lines only, and name ranks once.")
     try:
-        told = Diagnosis.model_validate(diagnosis_fields(given))
+        told = Diagnosis.model_validate(given)
     except ValidationError as error:
         raise _to_mend(map(_described, error.errors(include_url=False))) from error
     wrong = _contradictions(told)

@@ -3,6 +3,7 @@
     <incidents>/<id>/incident.json        what it is and where its material lies
     <incidents>/<id>/bundle/              the material, unless somebody brought a bundle: that stays where it is
     <incidents>/<id>/diagnosis-<n>.json   what was reported about it
+    <incidents>/<id>/findings.json        what was handed in about it
 
 Everything lies on disk: an id stays good after a restart, and calls share no "current" incident.
 """
@@ -16,7 +17,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,11 +25,14 @@ from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.roots import below_roots, exists, followed, is_below
 from ddx_tools.errors import NotPermitted, UsageError
 
+if TYPE_CHECKING:
+    from ddx_tools.handed_in import HandedIn
+
 RECORDED_ID = "inc-recorded"
 """The incident of a server that answers out of a recording."""
 
 _ID = re.compile(r"inc-[a-z0-9-]{1,40}")
-_RECORD, _BUNDLE = "incident.json", "bundle"
+_RECORD, _BUNDLE, _HANDED_IN = "incident.json", "bundle", "findings.json"
 _MOST_ITEMS = 64
 _MOST_DIGITS = 10
 _MOST_LISTED = 50
@@ -130,6 +134,31 @@ class Workspace:
                 number += 1
             else:
                 return file
+
+    def handed_in(self, target: Sequence[str]) -> list[HandedIn]:
+        """The findings that were handed in about an incident."""
+        from ddx_tools.handed_in import read_handed_in
+
+        kept = self._kept_findings(target)
+        return read_handed_in(kept.read_bytes()) if kept and kept.is_file() else []
+
+    def hand_in(self, target: Sequence[str], one: HandedIn) -> int:
+        """Keep one more beside the bundle of its incident, if the target is one; says how many there are."""
+        from pydantic import TypeAdapter
+
+        from ddx_tools.handed_in import HandedIn
+
+        every = [*self.handed_in(target), one]
+        if kept := self._kept_findings(target):
+            kept.parent.mkdir(exist_ok=True, mode=0o700)
+            kept.write_bytes(TypeAdapter(list[HandedIn]).dump_json(every, indent=1))
+        return len(every)
+
+    def _kept_findings(self, target: Sequence[str]) -> Path | None:
+        ids = [item for item in target if _ID.fullmatch(item)]
+        if self.config.recorded is not None:
+            ids = [RECORDED_ID]
+        return self._place() / ids[0] / _HANDED_IN if len(ids) == 1 else None
 
     def sources(self, target: Sequence[str], origins: Mapping[str, str]) -> Callable[[str], str]:
         """How to name the source of some evidence: of an incident its own file, which can be read again.

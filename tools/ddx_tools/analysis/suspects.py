@@ -11,7 +11,7 @@ from functools import cache
 
 from pydantic import Field
 
-from ddx_tools.alignment.rank_spans import rank_spans
+from ddx_tools.handed_in import BASIS as HANDED_IN
 from ddx_tools.matching import meets
 from ddx_tools.model import (
     Certainty,
@@ -27,6 +27,7 @@ from ddx_tools.model import (
     rank_list,
 )
 from ddx_tools.playbook import Condition
+from ddx_tools.rank_spans import rank_spans
 from ddx_tools.yaml_data import shipped
 
 _MOST_CLAIMS, _MOST_PLACES, _MOST_SEATS, _MOST_OTHERS = 4, 6, 32, 3
@@ -50,6 +51,14 @@ def _steps() -> tuple[tuple[Reading, ...], ...]:
 
 def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
     """The suspects of all findings, those of the most telling step alone. `seats`: where each rank runs."""
+    seen = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
+    if len(seen) < len(findings):
+        if suspects := find_suspects(seen, seats):
+            return suspects
+        # Nothing that was seen speaks of anybody.
+        likely = {"certainty": Certainty.LIKELY, "unless": "who handed it in misread it"}
+        told_of = [one.model_copy(update={"attributes": one.attributes | {"basis": "told"}}) for one in findings]
+        return [suspect.model_copy(update=likely) for suspect in find_suspects(told_of, seats)]
     moving = any(finding.code == "job.progressing" for finding in findings)
     told = [
         (number, reading, _about(finding, reading))

@@ -75,7 +75,9 @@ class Layer:
     @property
     def evidence(self) -> Evidence:
         """Where a reader can look."""
-        text = " ".join([self.tool if self.tool != "program" else self.program, *(o.text for o in self.options)])
+        words = [self.tool if self.tool != "program" else self.program, *(o.text for o in self.options)]
+        # Of a command of a container its image and its verb are left out: the words do not follow one another.
+        text = max(words, key=len) if self.tool in ("docker", "podman") else " ".join(words)
         return Evidence(source=self.source, line=self.line, quote=text[:200])
 
 

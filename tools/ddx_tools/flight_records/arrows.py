@@ -6,7 +6,7 @@ whose records hold everything from the beginning: a ring buffer that has wrapped
 
 from __future__ import annotations
 
-from ddx_tools.alignment.records import Records
+from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.flight_records.intervals import Interval
 
 

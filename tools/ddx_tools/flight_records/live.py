@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from ddx_tools.alignment.frames_needed import ranks_whose_frames_decide
+from ddx_tools.analysis.collectives.records.frames_needed import ranks_whose_frames_decide
 from ddx_tools.errors import HostError
 from ddx_tools.flight_records.material import DUMP, record_rows
 from ddx_tools.model import Missing

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ddx_tools.alignment.rank_spans import rank_spans
-from ddx_tools.alignment.records import Records
+from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.flight_records.arrows import Arrows
 from ddx_tools.flight_records.intervals import Interval, intervals
 from ddx_tools.model import Finding, Location, Severity
@@ -23,6 +22,7 @@ from ddx_tools.parsers.trace_events import (
     quoted,
     thread_name,
 )
+from ddx_tools.rank_spans import rank_spans
 from ddx_tools.store import Store
 
 _FIRST_PID = 100_000

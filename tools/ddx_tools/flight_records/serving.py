@@ -1,6 +1,6 @@
-"""The other end of `workers`: a process that decodes flight records for another. It starts often and imports little.
+"""The other end of `workers`: a process that decodes pickles for another. It starts often and imports little.
 
-It may be lost: its memory and its CPU time are limited, and what a record does to it, it does to nobody else.
+It may be lost: its memory and its CPU time are limited, and what a pickle does to it, it does to nobody else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from threading import Thread
 from typing import IO, Any
 
-from ddx_tools.flight_records.decode import decode
-
-_MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
 """Address space: a record of `MAX_BYTES` takes nearly as much. Only its size bounds it where the system does not."""
 
 
@@ -27,14 +25,14 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
     gc.freeze()
-    _limit(resource.RLIMIT_AS, _MOST_BYTES)
     _limit(resource.RLIMIT_CORE, 0)
     Thread(target=_end_with_the_asker, daemon=True).start()
     pieces, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that somebody prints may come between the results
-    for cpu_s, materials in _received(pieces):
+    for cpu_s, most_bytes, work, materials in _received(pieces):
+        _limit(resource.RLIMIT_AS, most_bytes)
         _limit(resource.RLIMIT_CPU, int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + 1 + cpu_s)
-        send(results, decode(materials))
+        send(results, work(materials))
         gc.collect()  # a record that holds itself
 
 

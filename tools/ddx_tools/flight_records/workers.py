@@ -1,4 +1,4 @@
-"""Processes that decode flight records: this interpreter once more, with the decoder and nothing else imported.
+"""Processes that decode flight records and memory snapshots: this interpreter once more, with the decoder alone.
 
 `multiprocessing` would import the asking program in each of them (a command line, a server, somebody's script without
 a guard), or fork it while its threads hold locks. These read pieces from their standard input and write results to
@@ -15,13 +15,14 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
+from typing import TypeVar
 
 from ddx_tools.flight_records import serving
-from ddx_tools.flight_records.decode import Decoded, Material
+from ddx_tools.flight_records.decode import Decoded, Material, decode
 
 _MAX_PROCESSES = 16
 _PIPE_BYTES = 1 << 20
@@ -33,6 +34,8 @@ _BYTES_A_CPU_S = 1 << 20
 _ENVIRONMENT = ("PYTHON", "HOME", "LANG", "LC_", "LD_", "DYLD_", "DDX_")
 """What begins so is handed down. One that inherits RANK, say, would look like a rank to whoever looks at processes."""
 
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
 _Process = subprocess.Popen[bytes]
 _kept: dict[int, _Process] = {}
 """Of this process, by its pid: one that was forked from it has none."""
@@ -54,7 +57,8 @@ class Workers:
 
     def submit(self, materials: Sequence[Material]) -> Future[Decoded]:
         """Hand over a piece. The future raises `WorkerEnded` if its process ends meanwhile, OSError if none starts."""
-        return self._threads.submit(self._ask, materials)
+        cpu_s = _LEAST_CPU_S + sum(material.size for material in materials) // _BYTES_A_CPU_S
+        return self._threads.submit(self.do, decode, materials, cpu_s, serving.MOST_BYTES)
 
     def close(self) -> None:
         """End the processes, whatever they do, but for an idle one."""
@@ -67,12 +71,12 @@ class Workers:
             if _kept.setdefault(os.getpid(), process) is not process:
                 _end(process)
 
-    def _ask(self, materials: Sequence[Material]) -> Decoded:
+    def do(self, work: Callable[[_Given], _Result], given: _Given, cpu_s: int, most_bytes: int) -> _Result:
+        """Have a function of a module called in a process, with so much CPU time and address space. Raises as above."""
         process = self._taken()
-        cpu_s = _LEAST_CPU_S + sum(material.size for material in materials) // _BYTES_A_CPU_S
         try:
-            serving.send(process.stdin, (cpu_s, materials))
-            result: Decoded = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
+            serving.send(process.stdin, (cpu_s, most_bytes, work, given))
+            result: _Result = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
             self._idle.append(process)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise WorkerEnded(_why(_end(process))) from error
@@ -132,7 +136,7 @@ def _end_kept() -> None:
 
 def _why(status: int) -> str:
     if status == -signal.SIGXCPU:
-        return "it takes more CPU time than a flight record can need"
+        return "it takes more CPU time than such a file can need"
     if status == -signal.SIGKILL:
         return "a process that read it was killed, perhaps for lack of memory (dmesg tells)"
     ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"

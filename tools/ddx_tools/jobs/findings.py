@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ddx_tools.jobs.words import process_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.store import Store
 
@@ -142,10 +143,10 @@ def _numbers(rows: list[dict[str, Any]]) -> list[int]:
 
 def _evidence(row: dict[str, Any]) -> Evidence:
     if row["pid"] is None:
-        return Evidence(source=row["source"] or "table:ranks", quote=f"no process with RANK={row['rank']}")
+        return Evidence(source=row["source"] or "table:ranks")
     return Evidence(
         source=row["source"] or f"ranks:{row['pid']}",
-        quote=f"pid {row['pid']} state {row['state'] or '?'} {(row['command'] or '')[:120]}".rstrip(),
+        quote=process_words(row),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddx_tools.environment.launch_facts import is_loopback
+from ddx_tools.jobs.words import environment_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
@@ -118,7 +119,7 @@ def _without_job(host: Row, endpoint: str | None) -> Finding:
         severity=Severity.WARNING,
         hosts=[host["host"]],
         summary=f"On {host['host']} no launcher and no rank of a distributed job runs.",
-        evidence=[Evidence(source=host["source"], quote="no launcher and no rank among its processes")],
+        evidence=[Evidence(source=host["source"])],
         attributes={"endpoint": endpoint, "basis": "processes"},
     )
 
@@ -149,10 +150,7 @@ def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart
         hosts=[host],
         summary=f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
         f"{verb} no process there, not even an ended one, and nobody got past the start.{own}",
-        evidence=[
-            Evidence(source=row["source"], quote=f"pid {row['pid']} RANK={row['rank']} WORLD_SIZE={size}")
-            for row in live[:8]
-        ],
+        evidence=[Evidence(source=row["source"], quote=environment_words(row)) for row in live[:8]],
         attributes={
             "joined": len(live),
             "expected": size,

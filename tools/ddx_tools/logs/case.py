@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.logs.event import Event
-from ddx_tools.model import Evidence, Location, rank_list
+from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
 
 EVIDENCE_LIMIT = 8
 
@@ -66,11 +67,31 @@ class Case:
         """Exit codes of its ranks, as far as known."""
         return {str(rank): codes[rank] for rank in sorted(self.ranks) if rank in codes} or None
 
-    def attributes(self, **more: Any) -> dict[str, Any]:
-        """Attributes of its finding: what all ends have, and what this one has besides; None is left out."""
-        facts = {"reason": self.reason, "joined": self.joined, "basis": "log", **more}
+    def finding(
+        self,
+        code: str,
+        severity: Severity,
+        did: str,
+        more: Iterable[Event] = (),
+        places: Sequence[Location] = (),
+        **facts: Any,
+    ) -> Finding:
+        """Its finding: what its ranks did, behind their names; with lines of `more` events. None is left out."""
+        told = {"reason": self.reason, "joined": self.joined, "basis": "log", **facts}
         attempts = sorted(self.attempts)
         if attempts != [0]:
-            facts["attempts"] = attempts
-        known = {name: value for name, value in facts.items() if value is not None}
-        return {"independent": self.independent, **known}
+            told["attempts"] = attempts
+        events = [*self.events, *(event for event in more if event not in self.events)]
+        return Finding(
+            code=code,
+            severity=severity,
+            ranks=sorted(self.ranks),
+            hosts=self.hosts,
+            summary=f"{self.who} {did}"[:600],
+            evidence=[event.evidence for event in events[:EVIDENCE_LIMIT]],
+            locations=list(places),
+            attributes={
+                "independent": self.independent,
+                **{name: value for name, value in told.items() if value is not None},
+            },
+        )

@@ -9,26 +9,27 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.logs.crowd import Crowd, read_crowd
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.party import Call, Job, Member, Party, party_findings
+from ddx_tools.analysis.collectives.raising import Shown, Where
+from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.desync import desync_reports
 from ddx_tools.logs.event import Event
-from ddx_tools.logs.fingerprint_findings import mismatch_findings
+from ddx_tools.logs.fingerprint_parties import fingerprint_parties
 from ddx_tools.logs.identity import Enclosing
-from ddx_tools.logs.printed_records import printed_findings
-from ddx_tools.logs.rank_contexts import RankContexts
-from ddx_tools.logs.reported import by_ranks, operation_of, reported_finding, who_reports
+from ddx_tools.logs.printed_records import printed_parties
+from ddx_tools.logs.reported import by_ranks, distinct_places, operation_of, part_of, reported_finding, who_reports
 from ddx_tools.logs.transfer_findings import transfer_findings
-from ddx_tools.logs.watchdog_findings import watchdog_findings
-from ddx_tools.logs.watchdog_places import Places
 from ddx_tools.logs.watchdog_reports import Report, read_reports
-from ddx_tools.logs.watchdog_table import group_tables
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.logs.watchdog_table import watchdog_parties
+from ddx_tools.logs.whereabouts import Whereabouts
+from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.logs.fingerprint import operation_name
 
 _MISMATCH = "c10d_fingerprint_mismatch"
 _MISSING = "c10d_monitored_barrier_missing"
 
-_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+_EVIDENCE_LIMIT = 8
 
 
 def collective_findings(
@@ -43,33 +44,30 @@ def collective_findings(
     watchdog = read_reports(events)
     watchdog += desync_reports(events, watchdog)
     crowd = read_crowd(events)
-    places, contexts = Places(events), RankContexts(events)
+    whereabouts = Whereabouts(events)
 
-    def raising(code: str) -> list[Event]:
+    def raising_code(code: str) -> list[Event]:
         return [event for event in reports if code in signature_findings.get(event.row["code"], ())]
 
-    lost = raising("collective.connection_lost")
-    printed = printed_findings(reports)
+    lost = raising_code("collective.connection_lost")
+    printed = party_findings(printed_parties(reports))
     explained = {finding.attributes["seq"] for finding in printed}
+    timeouts = raising_code("collective.timeout_reported")
+    job = Job(crowd.everybody, crowd.complete, crowd.world_size, crowd.silent_among)
     return [
-        *(
-            finding
-            for finding in watchdog_findings(group_tables(watchdog), crowd, places, contexts)
-            if not (finding.attributes.get("state") == "silent" and finding.attributes.get("seq") in explained)
-        ),
-        *transfer_findings(watchdog, crowd, places, contexts),
-        *_timeouts(raising("collective.timeout_reported"), watchdog, enclosing, known_ranks, places),
-        *_silent_ranks(raising("collective.timeout_reported"), lost, enclosing, crowd),
-        *_all_raised(raising("collective.timeout_reported"), enclosing, crowd),
+        *party_findings(watchdog_parties(watchdog, job, whereabouts), explained),
+        *transfer_findings(watchdog, crowd, whereabouts),
+        *_timeouts(timeouts, watchdog, enclosing, known_ranks, whereabouts),
+        *party_findings(_gloo_parties(timeouts, lost, enclosing, job)),
         *_lost(lost, enclosing),
         *_missing([event for event in reports if event.row["code"] == _MISSING], enclosing, known_ranks),
         *printed,
-        *mismatch_findings([event for event in reports if event.row["code"] == _MISMATCH], enclosing),
+        *party_findings(fingerprint_parties([e for e in reports if e.row["code"] == _MISMATCH], enclosing)),
     ]
 
 
 def _timeouts(
-    events: list[Event], watchdog: list[Report], enclosing: Enclosing, known_ranks: set[int], places: Places
+    events: list[Event], watchdog: list[Report], enclosing: Enclosing, known_ranks: set[int], whereabouts: Whereabouts
 ) -> list[Finding]:
     by_event = {id(report.event): report for report in watchdog if report.timed_out}
     groups: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
@@ -81,7 +79,7 @@ def _timeouts(
         timeout = int(facts["timeout_ms"]) if facts.get("timeout_ms") else None
         groups[seq, operation, timeout, report.label if report else None].append(event)
     silent = known_ranks - {rank for event in events for rank in event.ranks}
-    return [_timeout(key, told, watchdog, enclosing, silent, places) for key, told in _without_repeats(groups)]
+    return [_timeout(key, told, watchdog, enclosing, silent, whereabouts) for key, told in _without_repeats(groups)]
 
 
 def _timeout(
@@ -90,7 +88,7 @@ def _timeout(
     watchdog: list[Report],
     enclosing: Enclosing,
     silent: set[int],
-    places: Places,
+    whereabouts: Whereabouts,
 ) -> Finding:
     seq, operation, timeout, group = key
     what = f"{operation or 'a collective'}{f' (sequence number {seq})' if seq is not None else ''}"
@@ -115,7 +113,7 @@ def _timeout(
     }
     finding = reported_finding("collective.timeout_reported", Severity.WARNING, told, enclosing, attributes, group)
     finding.ranks = sorted(reporters)
-    finding.locations = finding.locations or places.of(reporters, told[0].attempt)
+    finding.locations = finding.locations or whereabouts.places(reporters, told[0].attempt)
     finding.summary = f"{who_reports(finding.ranks)} reported that {what} timed out{limit}."
     return finding
 
@@ -135,58 +133,29 @@ def _but(key: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return key[:place] + key[place + 1 :]
 
 
-def _silent_ranks(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, crowd: Crowd) -> list[Finding]:
-    """Gloo raises in every rank that waits: a rank without a word waits for nobody."""
-    told = [event for event in timeouts if event.kind == "gloo"]
-    waiting = {rank for event in (*told, *lost) for rank in event.ranks}
-    found = crowd.silent_among(frozenset(waiting)) if told else None
-    if not found:
-        return []
-    silent, tie = found
-    operation = next((name for event in told if (name := operation_of(event, enclosing))), None)
-    facts = {
-        "state": "silent",
-        "operation": operation,
-        "waiting": len(waiting),
-        "sole": True,
-        "tie": tie,
-        "p2p": False,
-        "simultaneous": "unknown",
-        "world_size": crowd.world_size,
-    }
-    finding = reported_finding("rank.waited_for", Severity.WARNING, told, enclosing, facts, None)
-    # The places are those of the ranks that waited.
-    finding.ranks, finding.locations = silent, []
-    finding.summary = (
-        f"All waiting leads back to {rank_list(silent)}, of which the log holds no report: the waiting of "
-        f"{rank_list(waiting)} in {operation or 'a collective'}."
-    )
-    return [finding]
+def _gloo_parties(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, job: Job) -> list[Party]:
+    """Gloo raises in every rank that waits, in the call that waits: a rank without a word waits for nobody.
 
-
-def _all_raised(timeouts: list[Event], enclosing: Enclosing, crowd: Crowd) -> list[Finding]:
-    """Gloo raises in the call that waits: if all ranks time out in one call at one place, nobody is missing there.
-
-    A rank that only lost a connection may have come when the others had given up: it does not count as one that waited.
+    A rank that only lost a connection may have come when the others had given up: nothing says where it was.
     """
     told = [event for event in timeouts if event.kind == "gloo"]
-    limits = [int(event.details["timeout_ms"]) / 1000 for event in told if event.details.get("timeout_ms")]
-    waiting = {rank for event in told for rank in event.ranks}
-    operations = {operation_of(event, enclosing) for event in told if event.ranks}
-    if len(waiting) < 2 or crowd.everybody - waiting or len(operations) != 1:
-        return []
-    operation = operations.pop()
-    if operation is None or operation in _POINT_TO_POINT:
-        return []
-    facts = {
-        "complete": crowd.complete,
-        "world_size": crowd.world_size,
-        "operation": operation,
-        "timeout_s": min(limits, default=None),
-    }
-    finding = reported_finding("collective.all_entered", Severity.WARNING, told, enclosing, facts, None)
-    finding.summary = f"All ranks that the log speaks of were in {operation} at one place, and nobody finished it."
-    return [finding] if len(finding.locations) == 1 else []
+    where = {id(event): part_of(event, enclosing) for event in told if event.ranks}
+    operations = {operation for _, operation in where.values()}
+    places = distinct_places([place for place, _ in where.values() if place])
+    # All may be in one operation only if they are at one place.
+    operation = next(iter(operations)) if len(operations) == len(places) == 1 else None
+    members: dict[int, Member] = {}
+    for event in told:
+        limit = event.details.get("timeout_ms")
+        called: dict[raising.Aspect, str] = {"operation": operation} if operation else {}
+        call = Call(called, event.evidence, timeout_s=int(limit) / 1000 if limit else None)
+        for rank in event.ranks:
+            members.setdefault(rank, Member(rank, call))
+    attempts = sorted({event.attempt for event in told} - {0})
+    spoke = frozenset(rank for event in lost for rank in event.ranks)
+    party = Party("log", members, job, attempts=attempts, spoke=spoke)
+    party.places = lambda ranks: places if members.keys() & set(ranks) else []
+    return [party]
 
 
 def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:
@@ -216,20 +185,17 @@ def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -
     findings = []
     for missing, told in reports.items():
         operation = next((found for event in told if (found := operation_of(event, enclosing))), None)
-        reporters = sorted({rank for event in told for rank in event.ranks})
-        facts = {
-            "operation": operation,
-            "reported_by": reporters,
-            "timeout_ms": int(told[0].details["timeout_ms"]),
-            "missing": list(missing),
-            "minority": len(missing) < len(known_ranks - set(missing)),
-            "tie": len(missing) == len(known_ranks - set(missing)),
-            "simultaneous": "yes",
-        }
-        finding = reported_finding("collective.missing_ranks", Severity.FAILURE, told, enclosing, facts, None)
-        # The places are those of the rank that waited, not of the missing ones.
-        finding.ranks, finding.locations = list(missing), []
-        where = operation or "a monitored barrier"
-        finding.summary = f"{who_reports(list(missing))} did not arrive at {where}, as rank 0 reports."
-        findings.append(finding)
+        findings.append(
+            raising.missing(
+                Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
+                missing,
+                known_ranks - set(missing),
+                Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
+                severity=Severity.FAILURE,
+                simultaneous="yes",
+                says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
+                "as rank 0 reports.",
+                timeout_ms=int(told[0].details["timeout_ms"]),
+            )
+        )
     return findings

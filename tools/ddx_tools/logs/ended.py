@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
+from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event
 from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.launchers.launcher_words import signal_name
@@ -114,49 +114,20 @@ def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | 
 
 def ended_finding(case: Case, events: list[Event]) -> Finding:
     """The finding of such an end."""
-    if case.reason and case.reason.startswith("missing from"):
-        return _left_finding(case)
     code = case.events[0].row["exit_code"]
+    if case.reason and case.reason.startswith("missing from"):
+        did = "ended with exit code 0 while others failed."
+        return case.finding("rank.exited", Severity.WARNING, did, exit_code=0, joined=case.reason, reason=None)
     if case.events[0].details.get("event") == "note":
-        return _noted_finding(case)
+        return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
     if code is not None and code >= 0:
-        return Finding(
-            code="rank.exited",
-            severity=Severity.FAILURE if case.independent else Severity.WARNING,
-            ranks=sorted(case.ranks),
-            hosts=case.hosts,
-            summary=f"{case.who} ended with exit code {code} and left no exception.",
-            evidence=case.evidence,
-            attributes=case.attributes(exit_code=code),
-        )
-    return _killed_finding(case, code, [e for e in events if e.kind == "fatal_stack"])
+        severity = Severity.FAILURE if case.independent else Severity.WARNING
+        did = f"ended with exit code {code} and left no exception."
+        return case.finding("rank.exited", severity, did, exit_code=code)
+    return _killed(case, code, [e for e in events if e.kind == "fatal_stack"])
 
 
-def _noted_finding(case: Case) -> Finding:
-    return Finding(
-        code="rank.exited",
-        severity=Severity.INFO,
-        ranks=sorted(case.ranks),
-        hosts=case.hosts,
-        summary=f"{case.who} ended without an exception; the exit code is not known.",
-        evidence=case.evidence,
-        attributes=case.attributes(),
-    )
-
-
-def _left_finding(case: Case) -> Finding:
-    return Finding(
-        code="rank.exited",
-        severity=Severity.WARNING,
-        ranks=sorted(case.ranks),
-        hosts=case.hosts,
-        summary=f"{case.who} ended with exit code 0 while others failed.",
-        evidence=case.evidence,
-        attributes=case.attributes(exit_code=0, joined=case.reason, reason=None),
-    )
-
-
-def _killed_finding(case: Case, code: int | None, fatal: list[Event]) -> Finding:
+def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:
     signal = signal_name(-code) if code is not None else case.events[0].row["code"]
     mine = [event for event in fatal if set(event.ranks) & case.ranks or event in case.events]
     places = [event.location for event in mine if event.location]
@@ -165,14 +136,6 @@ def _killed_finding(case: Case, code: int | None, fatal: list[Event]) -> Finding
     how = f"{was} ended by {signal}" if signal else f"died: {last_words}"
     why = f" ({case.reason})" if case.reason else ""
     where = f" at {places[0].short()}" if places else ""
-    known = [*case.events, *(event for event in mine if event not in case.events)][:EVIDENCE_LIMIT]
-    return Finding(
-        code="rank.killed",
-        severity=Severity.FAILURE if case.independent else Severity.INFO,
-        ranks=sorted(case.ranks),
-        hosts=case.hosts,
-        summary=f"{case.who} {how}{where}{why}.",
-        evidence=[event.evidence for event in known],
-        locations=places,
-        attributes=case.attributes(signal=signal, exit_code=code, last_words=last_words),
-    )
+    severity = Severity.FAILURE if case.independent else Severity.INFO
+    facts = {"signal": signal, "exit_code": code, "last_words": last_words}
+    return case.finding("rank.killed", severity, f"{how}{where}{why}.", mine, places, **facts)

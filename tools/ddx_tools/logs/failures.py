@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ddx_tools.logs.case import EVIDENCE_LIMIT, Case
+from ddx_tools.logs.case import Case
 from ddx_tools.logs.ended import ended_finding, ends
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.identity import Enclosing
@@ -54,18 +54,14 @@ def _aborted_finding(case: Case, events: list[Event], codes: dict[int, int]) -> 
     enclosing = Enclosing(events).of(case.events[0])
     places = [event.location for event in [*fatal, *([enclosing] if enclosing else [])] if event.location]
     where = f" at {places[0].short()}" if places else ""
-    return Finding(
-        code="rank.aborted_on_size",
-        severity=Severity.FAILURE,
-        ranks=sorted(case.ranks),
-        hosts=case.hosts,
-        summary=f"{case.who} was aborted{where}: {received} bytes came from a peer, {expected} fit.",
-        evidence=[*case.evidence, *(event.evidence for event in fatal)][:EVIDENCE_LIMIT],
-        locations=places,
-        attributes=case.attributes(
-            received_bytes=received,
-            expected_bytes=expected,
-            exit_codes=case.codes(codes),
-            operation=next((event.operation for event in fatal), None),
-        ),
+    return case.finding(
+        "rank.aborted_on_size",
+        Severity.FAILURE,
+        f"was aborted{where}: {received} bytes came from a peer, {expected} fit.",
+        fatal,
+        places,
+        received_bytes=received,
+        expected_bytes=expected,
+        exit_codes=case.codes(codes),
+        operation=next((event.operation for event in fatal), None),
     )

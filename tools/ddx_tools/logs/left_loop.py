@@ -12,11 +12,11 @@ _SAYS = "rank_leaves_loop"
 def left_the_loop(events: list[Event]) -> list[Finding]:
     """One finding for all such ranks.
 
-    Only if others, who printed steps as well, said nothing of the kind: a stop that all ranks agree on is none of this.
+    Only if others, who print steps or wait, say nothing of the kind: a stop that all ranks agree on is none of this.
     """
     said = {rank: event for event in events if event.row["code"] == _SAYS for rank in event.ranks}
-    stepped = {rank: event for event in events if event.kind == "step" for rank in event.ranks}
-    stay = {rank: event for rank, event in stepped.items() if rank not in said}
+    at_work = (event for event in events if event.kind == "step" or event.limit_expired)
+    stay = {rank: event for event in at_work for rank in event.ranks if rank not in said}
     if not said or not stay or len(said) >= len(stay) or not any(event.limit_expired for event in events):
         return []
     if any(event.limit_expired and set(event.ranks) & said.keys() for event in events):

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddx_tools.alignment.sides import part
+from ddx_tools.analysis.collectives.party import Call, Job, Member, Party
+from ddx_tools.analysis.collectives.raising import Aspect
 from ddx_tools.logs.event import Event
-from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
 
 _ENTRY, _HEAD = "torch_printed_entry", "torch_trace_file"
@@ -31,7 +31,6 @@ _FIELDS = {
     "dtype": re.compile(r"""['"]input_dtypes['"]: (\[['"\w, ]{0,200}\])"""),
     "shape": re.compile(r"""['"]input_sizes['"]: (\[[\[\]\d, ]{0,300}\])"""),
 }
-_ASPECTS = {"operation": "operations", "shape": "sizes", "dtype": "dtypes"}
 # Ranks may give different sizes to these.
 _RAGGED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
 
@@ -43,18 +42,31 @@ class _Entry:
     told: dict[str, str]
 
 
-def printed_findings(events: Iterable[Event]) -> list[Finding]:
-    """Operations, sizes and data types in which ranks differ at one number that did not complete."""
+def printed_parties(events: Iterable[Event]) -> list[Party]:
+    """What ranks were in at numbers that did not complete."""
     by_number: dict[tuple[int, str, str], dict[int, _Entry]] = defaultdict(dict)
     for entry in _entries(events):
         if {"seq", "group", "operation"} <= entry.told.keys():
             by_number[entry.event.attempt, entry.told["group"], entry.told["seq"]][entry.rank] = entry
-    found = []
-    for (_, group, seq), entries in sorted(by_number.items()):
+    return [
+        Party(
+            "log",
+            {rank: Member(rank, _call(entry, int(seq))) for rank, entry in sorted(entries.items())},
+            Job(frozenset()),
+            label=group,
+            named=True,
+            attempts=[attempt] if attempt else [],
+        )
+        for (attempt, group, seq), entries in sorted(by_number.items())
         # What all completed is no reason to wait; a difference there is left to the whole records.
-        if len(entries) > 1 and any(entry.told.get("state") != "completed" for entry in entries.values()):
-            found += [finding for aspect in _ASPECTS if (finding := _mismatch(aspect, group, int(seq), entries))][:1]
-    return found
+        if any(entry.told.get("state") != "completed" for entry in entries.values())
+    ]
+
+
+def _call(entry: _Entry, seq: int) -> Call:
+    ragged = entry.told["operation"].strip("_").startswith(_RAGGED)
+    aspects: tuple[Aspect, ...] = ("operation", "dtype") if ragged else ("operation", "shape", "dtype")
+    return Call({aspect: entry.told[aspect] for aspect in aspects if aspect in entry.told}, entry.event.evidence, seq)
 
 
 def _entries(events: Iterable[Event]) -> Iterable[_Entry]:
@@ -76,31 +88,3 @@ def _rank(event: Event, head: Event | None) -> int | None:
         distance = event.row["source_line"] - head.row["source_line"]
         return int(head.details["of_rank"]) if 0 <= distance <= _NEAR else None
     return event.ranks[0] if len(event.ranks) == 1 else rank_of_name(str(event.row["source"] or ""))
-
-
-def _mismatch(aspect: str, group: str, seq: int, entries: dict[int, _Entry]) -> Finding | None:
-    told = {rank: entry.told[aspect] for rank, entry in entries.items() if aspect in entry.told}
-    operation = next(iter(entries.values())).told["operation"].strip("_")
-    if len(set(told.values())) < 2 or (aspect == "shape" and operation.startswith(_RAGGED)):
-        return None
-    sides = part(told)
-    attributes = {
-        "seq": seq,
-        "operation": entries[sides.deviating[0]].told["operation"],
-        "peer_operation": sides.groups[0][0] if aspect == "operation" and not sides.tie else None,
-        "rank0": sides.deviating[0] == 0,
-        "finished": None if aspect == "operation" else False,
-        "basis": "log",
-        **sides.attributes(_ASPECTS[aspect], len(told)),
-    }
-    return Finding(
-        code=f"collective.{aspect}_mismatch",
-        severity=Severity.FAILURE,
-        ranks=list(sides.deviating),
-        group=group,
-        summary=f"Ranks differ in the {aspect} of collective {seq} ({operation}), as printed records show: "
-        f"{sides.words()}."[:600]
-        + (" Neither side has a majority." if sides.tie else ""),
-        evidence=[entry.event.evidence for _, entry in sorted(entries.items())][:8],
-        attributes={name: value for name, value in attributes.items() if value is not None},
-    )

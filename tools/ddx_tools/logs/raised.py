@@ -99,6 +99,9 @@ def _pattern(message: str) -> str:
     return re.sub(r"\d+", "#", message.split("\n", 1)[0])[:300]
 
 
+_OF_LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|multiprocessing|threading|subprocess)/|^<")
+
+
 def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
     """The finding of an exception."""
     event = case.events[0]
@@ -112,20 +115,16 @@ def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
     where = f" at {places[0].short()}" if places else ""
     what = f"{name}: {message}" if message else name
     role = "" if case.independent else " (a consequence)"
-    return Finding(
-        code="rank.raised",
-        severity=Severity.FAILURE if case.independent else Severity.NOTICE,
-        ranks=sorted(case.ranks),
-        hosts=case.hosts,
-        summary=f"{case.who} raised {what}{where}{role}."[:600],
-        evidence=case.evidence,
-        locations=places,
-        attributes=case.attributes(
-            exception=exception,
-            message=message,
-            signature=known[0].signature.id if known else None,
-            tells=_tells(event),
-            exit_codes=case.codes(codes),
-            caused_by=f"{before[0]}: {before[1]}"[:400] if before else None,
-        ),
+    return case.finding(
+        "rank.raised",
+        Severity.FAILURE if case.independent else Severity.NOTICE,
+        f"raised {what}{where}{role}.",
+        places=places,
+        exception=exception,
+        message=message,
+        signature=known[0].signature.id if known else None,
+        tells=_tells(event),
+        exit_codes=case.codes(codes),
+        in_program=any(not _OF_LIBRARIES.search(place.file) for place in places) or None,
+        caused_by=f"{before[0]}: {before[1]}"[:400] if before else None,
     )

@@ -1,6 +1,7 @@
 """Ranks whose process a listing (`ps`, /proc) shows stopped, or in a call that no signal interrupts.
 
-A listing names processes, and NCCL's log or a launcher's says which rank a process is.
+A listing names processes, and NCCL's log or a launcher's says which rank a process is. One of several processes of
+one command line is a rank, too, if nothing says which.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
     dumped = {row["rank"] for row in store.query("SELECT DISTINCT rank FROM stack_threads WHERE rank IS NOT NULL")}
     for fact in held:
         rank = _rank(fact, owners)
-        if rank is None or rank in dumped:
+        if rank in dumped or (rank is None and fact.values["alike"] < 2):
             continue
         state, wchan = fact.values["state"], fact.values.get("wchan")
         sleeping = f" in {wchan}" if wchan else ""
+        who = _who(rank, fact.values["alike"])
         attributes = {
             "basis": "ps",
             "state": state,
@@ -47,12 +49,16 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
         yield Finding(
             code=_CODES[state],
             severity=Severity.FAILURE,
-            ranks=[rank],
+            ranks=[] if rank is None else [rank],
             hosts=[fact.host] if fact.host else [],
-            summary=f"{rank_list([rank])} {_WORDS[state]} (process {fact.subject}, state {state}{sleeping})",
+            summary=f"{who} {_WORDS[state]} (process {fact.subject}, state {state}{sleeping})",
             evidence=[fact.evidence],
             attributes={name: value for name, value in attributes.items() if value is not None},
         )
+
+
+def _who(rank: int | None, alike: int) -> str:
+    return f"One of {alike} ranks" if rank is None else rank_list([rank])
 
 
 def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -65,9 +66,9 @@ _FIRST_LINES = 4_000
 
 
 def may_say_something(data: bytes) -> bool:
-    """Whether a text, or its beginning, may be of use to a reader. Cheap (3 ms for 64 KiB); facts may be none."""
+    """Whether a text, or its beginning, may be of use to a reader. Cheap; facts may be none."""
     text = read_text(data)
-    return _is_kernel_log(text) or any(_has(text, needles) for needles, _ in _READERS)
+    return _is_kernel_log(text) or _any_needle().search(text) is not None
 
 
 def goes_on(head: bytes) -> bool:
@@ -77,6 +78,14 @@ def goes_on(head: bytes) -> bool:
 
 def _is_kernel_log(text: str) -> bool:
     return bool(_KERNEL_STAMP.search(text, 0, _FIRST_LINES))
+
+
+@cache
+def _any_needle() -> Any:
+    """Searches for all readers at once."""
+    import re2
+
+    return re2.compile("|".join(re2.escape(needle) for needles, _ in _READERS for needle in needles))
 
 
 def _has(text: str, needles: tuple[str, ...]) -> bool:

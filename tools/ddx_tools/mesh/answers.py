@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddx_tools.alignment.rank_spans import rank_spans
 from ddx_tools.mesh.groups import RecordedGroup, axes_around, axes_with, axis_of_group
 from ddx_tools.mesh.knowledge import mesh_knowledge
 from ddx_tools.mesh.layout import Axis, Layout, Misfit
@@ -12,6 +11,7 @@ from ddx_tools.mesh.meshes import Mesh
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.parsers.names import shown
 from ddx_tools.parsers.rank_ranges import parse_ranks
+from ddx_tools.rank_spans import rank_spans
 
 _LOADS = ("heavy", "medium", "light")
 _MOST_NAME = 80

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.alignment.sides import Sides, part
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Aspect, Shown, Where
+from ddx_tools.analysis.collectives.sides import part
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.nccl.compare import Bucket, Kind, Launch, Parting, Sums, differing, launches_of, parting
 from ddx_tools.nccl.operation_names import described, dtype_name, operation_name
@@ -94,103 +96,65 @@ def _mismatch(case: Case, one: Enqueued) -> Iterator[Finding]:
 
 def _parted(case: Case, one: Enqueued, parted: Parting) -> Finding:
     aspect, values = _aspect(parted.launches)
+    example = parted.launches[part(values).deviating[0]][0]
+    return _differing(
+        case,
+        one,
+        aspect,
+        values,
+        Where(_BASIS, one.communicator.label, parted.op_count, operation_name(example.name)),
+        [op_evidence(row) for rank in values for row in one.ops.get(rank, ()) if row["op_count"] == parted.op_count],
+        complete=len(values) == one.communicator.nranks,
+        last_common=parted.before,
+    )
+
+
+def _differing(
+    case: Case, one: Enqueued, aspect: Aspect, values: dict[int, str], at: Where, lines: list[Evidence], **facts: Any
+) -> Finding:
+    """`values` by rank of the communicator; `lines` are of one rank of each side, or more."""
     members = one.communicator.members
-    sides = part(values)
-    deviating = list(sides.deviating)
-    example = parted.launches[deviating[0]][0]
-    usual = None if sides.tie else parted.launches[sides.groups[0][1][0]][0]
-    code, name, words = _CODES[aspect]
-    facts: dict[str, Any] = {
-        "seq": parted.op_count,
-        "operation": operation_name(example.name),
-        "peer_operation": operation_name(usual.name) if usual and aspect == "operation" else None,
-        name: {value: case.globally(one.communicator, ranks) or list(ranks) for value, ranks in sides.groups},
-        "minority": not sides.tie,
-        "tie": sides.tie,
-        "ranks_in_group": one.communicator.nranks,
-        "looked_at": len(values),
-        "complete": len(values) == one.communicator.nranks,
-        "rank0": case.rank_of(members[deviating[0]]) == 0 if deviating[0] in members else None,
-        "last_common": parted.before,
-        "basis": _BASIS,
-    }
-    against = " against ".join(
-        f"{value} ({case.who(one.communicator, ranks)})" for value, ranks in reversed(sides.groups)
-    )
-    return Finding(
-        code=code,
-        severity=Severity.FAILURE,
-        ranks=case.globally(one.communicator, deviating),
-        hosts=sorted({members[rank]["host"] for rank in deviating if rank in members}),
-        group=one.communicator.label,
-        summary=f"Ranks enqueued different {words} as launch {parted.op_count} (opCount {parted.op_count:x}) of "
-        f"{one.communicator.label}: {against[:400]}." + (" Neither side has a majority." if sides.tie else ""),
-        evidence=_evidence_at(one, parted.op_count, sides),
-        attributes={key: value for key, value in facts.items() if value is not None},
-    )
+    deviating = part(values).deviating
+    names = case.names(one.communicator, values)
+    hosts = {members[rank]["host"] for rank in deviating if rank in members}
+    sides = part({names[rank]: value for rank, value in values.items()})
+    found = raising.mismatch(aspect, sides, at, Shown(lines[:_MOST_EVIDENCE], [], hosts), **facts)
+    found.ranks = case.globally(one.communicator, deviating)
+    return found
 
 
-_CODES = {
-    "operation": ("collective.operation_mismatch", "operations", "operations"),
-    "elements": ("collective.shape_mismatch", "sizes", "sizes"),
-    "datatype": ("collective.dtype_mismatch", "dtypes", "data types"),
-    "root": ("collective.root_mismatch", "roots", "roots"),
-}
-
-
-def _aspect(launches: dict[int, Launch]) -> tuple[str, dict[int, str]]:
+def _aspect(launches: dict[int, Launch]) -> tuple[Aspect, dict[int, str]]:
     """What differs, the most telling first, and its value by rank."""
-    for aspect, fields in (("operation", ("name", "reduction")), ("root", ("root",)), ("elements", ("elements",))):
-        values = {
-            rank: tuple(tuple(getattr(kind, f) for f in fields) for kind in ops) for rank, ops in launches.items()
-        }
-        if len(set(values.values())) > 1:
-            return aspect, {rank: _words(aspect, launches[rank]) for rank in launches}
-    return "datatype", {rank: _words("datatype", ops) for rank, ops in launches.items()}
+    fields: tuple[tuple[Aspect, tuple[str, ...]], ...] = (
+        ("operation", ("name", "reduction")),
+        ("root", ("root",)),
+        ("shape", ("elements",)),
+    )
+    for aspect, names in fields:
+        if len({tuple(tuple(getattr(kind, name) for name in names) for kind in ops) for ops in launches.values()}) > 1:
+            return aspect, {rank: _words(aspect, ops) for rank, ops in launches.items()}
+    return "dtype", {rank: _words("dtype", ops) for rank, ops in launches.items()}
 
 
-def _words(aspect: str, launch: Launch) -> str:
-    if aspect == "operation":
-        reductions = len({kind.reduction for kind in launch}) > 1 or launch[0].reduction != 0
-        return ", ".join(described(kind.name, kind.reduction if reductions else 0) for kind in launch[:4])
-    if aspect == "datatype":
-        return ", ".join(dtype_name(kind.datatype) for kind in launch[:4])
-    return ", ".join(str(getattr(kind, aspect)) for kind in launch[:4])
+def _words(aspect: Aspect, launch: Launch) -> str:
+    reduced = len({kind.reduction for kind in launch}) > 1 or launch[0].reduction != 0
+    said = {
+        "operation": lambda kind: described(kind.name, kind.reduction if reduced else 0),
+        "dtype": lambda kind: dtype_name(kind.datatype),
+        "root": lambda kind: str(kind.root),
+        "shape": lambda kind: str(kind.elements),
+    }[aspect]
+    return ", ".join(map(said, launch[:4]))
 
 
 def _somewhere(case: Case, one: Enqueued, bucket: Bucket) -> Finding:
     """Checksums differ, and the operations themselves are on another host or were not read."""
     first = min(sums.first for sums in bucket.classes)
     last = max(sums.last for sums in bucket.classes)
-    sides = part({rank: str(number) for number, ranks in enumerate(bucket.classes.values()) for rank in ranks})
-    deviating = list(sides.deviating)
-    return Finding(
-        code="collective.operation_mismatch",
-        severity=Severity.FAILURE,
-        ranks=case.globally(one.communicator, deviating),
-        group=one.communicator.label,
-        summary=f"Ranks enqueued different operations between launches {first} and {last} (opCount {first:x} to "
-        f"{last:x}) of {one.communicator.label}: {case.who(one.communicator, deviating)} differ from the others.",
-        evidence=[shown for rank in deviating[:_MOST_EVIDENCE] for shown in _last_of(one, rank)],
-        attributes={
-            "seq": None,
-            "between": [first, last],
-            "minority": not sides.tie,
-            "tie": sides.tie,
-            "ranks_in_group": one.communicator.nranks,
-            "basis": _BASIS,
-        },
-    )
-
-
-def _evidence_at(one: Enqueued, op_count: int, sides: Sides) -> list[Evidence]:
-    """The launch on one rank of each side, the deviating first."""
-    found = []
-    for _, ranks in reversed(sides.groups):
-        rows = (row for rank in ranks for row in one.ops.get(rank, ()) if row["op_count"] == op_count)
-        if (row := next(rows, None)) is not None:
-            found.append(op_evidence(row))
-    return found[:_MOST_EVIDENCE]
+    values = {rank: f"checksum {sums.checksum:x}" for sums, ranks in bucket.classes.items() for rank in ranks}
+    lines = [shown for rank in part(values).deviating for shown in _last_of(one, rank)]
+    group = f"launches {first} to {last} of {one.communicator.label}"
+    return _differing(case, one, "operation", values, Where(_BASIS, group), lines, between=[first, last])
 
 
 def op_evidence(row: Row) -> Evidence:
@@ -232,32 +196,27 @@ def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
     operation = operation_name((there or newest)[0]["name"]) if there or newest else None
     members, label = one.communicator.members, one.communicator.label
     aborted = any(state.startswith("Abort") for state in ended)
-    yield Finding(
-        code="collective.missing_ranks",
+    names = case.names(one.communicator, [*behind, *waiting])
+    found = raising.missing(
+        Where(_BASIS, label, following, operation),
+        [names[rank] for rank in behind],
+        [names[rank] for rank in waiting],
+        Shown(
+            [shown for rank in behind[:_MOST_EVIDENCE] for shown in _last_of(one, rank)]
+            + [op_evidence(row) for row in (there or newest)[:1]],
+            hosts={members[rank]["host"] for rank in behind if rank in members},
+        ),
         severity=Severity.FAILURE if aborted and not tie else Severity.WARNING,
-        ranks=case.globally(one.communicator, behind),
-        hosts=sorted({members[rank]["host"] for rank in behind if rank in members}),
-        group=label,
-        summary=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
+        simultaneous="unknown",
+        last_seq={names[rank]: lasts.get(rank) for rank in behind},
+        balance=0 if tie else 1,
+        says=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
         f"{_reached(lasts, behind)}, the others up to launch {front}. The log tells of enqueueing only.",
-        evidence=[shown for rank in behind[:_MOST_EVIDENCE] for shown in _last_of(one, rank)]
-        + [op_evidence(row) for row in (there or newest)[:1]],
-        attributes={
-            "operation": operation,
-            "seq": following,
-            "missing": case.globally(one.communicator, behind) or behind,
-            "waiting": case.globally(one.communicator, waiting) or waiting,
-            "last_seq": {str(rank): lasts.get(rank) for rank in behind[:64]},
-            "minority": not tie,
-            "tie": tie,
-            "looked_at": looked_at,
-            "ranks_in_group": one.communicator.nranks,
-            "simultaneous": "unknown",
-            "aborted": aborted,
-            "enqueue_only": True,
-            "basis": _BASIS,
-        },
+        aborted=aborted,
+        enqueue_only=True,
     )
+    found.ranks = case.globally(one.communicator, behind)
+    yield found
 
 
 def _silent(case: Case, one: Enqueued) -> list[int]:

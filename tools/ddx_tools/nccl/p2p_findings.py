@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown, Where
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.nccl.operation_findings import Enqueued, op_evidence
 from ddx_tools.nccl.view import Case
@@ -69,41 +71,30 @@ def _circle(one: Enqueued, unmatched: list[Lonely]) -> list[int]:
 
 def _circular(case: Case, one: Enqueued, circle: list[int]) -> Finding:
     last = {rank: one.ops[rank][-1] for rank in circle}
-    return Finding(
-        code="p2p.circular_wait",
-        severity=Severity.FAILURE,
-        ranks=case.globally(one.communicator, circle),
-        group=one.communicator.label,
-        summary=f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them "
+    return raising.finding(
+        "p2p.circular_wait",
+        Severity.FAILURE,
+        case.globally(one.communicator, circle),
+        f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them "
         f"that has no counterpart, and nothing after it ({one.communicator.label}).",
-        evidence=_evidence(one, circle),
-        attributes={
-            "operations": {str(rank): f"{row['name'].lower()} {row['root']}" for rank, row in last.items()},
-            "operation": last[circle[0]]["name"].lower(),
-            "peers": {str(rank): row["root"] for rank, row in last.items()},
-            "basis": _BASIS,
-        },
+        Where(_BASIS, one.communicator.label, operation=last[circle[0]]["name"].lower()),
+        Shown(_evidence(one, circle)),
+        peers={str(rank): row["root"] for rank, row in last.items()},
     )
 
 
 def _lonely(case: Case, one: Enqueued, name: str, rank: int, peer: int, more: int) -> Finding:
     other = "receives from" if name == "Send" else "sends to"
     said = "sends to" if name == "Send" else "receives from"
-    return Finding(
-        code="p2p.unmatched",
-        severity=Severity.FAILURE,
-        ranks=case.globally(one.communicator, [rank]),
-        group=one.communicator.label,
-        summary=f"{case.who(one.communicator, [rank]).capitalize()} enqueued {more} more {said} "
+    return raising.finding(
+        "p2p.unmatched",
+        Severity.FAILURE,
+        case.globally(one.communicator, [rank]),
+        f"{case.who(one.communicator, [rank]).capitalize()} enqueued {more} more {said} "
         f"{case.who(one.communicator, [peer])} than that enqueued {other} it ({one.communicator.label}).",
-        evidence=_evidence(one, [rank, peer]),
-        attributes={
-            "operation": name.lower(),
-            "operations": {str(rank): f"{name.lower()} {peer}"},
-            "peers": {str(rank): peer},
-            "lacking": more,
-            "basis": _BASIS,
-        },
+        Where(_BASIS, one.communicator.label, operation=name.lower()),
+        Shown(_evidence(one, [rank, peer])),
+        peers={str(rank): peer},
     )
 
 

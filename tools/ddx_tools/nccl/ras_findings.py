@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown, Where
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.nccl.operation_names import operation_name
 from ddx_tools.nccl.view import Row, evidence
@@ -55,26 +57,22 @@ def _behind(rows: list[Row], gpus: int | None) -> Finding | None:
     group = f"communicator {first['communicator']} of {first['nranks']} ranks"
     what = operation_name(first["operation"]) if first["operation"] else "collectives"
     who = rank_list(listed).capitalize() if complete else f"{late} ranks (which RAS does not list)"
-    return Finding(
-        code="collective.missing_ranks",
+    found = raising.missing(
+        Where(_BASIS, group, operation=what if first["operation"] else None),
+        listed if complete else [],
+        [],
+        Shown([evidence(row) for row in rows[:_MOST_EVIDENCE]]),
         severity=Severity.WARNING,
-        ranks=listed if complete and first["nranks"] == gpus else [],
-        group=group,
-        summary=f"{who} launched fewer {what} than the other {ahead} in {group}: "
+        simultaneous="unknown",
+        last_seq={rank: int(row["value"]) for row in low for rank in row["ranks"] or ()},
+        balance=ahead - late,
+        says=f"{who} launched fewer {what} than the other {ahead} in {group}: "
         f"{', '.join(sorted({row['value'] for row in low}, key=int)[:6])} against {most}. {_BLIND}",
-        evidence=[evidence(row) for row in rows[:_MOST_EVIDENCE]],
-        attributes={
-            "operation": operation_name(first["operation"]) if first["operation"] else None,
-            "missing": listed if complete else [],
-            "last_seq": {str(rank): int(row["value"]) for row in low for rank in (row["ranks"] or ())[:64]},
-            "minority": late < ahead,
-            "tie": late == ahead,
-            "ranks_in_group": first["nranks"],
-            "simultaneous": "unknown",
-            "enqueue_only": True,
-            "basis": _BASIS,
-        },
+        enqueue_only=True,
     )
+    if first["nranks"] != gpus:
+        found.ranks = []  # they count within the communicator
+    return found
 
 
 def _said(rows: list[Row], gpus: int | None) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,13 @@ class Case:
         if len(known) == len(ranks) and None not in known:
             return rank_list([rank for rank in known if rank is not None])
         return f"{rank_list(ranks)} (as the communicator counts)"
+
+    def names(self, communicator: Communicator, ranks: Collection[int]) -> dict[int, int]:
+        """Ranks of a communicator by their global numbers, where all of its members' are known; else by its own."""
+        members = communicator.members
+        numbers = {rank: number for rank, row in members.items() if (number := self.rank_of(row)) is not None}
+        sure = len(numbers) == len(members) and numbers.keys() >= set(ranks)
+        return {rank: numbers[rank] if sure else rank for rank in ranks}
 
     def globally(self, communicator: Communicator, ranks: Iterable[int]) -> list[int]:
         """The global ranks of some members."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ddx_tools.model import ProbeStatus
@@ -32,15 +33,28 @@ def _text(data: bytes) -> str:
 
 def report_rows(raw: Raw) -> Rows:
     """Rows of `user_reports`."""
-    rows = [_row(report, item) for item in raw.of("note") for report in read_reports(_text(item.data))]
+    rows = [
+        _row(report, item, text)
+        for item in raw.of("note")
+        for text in [_text(item.data)]
+        for report in read_reports(text)
+    ]
     return {"user_reports": rows}
 
 
-def _row(report: Report, item: RawItem) -> dict[str, object]:
+def _verbatim(quote: str, text: str) -> str:
+    """A sentence as it stands in a text whose lines are wrapped: its longest piece on one line."""
+    if quote in text:
+        return quote
+    found = re.search(r"[\s>*_`#-]+".join(map(re.escape, quote.split())), text)
+    return max(found[0].splitlines(), key=len).strip() if found else ""
+
+
+def _row(report: Report, item: RawItem, text: str) -> dict[str, object]:
     return {
         "fact": report.fact,
         "negated": report.negated,
-        "quote": report.quote,
+        "quote": _verbatim(report.quote, text),
         "source": item.source,
         "source_line": report.line,
     }

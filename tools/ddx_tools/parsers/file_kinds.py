@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from ddx_tools.parsers.flight_records.debug_pages import is_page, is_table
 from ddx_tools.parsers.flight_records.fr_dump import looks_like_dump
+from ddx_tools.parsers.memory.heads import looks_like_report, looks_like_snapshot
+from ddx_tools.parsers.profiles.trace_head import looks_like_trace
 
 HEAD_BYTES = 1024
 """As many bytes of the beginning decide."""
@@ -36,6 +38,11 @@ class Kind(StrEnum):
     ZIP = "zip"
     PAGE = "page"
     """The debug server's page of all ranks' records."""
+    TRACE = "trace"
+    """A trace of torch's profiler."""
+    SNAPSHOT = "memory snapshot"
+    MEMORY = "memory report"
+    """What `ddx_tools.payloads.memory_report` wrote."""
     TABLE = "table"
     """Its analysis of them, which holds no records."""
 
@@ -61,6 +68,12 @@ def kind_of(head: bytes) -> Kind | None:
         return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else Kind.ZIP
     if head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head:
         return Kind.HEADER
+    if looks_like_trace(head):
+        return Kind.TRACE
+    if looks_like_snapshot(head):
+        return Kind.SNAPSHOT
+    if looks_like_report(head):
+        return Kind.MEMORY
     if looks_like_dump(head):
         return Kind.DUMP
     if head[0] == 0x80:

@@ -7,17 +7,20 @@ from typing import Any
 from ddx_tools.errors import UsageError
 from ddx_tools.probe import Probe
 from ddx_tools.probes import (
+    consistency,
     env,
     flight_recorder,
     host,
     job_log,
     jobs,
+    memory,
     mesh,
     native_stacks,
     nccl_log,
     network,
     notes,
     preflight,
+    profile,
     stacks,
 )
 
@@ -33,6 +36,9 @@ PROBES: tuple[Probe[Any], ...] = (
     mesh.PROBE,
     network.PROBE,
     preflight.PROBE,
+    profile.PROBE,
+    memory.PROBE,
+    consistency.PROBE,
     notes.PROBE,
 )
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class EnvArgs(ProbeArgs):
@@ -21,27 +15,6 @@ def capture(host: Host, args: EnvArgs) -> Raw:
     from ddx_tools.environment.capture import capture_environments
 
     return capture_environments(host, args.target)
-
-
-def parse(raw: Raw) -> Rows:
-    """Rows of `env_values`, `launch_options` and `env_versions`."""
-    from ddx_tools.environment.capture import captured_rows
-
-    return captured_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """What is wrong, odd, dangerous or missing among them."""
-    from ddx_tools.environment.findings import environment_findings
-
-    return environment_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """Variable, value, who, verdict."""
-    from ddx_tools.environment.table import variable_rows
-
-    return variable_rows(store)
 
 
 PROBE = Probe(
@@ -57,18 +30,11 @@ PROBE = Probe(
         "settings, and launch commands in notes. Executes nothing; secrets are not shown."
     ),
     args=EnvArgs,
-    finding_codes=(
-        "config.suspicious",
-        "config.differs",
-        "config.not_diagnosable",
-        "launch.setting",
-        "mesh.size_mismatch",
-    ),
     capture=capture,
-    parse=parse,
+    parse=Later("ddx_tools.environment.capture:captured_rows"),
     rests_on=("env_values", "launch_options", "env_versions"),
-    analyse=analyse,
-    table=table,
+    analyse=Later("ddx_tools.environment.findings:environment_findings"),
+    table=Later("ddx_tools.environment.table:variable_rows"),
     examples={
         "": "the ranks of the job on this host",
         "train.sbatch": "a script, without running it",

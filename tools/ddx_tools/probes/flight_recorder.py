@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from ddx_tools.errors import DdxError
-from ddx_tools.model import Finding, ProbeStatus
-from ddx_tools.probe import Batches, Export, Probe, ProbeArgs, Raw
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Batches, Export, Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class FlightRecorderArgs(ProbeArgs):
@@ -77,30 +73,9 @@ def _get_ready() -> None:
     from ddx_tools.playbook import load_playbooks
 
     for module in ("analyse", "group_table"):
-        import_module(f"ddx_tools.alignment.{module}")
+        import_module(f"ddx_tools.analysis.collectives.records.{module}")
     with suppress(DdxError):  # who asks for the pages next is told
         load_playbooks()
-
-
-def analyse(store: Store) -> list[Finding]:
-    """Who never came, who differs, and whom all waiting leads back to."""
-    from ddx_tools.alignment.analyse import analyse as record_findings
-
-    return record_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """A row for each process group."""
-    from ddx_tools.alignment.group_table import group_rows
-
-    return group_rows(store)
-
-
-def trace(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
-    """The records as a trace for Perfetto."""
-    from ddx_tools.flight_records.perfetto import trace_of
-
-    return trace_of(store, findings)
 
 
 PROBE: Probe[FlightRecorderArgs] = Probe(
@@ -112,33 +87,10 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     "archives of them (nccl_trace_rank_*, comm_lib_trace_rank_*, JSON, gzip, zstd, tar, zip), and endpoints and pages "
     "of torch.distributed.debug.",
     args=FlightRecorderArgs,
-    finding_codes=(
-        "collective.operation_mismatch",
-        "collective.shape_mismatch",
-        "collective.dtype_mismatch",
-        "collective.call_site_shift",
-        "collective.missing_ranks",
-        "collective.peers_wait",
-        "collective.all_entered",
-        "collective.wait_chain",
-        "collective.completion_frozen",
-        "collective.nobody_started",
-        "collective.root_mismatch",
-        "collective.group_mismatch",
-        "rank.awaited_if_hung",
-        "rank.waited_for",
-        "rank.arrives_late",
-        "p2p.circular_wait",
-        "p2p.unmatched",
-        "records.not_simultaneous",
-        "records.consistent",
-        "records.rank_missing",
-        "records.left_out",
-    ),
     capture=capture,
     parse=parse,
     rests_on=("fr_dumps",),
-    table=table,
+    table=Later("ddx_tools.analysis.collectives.records.group_table:group_rows"),
     most_rows=40,
     rest="every operation of every group is in the trace that --perfetto writes",
     examples={
@@ -154,8 +106,8 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
         "perfetto": Export(
             help="Write a trace to this file (.gz: compressed): a track for each rank and process group. "
             "Open it at https://ui.perfetto.dev, which keeps it in your browser.",
-            write=trace,
+            write=Later("ddx_tools.flight_records.perfetto:trace_of"),
         )
     },
-    analyse=analyse,
+    analyse=Later("ddx_tools.analysis.collectives.records.analyse:analyse"),
 )

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from pydantic import Field
 
-from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows, merge_rows
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw, Rows, merge_rows
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class HostArgs(ProbeArgs):
@@ -49,20 +43,6 @@ def parse(raw: Raw) -> Rows:
     return merge_rows([text_rows(raw), looked_rows(raw)])
 
 
-def analyse(store: Store) -> list[Finding]:
-    """What limits, links, GPUs and the kernel have to report."""
-    from ddx_tools.machine.findings import machine_findings
-
-    return machine_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """Topic, subject, value, verdict."""
-    from ddx_tools.machine.table import fact_table
-
-    return fact_table(store)
-
-
 PROBE = Probe(
     id="host",
     title="Machines",
@@ -77,54 +57,11 @@ PROBE = Probe(
         "the odd one."
     ),
     args=HostArgs,
-    finding_codes=(
-        "gpu.xid",
-        "gpu.off_bus",
-        "gpu.memory_error",
-        "gpu.nvlink_error",
-        "gpu.throttled",
-        "gpu.topology",
-        "gpu.several_processes",
-        "gpu.memory_unaccounted",
-        "gpu.foreign_process",
-        "device.unavailable",
-        "startup.versions_differ",
-        "startup.interface_unusable",
-        "startup.endpoint_unreachable",
-        "host.pcie_link_narrow",
-        "host.oom_kill",
-        "host.kernel_message",
-        "host.acs_redirects",
-        "host.iommu_on",
-        "host.differs",
-        "host.stacks_unreadable",
-        "host.jobs_failed",
-        "host.out_of_service",
-        "rank.stopped",
-        "rank.uninterruptible",
-        "job.scheduler_state",
-        "job.part_not_started",
-        "limits.shm_full",
-        "limits.locked_memory",
-        "limits.resource",
-        "limits.cpu_throttled",
-        "limits.cpu_affinity",
-        "network.link_down",
-        "network.link_errors",
-        "network.packet_loss",
-        "network.rdma_devices",
-        "network.gid_suspect",
-        "network.mtu_differs",
-        "network.interface_chosen",
-        "network.hostname_loopback",
-        "network.unread_bytes",
-        "network.host_silent",
-    ),
     capture=capture,
     parse=parse,
     rests_on=("host_facts",),
-    analyse=analyse,
-    table=table,
+    analyse=Later("ddx_tools.machine.findings:machine_findings"),
+    table=Later("ddx_tools.machine.table:fact_table"),
     most_rows=60,
     rest="name fewer files, or ask the evidence store: SELECT * FROM host_facts",
     examples={

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ def capture(host: Host, args: JobsArgs) -> Raw:
     from ddx_tools.jobs.rows import capture_processes
 
     return capture_processes(host, args.target)
-
-
-def parse(raw: Raw) -> Rows:
-    """Rows of `ranks`."""
-    from ddx_tools.jobs.rows import rank_rows
-
-    return rank_rows(raw)
 
 
 def analyse(store: Store) -> list[Finding]:
@@ -50,20 +43,8 @@ PROBE = Probe(
         "none of them."
     ),
     args=JobsArgs,
-    finding_codes=(
-        "job.found",
-        "rank.process_gone",
-        "rank.unreadable",
-        "rank.stopped",
-        "rank.uninterruptible",
-        "startup.missing_ranks",
-        "startup.host_without_job",
-        "startup.launchers_apart",
-        "host.unanswered",
-        "host.clock_differs",
-    ),
     capture=capture,
-    parse=parse,
+    parse=Later("ddx_tools.jobs.rows:rank_rows"),
     analyse=analyse,
     table=(
         "SELECT rank, local_rank, pid, role, state, round(cpu_percent) AS cpu_percent, round(wall_s) AS wall_s, "

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from pydantic import Field
 
-from ddx_tools.model import Finding
-from ddx_tools.probe import Batches, Probe, ProbeArgs, Raw
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class MeshArgs(ProbeArgs):
@@ -51,27 +45,6 @@ def capture(host: Host, args: MeshArgs) -> Raw:
     )
 
 
-def parse(raw: Raw) -> Batches:
-    """Rows of `mesh_settings`, `mesh_questions`, `mesh` and, of flight records, `fr_groups`."""
-    from ddx_tools.mesh.rows import mesh_rows
-
-    return mesh_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """The mesh, what is wrong with it, and the answers to what was asked."""
-    from ddx_tools.mesh.findings import mesh_findings
-
-    return mesh_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """The ranks, line by line along the innermost dimensions."""
-    from ddx_tools.mesh.table import line_rows
-
-    return line_rows(store)
-
-
 PROBE: Probe[MeshArgs] = Probe(
     id="mesh",
     title="Parallel dimensions",
@@ -82,18 +55,10 @@ PROBE: Probe[MeshArgs] = Probe(
     "launch commands in scripts and logs, the commands of live jobs, the process groups of flight records, a model's "
     "config.json, and --dims.",
     args=MeshArgs,
-    finding_codes=(
-        "mesh.layout",
-        "mesh.rank",
-        "mesh.group_axis",
-        "mesh.size_mismatch",
-        "mesh.not_divisible",
-        "mesh.crosses_hosts",
-    ),
     capture=capture,
-    parse=parse,
-    analyse=analyse,
-    table=table,
+    parse=Later("ddx_tools.mesh.rows:mesh_rows"),
+    analyse=Later("ddx_tools.mesh.findings:mesh_findings"),
+    table=Later("ddx_tools.mesh.table:line_rows"),
     most_rows=32,
     rest="--rank N begins with the lines of that rank's groups; the table mesh of the evidence store has all",
     shell_only=frozenset({"records"}),

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ddx_tools.errors import HostError
 from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, RawItem, Rows
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 
 if TYPE_CHECKING:
@@ -59,13 +59,6 @@ def capture(host: Host, args: NativeStacksArgs) -> Raw:
     return raw
 
 
-def parse(raw: Raw) -> Rows:
-    """Rows of threads and frames; C frames are frames without a Python file."""
-    from ddx_tools.stacks.rows import stack_rows
-
-    return stack_rows(raw)
-
-
 def analyse(store: Store) -> list[Finding]:
     """Nothing beyond the rows: native frames are for reading."""
     return []
@@ -79,9 +72,8 @@ PROBE = Probe(
         "process for up to seconds; use it after `stacks`, where Python frames do not tell enough."
     ),
     args=NativeStacksArgs,
-    finding_codes=(),
     capture=capture,
-    parse=parse,
+    parse=Later("ddx_tools.stacks.rows:stack_rows"),
     analyse=analyse,
     read_only=False,
     table=(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
-from ddx_tools.model import Finding, ProbeStatus
-from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.model import ProbeStatus
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class NcclLogArgs(ProbeArgs):
@@ -34,27 +30,6 @@ def capture(host: Host, args: NcclLogArgs) -> Raw:
     return raw
 
 
-def parse(raw: Raw) -> Rows:
-    """Rows of all tables whose names begin with `nccl_`."""
-    from ddx_tools.nccl.material import material_rows
-
-    return material_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """Where processes differ, what never completed, and what NCCL warned of."""
-    from ddx_tools.nccl.analyse import nccl_findings
-
-    return nccl_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """A row for each communicator and rank."""
-    from ddx_tools.nccl.table import communicator_rows
-
-    return communicator_rows(store)
-
-
 PROBE: Probe[NcclLogArgs] = Probe(
     id="nccl_log",
     title="NCCL's own log",
@@ -64,47 +39,9 @@ PROBE: Probe[NcclLogArgs] = Probe(
     "version, settings or GPUDirect, which rank enqueued another operation, size or data type than its peers, or "
     "fewer; and what NCCL warned of. The log tells what was enqueued, never what ended.",
     args=NcclLogArgs,
-    finding_codes=(
-        "startup.communicator_incomplete",
-        "startup.versions_differ",
-        "startup.interface_unusable",
-        "startup.endpoint_unreachable",
-        "startup.environment_missing",
-        "device.duplicate",
-        "device.invalid",
-        "device.unavailable",
-        "transport.chosen",
-        "transport.downgraded",
-        "transport.without_gpudirect",
-        "config.differs",
-        "config.suspicious",
-        "network.completion_error",
-        "network.connection_failed",
-        "network.link_down",
-        "network.gid_suspect",
-        "collective.operation_mismatch",
-        "collective.shape_mismatch",
-        "collective.dtype_mismatch",
-        "collective.root_mismatch",
-        "collective.missing_ranks",
-        "collective.connection_lost",
-        "p2p.circular_wait",
-        "p2p.unmatched",
-        "limits.shm_full",
-        "limits.locked_memory",
-        "limits.resource",
-        "gpu.memory_error",
-        "gpu.off_bus",
-        "gpu.nvlink_error",
-        "gpu.kernel_fault",
-        "memory.cuda_oom",
-        "host.acs_redirects",
-        "host.iommu_on",
-        "log.signature",
-    ),
     capture=capture,
-    parse=parse,
-    table=table,
+    parse=Later("ddx_tools.nccl.material:material_rows"),
+    table=Later("ddx_tools.nccl.table:communicator_rows"),
     most_rows=60,
     rest="keep the material (--save BUNDLE) and name fewer files",
     examples={
@@ -113,5 +50,5 @@ PROBE: Probe[NcclLogArgs] = Probe(
         "logs/ ras.txt": "a directory, and what `ncclras -v` printed while the job hung",
         "4242 --json": "a live job: the files that its ranks log to",
     },
-    analyse=analyse,
+    analyse=Later("ddx_tools.nccl.analyse:nccl_findings"),
 )

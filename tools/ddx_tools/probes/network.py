@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddx_tools.model import Finding
 from ddx_tools.network.args import NetworkArgs
-from ddx_tools.probe import Probe, Raw, Rows
+from ddx_tools.probe import Later, Probe, Raw
 
 if TYPE_CHECKING:
     from ddx_tools.sources.hosts.base import Host
-    from ddx_tools.store import Store
 
 
 def capture(host: Host, args: NetworkArgs) -> Raw:
@@ -18,27 +16,6 @@ def capture(host: Host, args: NetworkArgs) -> Raw:
     from ddx_tools.network.capture import capture_network
 
     return capture_network(host, args)
-
-
-def parse(raw: Raw) -> Rows:
-    """Rows of `network_checks`, `network_flows` and `nccl_ras`."""
-    from ddx_tools.network.rows import network_rows
-
-    return network_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """Which port does not answer and how, which packets do not arrive, what was measured."""
-    from ddx_tools.network.findings import network_findings
-
-    return network_findings(store)
-
-
-def table(store: Store) -> list[dict[str, Any]]:
-    """Each check with its outcome, each captured connection with what went wrong in it."""
-    from ddx_tools.network.table import network_table
-
-    return network_table(store)
 
 
 PROBE = Probe(
@@ -51,27 +28,12 @@ PROBE = Probe(
     "sends packets to the hosts that are named, and to no other. Or it reads captures (pcap) through tshark: packets "
     "sent again, zero windows, resets, connections that were never answered.",
     args=NetworkArgs,
-    finding_codes=(
-        "startup.endpoint_unreachable",
-        "startup.port_in_use",
-        "network.hostname_loopback",
-        "network.peer_answers",
-        "network.host_silent",
-        "network.path_mtu",
-        "network.mtu_differs",
-        "network.packet_loss",
-        "network.throughput",
-        "network.unread_bytes",
-        "network.connection_failed",
-        "collective.missing_ranks",
-        "log.signature",
-    ),
     capture=capture,
-    parse=parse,
-    analyse=analyse,
+    parse=Later("ddx_tools.network.rows:network_rows"),
+    analyse=Later("ddx_tools.network.findings:network_findings"),
     read_only=False,
     sends_traffic=True,
-    table=table,
+    table=Later("ddx_tools.network.table:network_table"),
     rest="name one peer or one capture, or ask the evidence store: SELECT * FROM network_checks, network_flows",
     examples={
         "": "from here to the master of the job on this host",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddx_tools.model import Finding
 from ddx_tools.preflight.args import PreflightArgs
-from ddx_tools.probe import Export, Probe, Raw, Rows
+from ddx_tools.probe import Export, Later, Probe, Raw
 
 if TYPE_CHECKING:
     from ddx_tools.sources.hosts.base import Host
-    from ddx_tools.store import Store
 
 
 def capture(host: Host, args: PreflightArgs) -> Raw:
@@ -19,34 +16,6 @@ def capture(host: Host, args: PreflightArgs) -> Raw:
     from ddx_tools.preflight.capture import capture_preflight
 
     return capture_preflight(host, args)
-
-
-def parse(raw: Raw) -> Rows:
-    """Rows of the `preflight_…` tables."""
-    from ddx_tools.preflight.rows import preflight_rows
-
-    return preflight_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """Who is wrong, slow or absent; what bandwidth there is, and what there should be."""
-    from ddx_tools.preflight.findings import preflight_findings
-
-    return preflight_findings(store)
-
-
-def rows(store: Store) -> list[dict[str, Any]]:
-    """Each operation with its latency and bandwidth."""
-    from ddx_tools.preflight.measured import table
-
-    return table(store)
-
-
-def curve(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
-    """The bandwidth curve."""
-    from ddx_tools.preflight.curve import write_curve
-
-    return write_curve(store, findings)
 
 
 PROBE = Probe(
@@ -58,26 +27,13 @@ PROBE = Probe(
     "never comes. Reads the output of nccl-tests (all_reduce_perf, …), too. It starts processes on this host that use "
     "its CPUs, GPUs and network for about half a minute, and ends all of them.",
     args=PreflightArgs,
-    finding_codes=(
-        "preflight.passed",
-        "preflight.bandwidth",
-        "preflight.wrong_result",
-        "preflight.slow_rank",
-        "preflight.slow_pair",
-        "preflight.below_expected_bandwidth",
-        "preflight.never_arrived",
-        "preflight.step_expired",
-        "preflight.step_failed",
-        "device.duplicate",
-        "records.rank_missing",
-    ),
     capture=capture,
-    parse=parse,
-    analyse=analyse,
+    parse=Later("ddx_tools.preflight.rows:preflight_rows"),
+    analyse=Later("ddx_tools.preflight.findings:preflight_findings"),
     read_only=False,
     sends_traffic=True,
     shell_only=frozenset({"launcher", "directory", "step_deadline_s", "start_deadline_s"}),
-    table=rows,
+    table=Later("ddx_tools.preflight.measured:table"),
     most_rows=60,
     rest="--json, or ask the evidence store: SELECT * FROM preflight_steps",
     examples={
@@ -87,5 +43,9 @@ PROBE = Probe(
         "--nproc 8 --dims dp=2,tp=4 --pairs": "also each group of a mesh, and every pair of ranks",
         "all_reduce.txt --svg curve.svg": "what nccl-tests printed, and its bandwidth curve as a picture",
     },
-    exports={"svg": Export(help="The bandwidth curve as a picture (SVG).", write=curve)},
+    exports={
+        "svg": Export(
+            help="The bandwidth curve as a picture (SVG).", write=Later("ddx_tools.preflight.curve:write_curve")
+        )
+    },
 )

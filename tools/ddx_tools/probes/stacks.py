@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from ddx_tools.model import Finding
-from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
+from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
 
 
 class StacksArgs(ProbeArgs):
@@ -38,20 +32,6 @@ def capture(host: Host, args: StacksArgs) -> Raw:
     return capture_stacks(host, args.target, **args.model_dump(exclude={"target"}))
 
 
-def parse(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread` and `outputs`."""
-    from ddx_tools.stacks.rows import stack_rows
-
-    return stack_rows(raw)
-
-
-def analyse(store: Store) -> list[Finding]:
-    """What the ranks do, and who stands elsewhere than its peers."""
-    from ddx_tools.stacks.findings import stack_findings
-
-    return stack_findings(store)
-
-
 PROBE = Probe(
     id="stacks",
     title="Stacks of all ranks",
@@ -62,32 +42,10 @@ PROBE = Probe(
     ),
     args=StacksArgs,
     shell_only=frozenset({"among_others"}),
-    finding_codes=(
-        "job.progressing",
-        "job.starting",
-        "rank.unreadable",
-        "rank.stopped",
-        "rank.uninterruptible",
-        "rank.outside_collective",
-        "rank.outside_in_every_look",
-        "rank.work_counted",
-        "rank.lock_wait",
-        "rank.gil_held",
-        "rank.held",
-        "rank.worker_stuck",
-        "collective.peers_wait",
-        "collective.operation_mismatch",
-        "collective.call_site_mismatch",
-        "collective.all_entered",
-        "p2p.circular_wait",
-        "p2p.unmatched",
-        "p2p.numbered_within_group",
-        "pipeline.schedule_differs",
-    ),
     capture=capture,
-    parse=parse,
+    parse=Later("ddx_tools.stacks.rows:stack_rows"),
     rests_on=("stack_threads", "unread"),
-    analyse=analyse,
+    analyse=Later("ddx_tools.stacks.findings:stack_findings"),
     table=(
         "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, "
         "any_value(user_file) || ':' || user_line AS place, user_function AS function, "

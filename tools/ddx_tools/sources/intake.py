@@ -53,27 +53,35 @@ _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
 _TEXTS = (None, file_kinds.Kind.TABLE, file_kinds.Kind.HEADER)
-_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS}
+_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS, Kind.FINGERPRINTS}
 """Who takes these reads on where a text is longer than what was read of it, or says so."""
 _WORDS: dict[str, str] = {
     file_kinds.Kind.DUMP: "flight records",
     file_kinds.Kind.HEADER: "side-cars of flight records",
+    file_kinds.Kind.TRACE: "profiler traces",
+    file_kinds.Kind.SNAPSHOT: "memory snapshots",
+    file_kinds.Kind.MEMORY: "memory reports",
     Kind.LOG: "logs",
     Kind.ERROR_FILE: "error files",
     Kind.STACKS: "stack dumps",
     Kind.MACHINE: "texts of machines",
     Kind.LAUNCH: "environments or launch scripts",
     Kind.NOTE: "notes",
+    Kind.FINGERPRINTS: "files of fingerprints",
 }
 _SINGULAR = {
     "flight records": "flight record",
     "side-cars of flight records": "side-car of a flight record",
+    "profiler traces": "profiler trace",
+    "memory snapshots": "memory snapshot",
+    "memory reports": "memory report",
     "logs": "log",
     "error files": "error file",
     "stack dumps": "stack dump",
     "texts of machines": "text of a machine",
     "environments or launch scripts": "environment or launch script",
     "notes": "note",
+    "files of fingerprints": "file of fingerprints",
     "other files": "other file",
     "files that could not be read": "file that could not be read",
 }
@@ -268,7 +276,8 @@ class Intake:
         # Where a launch command can stand is looked up last in logs: there are so many.
         texts.sort(key=lambda material: is_log_name(material.path))
         for material in texts[:_MOST_SETTINGS]:
-            material.kinds |= settings_in(material.path, material.head, named=material.named)
+            if Kind.FINGERPRINTS not in material.kinds:
+                material.kinds |= settings_in(material.path, material.head, named=material.named)
         for material in texts:
             if material.cut and not material.kinds & _READ_WHOLE:
                 material.why_not = f"only its first {len(material.head) >> 10} KiB were read"

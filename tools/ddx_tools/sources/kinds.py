@@ -31,6 +31,8 @@ class Kind(StrEnum):
     """An environment, a launch script, or a log in which a launch command stands."""
     MESH = "mesh settings"
     NOTE = "note"
+    FINGERPRINTS = "fingerprints"
+    """Of the tensors of a rank: payloads/site/ddx_consistency.py."""
 
 
 TEXT, OTHER = "text", "other"
@@ -62,6 +64,7 @@ _WRITTEN_BY_HAND = re.compile(r"\.(?:md|markdown|rst|txt)$", re.I)
 _PACKED_SUFFIX = re.compile(r"\.(?:gz|zst|zstd|xz|bz2)$", re.I)
 _NOTES_DEEP = 2
 """A project's pages deeper down are not about us."""
+_FINGERPRINTS = b'{"ddx": "consistency/'
 _ENVIRON = re.compile(rb"[A-Za-z_]\w*=[^\0]*\0")
 
 
@@ -94,6 +97,8 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
     from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
+    if head.startswith(_FINGERPRINTS):
+        return {Kind.FINGERPRINTS}
     name = suffix(plain_name(path))
     found: set[Kind] = set()
     if named or name not in NO_LOG:
@@ -115,7 +120,9 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
     if head.lstrip()[:1] == b"[":
         if _is_pyspy_json(head):
             found.add(Kind.STACKS)
-    elif b"Process " in head and looks_like_pyspy_text(head[:STACK_BYTES].decode("utf-8", "replace")):
+    elif (b"Process " in head or b"py-spy dump" in head) and looks_like_pyspy_text(
+        head[:STACK_BYTES].decode("utf-8", "replace")
+    ):
         found.add(Kind.STACKS)
     if parse_process_text(head[:PROCESS_BYTES].decode("utf-8", "replace")):
         found.add(Kind.PROCESSES)

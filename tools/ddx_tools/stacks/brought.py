@@ -58,7 +58,10 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 
 
 def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]]) -> None:
-    """The processes of one file: ranks, each with the workers of its data loader."""
+    """The processes of one file: ranks, each with the workers of its data loader.
+
+    `above`: how many lines of a file with several ranks stand above a dump, as only its lines tell whose it is.
+    """
     named = rank_of_name(text.name)
     if data.lstrip()[:1] == b"[":
         parts = [(named, data)]
@@ -66,7 +69,11 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
         told = parts_by_rank(data.decode("utf-8", "replace"))
         # The name of a file with one rank in it counts more: it was given to the dump.
         parts = [(named if len(told) == 1 and named is not None else rank, part.encode()) for rank, part in told]
+    many_ranks = len({rank for rank, _ in parts}) > 1
+    begins = 0
     for rank, part in parts:
+        above = begins if many_ranks else None
+        begins += part.count(b"\n")
         threads = read_dump(part)
         workers = {thread.pid for thread in threads if any(frame.module == _WORKER_LOOP for frame in thread.frames)}
         mains = {thread.pid for thread in threads} - workers
@@ -80,7 +87,7 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
         for pid in sorted(mains | workers):
             looks[rank, pid] += 1
             role = "dataloader_worker" if pid in workers else "rank"
-            facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None}
+            facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None, "above": above}
             raw.items.append(RawItem(STACK, part, text.source, facts))
 
 

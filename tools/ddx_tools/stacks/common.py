@@ -7,27 +7,35 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ddx_tools.model import Finding, Location, Severity
+from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.model import Evidence, Finding, Location, Severity
 from ddx_tools.stacks.view import RankView
 
 _BASIS = {"basis": "stacks"}
 
 
 def make_finding(code: str, severity: Severity, views: Sequence[RankView], summary: str, **attributes: Any) -> Finding:
-    """A finding about ranks, with their dumps as evidence and their innermost user lines as places.
-
-    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
-    """
+    """A finding about ranks, with their dumps as evidence and their innermost user lines as places."""
+    pointed = shown(views)
     return Finding(
         code=code,
         severity=severity,
         ranks=sorted({view.rank for view in views}),
-        hosts=sorted({view.host for view in views if not view.brought}),
+        hosts=sorted(pointed.hosts),
         summary=summary,
-        evidence=[view.evidence() for view in views[:4]],
-        locations=places_of(view.place for view in views),
+        evidence=pointed.evidence,
+        locations=pointed.locations,
         attributes={**_BASIS, **attributes},
     )
+
+
+def shown(views: Sequence[RankView]) -> Shown:
+    """Dumps and places of ranks.
+
+    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
+    """
+    hosts = {view.host for view in views if not view.brought}
+    return Shown([view.evidence() for view in views[:4]], places_of(view.place for view in views), hosts)
 
 
 def places_of(places: Iterable[Location | None]) -> list[Location]:
@@ -54,6 +62,14 @@ def place_of_row(row: dict[str, Any]) -> Location:
     stack = json.loads(row["user_stack"])
     file, line, function = stack[-1] if stack else ("unknown", None, None)
     return Location(file=file, line=line, function=function, source=row["user_source"])
+
+
+def evidence_of_row(row: dict[str, Any]) -> Evidence:
+    """Where the innermost user line of a row of `stack_threads` is shown; of a file with several ranks its line."""
+    if row["source_line"] is not None:
+        return Evidence(source=row["source"], line=row["source_line"], quote=row["source_text"] or "")
+    place = place_of_row(row)
+    return Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")
 
 
 def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[list[RankView]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddx_tools.analysis.collectives.stacks import disagreements
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.stacks.common import at, grouped, make_finding, places_of
 from ddx_tools.stacks.counted_work import CountedWork, counted_work, counted_work_findings
-from ddx_tools.stacks.disagreements import disagreements
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.every_look import outside_in_every_look
 from ddx_tools.stacks.global_lock import held_global_locks

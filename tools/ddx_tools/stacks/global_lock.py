@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
-from ddx_tools.stacks.common import make_finding, place_of_row
+from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.stacks.common import evidence_of_row, make_finding, place_of_row
 from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store
 
@@ -74,5 +74,5 @@ def _held(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
         main_place=view.place.short() if view.place else None,
     )
     finding.locations = [place]
-    finding.evidence = [Evidence(source=holder["source"], quote=f"{place.file}:{place.line} {place.function}")]
+    finding.evidence = [evidence_of_row(holder)]
     return finding

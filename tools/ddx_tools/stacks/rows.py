@@ -157,6 +157,7 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
     innermost = user[0] if user else None
     code = texts.line(innermost) if innermost else None
     kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
+    telling = innermost or next(iter(thread.frames), None)
     activity = frame_rules().activity(thread.frames, thread.running, code, kernel)
     return {
         "host": host,
@@ -188,7 +189,15 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
         "user_stack": json.dumps([_place(frame, texts) for frame in reversed(user)]),
         "frames_key": _frames_key(thread.frames),
         "source": item.source,
+        "source_line": (line := _line_of(item, telling)),
+        "source_text": telling.printed if telling and line is not None else None,
     }
+
+
+def _line_of(item: RawItem, frame: Frame | None) -> int | None:
+    """Where a frame stands in a file with several ranks: what is known of one rank cannot be opened by the file."""
+    above = item.facts.get("above")
+    return None if above is None else above + (frame.at if frame else 1)
 
 
 def _program_frames(frames: tuple[Frame, ...]) -> list[Frame]:
@@ -211,6 +220,7 @@ def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) ->
             "is_user": frame.is_user,
             "code": texts.line(frame),
             "variables": json.dumps(dict(frame.variables)) if frame.variables else None,
+            "source_line": _line_of(item, frame),
         }
         for depth, frame in enumerate(thread.frames)
     ]

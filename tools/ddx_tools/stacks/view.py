@@ -38,6 +38,10 @@ class RankView:
     user_source: str | None
     frames_key: str
     source: str
+    source_line: int | None = None
+    """Of a file with several ranks: the line that shows where it is."""
+    source_text: str | None = None
+    """What that line says."""
     phase: str | None = None
     """Of training, as library frames tell it."""
 
@@ -67,14 +71,20 @@ class RankView:
         """What it does, in words."""
         return f"{self.activity}: {self.operation}" if self.operation else self.activity
 
-    def evidence(self) -> Evidence:
-        """Its dump, and the line that shows where it is, with what it does there."""
+    @property
+    def standing(self) -> str:
+        """Where it is, and what it does there."""
         place = self.place
         if place is None:
-            return Evidence(source=self.source, quote=self.doing)
+            return self.doing
         text = f": {place.source}" if place.source else ""
-        quote = f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"
-        return Evidence(source=self.source, quote=quote[:_QUOTE_LIMIT])
+        return f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"[:_QUOTE_LIMIT]
+
+    def evidence(self) -> Evidence:
+        """Its dump, and where it is; of a file with several ranks the line that shows it, as it stands there."""
+        if self.source_line is not None:
+            return Evidence(source=self.source, line=self.source_line, quote=(self.source_text or "")[:_QUOTE_LIMIT])
+        return Evidence(source=self.source, quote=self.standing)
 
 
 def rank_views(store: Store) -> list[RankView]:
@@ -89,6 +99,14 @@ def rank_views(store: Store) -> list[RankView]:
     printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
     stepped = {(row["rank"], row["host"]) for row in printed}
     return [_view(rank_rows, (rank, host) in stepped) for (rank, host, _), rank_rows in looks.items()]
+
+
+def looks_of(store: Store, rank: int) -> list[str]:
+    """Where the main thread of a rank was in each look, as `RankView.standing` tells it."""
+    rows = store.query(
+        "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank = ? ORDER BY snapshot, host, pid", [rank]
+    )
+    return list(dict.fromkeys(_view([row], stepped=False).standing for row in rows))
 
 
 def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
@@ -115,6 +133,8 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
         user_source=last["user_source"],
         frames_key=last["frames_key"],
         source=last["source"],
+        source_line=last["source_line"],
+        source_text=last["source_text"],
         phase=last["phase"],
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.common import make_finding, place_of_row, places_of
+from ddx_tools.stacks.common import evidence_of_row, make_finding, place_of_row, places_of
 from ddx_tools.stacks.view import RankView
 from ddx_tools.store import Store
 
@@ -89,7 +89,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
                 pid=row["pid"],
                 worker_place=place.short(),
             )
-            finding.evidence = [Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")]
+            finding.evidence = [evidence_of_row(row)]
             findings.append(finding)
     return findings
 
@@ -97,7 +97,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
 def called_by_program(store: Store, view: RankView) -> list[Evidence]:
     """The frame that the innermost line of the user's program called, as py-spy prints it: it shows what is awaited."""
     rows = store.query(
-        "SELECT f.function, f.file, f.line FROM stack_frames f "
+        "SELECT f.function, f.file, f.line, f.source_line FROM stack_frames f "
         "JOIN stack_threads t ON (t.host, t.pid, t.snapshot, t.tid) = (f.host, f.pid, f.snapshot, f.tid) "
         "WHERE t.is_main AND t.role = 'rank' AND t.host = ? AND t.pid = ? AND t.rank = ? AND NOT f.is_user "
         "AND f.depth < (SELECT min(u.depth) FROM stack_frames u WHERE u.is_user "
@@ -105,4 +105,7 @@ def called_by_program(store: Store, view: RankView) -> list[Evidence]:
         "ORDER BY t.snapshot DESC, f.depth DESC LIMIT 1",
         [view.host, view.pid, view.rank],
     )
-    return [Evidence(source=view.source, quote=f"{row['function']} ({row['file']}:{row['line']})") for row in rows]
+    return [
+        Evidence(source=view.source, line=row["source_line"], quote=f"{row['function']} ({row['file']}:{row['line']})")
+        for row in rows
+    ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import PurePosixPath
 
 from ddx_tools.model import ProbeStatus
@@ -13,7 +14,7 @@ from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, is_named_note
 from ddx_tools.texts.programs import program_lines, read_program
-from ddx_tools.texts.said import Said
+from ddx_tools.texts.said import Lines, Said
 from ddx_tools.texts.traces import read_traces
 from ddx_tools.texts.values import read_values
 
@@ -36,21 +37,24 @@ def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
     ]
     for text in texts[:_MOST_TEXTS]:
         item = RawItem("text", text.head[:_MOST_BYTES], text.source, {"path": text.path})
-        if next(_said(item), None):
+        if _said(item):
             raw.items.append(item)
     if raw.items and raw.status is ProbeStatus.NO_DATA:
         raw.status = ProbeStatus.OK
 
 
-def _said(item: RawItem) -> Iterator[Said]:
-    text = item.data.decode("utf-8", "replace")
-    lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
-    program = program_lines(PurePosixPath(item.facts["path"]).name, text)
-    if program is None:
-        yield from read_values(lines)
-        yield from read_traces(lines)
-    else:
-        yield from read_program([line[:_LONGEST_LINE] for line in program])
+def _said(item: RawItem) -> list[Said]:
+    return _said_in(PurePosixPath(item.facts["path"]).name, item.data)
+
+
+@lru_cache(_MOST_TEXTS)
+def _said_in(name: str, data: bytes) -> list[Said]:
+    """What the readers see in a text; what was captured is parsed at once as a rule."""
+    text = data.decode("utf-8", "replace")
+    program = program_lines(name, text)
+    lines = Lines(line[:_LONGEST_LINE] for line in (text.splitlines() if program is None else program))
+    found = read_program(lines) if program is not None else chain(read_values(lines), read_traces(lines))
+    return list(islice(found, _MOST_ROWS))
 
 
 def text_rows(raw: Raw) -> Rows:
@@ -67,6 +71,6 @@ def text_rows(raw: Raw) -> Rows:
             "source_line": one.line,
         }
         for item in raw.of("text")
-        for one in islice(_said(item), _MOST_ROWS)
+        for one in _said(item)
     ]
     return {"text_facts": rows}

@@ -51,35 +51,23 @@ def _finding(code: str, rows: Sequence[Row], **changes: Any) -> Finding:
 
 
 def _together(parts: dict[str, list[Row]]) -> Iterator[Finding]:
-    if parts["_fast_links"] and parts["_graph"]:
-        within = parts["_graph"][0]["attributes"]["within"]
-        yield _finding(
-            "transport.host_path", [*parts["_graph"], *parts["_fast_links"]],
-            summary=f"All GPUs have direct links, and NCCL plans its way through the host ({within})",
-            severity="failure",
-        )  # fmt: skip
-    yield from _names(parts["_same_name"], parts["_address"])
-    if parts["_loader_waits"]:
-        yield _finding(
-            "rank.outside_collective", parts["_loader_waits"], activity="data_wait", moving=None,
-            summary="A rank waits for a batch of its data loader", severity="warning",
-        )  # fmt: skip
-        if parts["_worker_locked"]:
-            yield _finding(
-                "rank.worker_stuck", parts["_worker_locked"], role="dataloader_worker",
-                summary="A worker of the data loader waits for a lock", severity="failure",
-            )  # fmt: skip
+    yield from _names(parts["_address"])
     if circle := _circle(parts["_transfer"]):
         first = [rows[0] for rank, rows in _by_rank(parts["_transfer"]).items() if rank in circle]
         yield _finding(
             "p2p.sends_cross", first, ranks=sorted(circle), severity="failure",
             summary="Each of these ranks first sends to the next around a circle, and receives afterwards",
         )  # fmt: skip
+    elif alone := _without_other_end(parts["_transfer"]):
+        one = alone[0]["attributes"]
+        yield _finding(
+            "p2p.unmatched", alone, operation="send" if one["send"] else "recv",
+            ranks=sorted({row["attributes"]["rank"] for row in alone}), severity="failure",
+            summary=f"Of a transfer between ranks {one['rank']} and {one['peer']} only one end is printed",
+        )  # fmt: skip
 
 
-def _names(same: Sequence[Row], addresses: Sequence[Row]) -> Iterator[Finding]:
-    for row in same:
-        yield _finding("host.name_ambiguous", [row], how="domains")
+def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
     told: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
     for row in addresses:
         where = row["attributes"]
@@ -97,6 +85,19 @@ def _by_rank(transfers: Sequence[Row]) -> dict[int, list[Row]]:
     for row in transfers:
         by_rank[row["attributes"]["rank"]].append(row)
     return by_rank
+
+
+def _without_other_end(transfers: Sequence[Row]) -> list[Row]:
+    """The last transfers of ranks whose peers print transfers, too, and none that fits."""
+    told = [row["attributes"] for row in transfers]
+    ends = {(one["rank"], one["peer"], one["send"]) for one in told}
+    ranks = {one["rank"] for one in told}
+    last = [rows[-1] for rows in _by_rank(transfers).values()]
+    return [
+        row
+        for row in last
+        if (one := row["attributes"])["peer"] in ranks and (one["peer"], one["rank"], not one["send"]) not in ends
+    ]
 
 
 def _circle(transfers: Sequence[Row]) -> set[int]:

@@ -7,9 +7,12 @@ join it with what the job did.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
-from ddx_tools.texts.said import Said, matches, seen
+from ddx_tools.texts.said import Lines, Said, matches, seen
+from ddx_tools.yaml_data import shipped
 
 _PYTHON = re.compile(r"^\s*(?:def \w+\(|class \w+|import \w|from [\w.]+ import |for .+ in .+:|if .+:|with .+:)", re.M)
 _DIFF = re.compile(r"^diff --git |^@@ -\d+", re.M)
@@ -21,8 +24,8 @@ _DEBUGGER = re.compile(
 )
 _RANK_ARGUMENT = re.compile(r"\brank\s*=\s*(\d+)")
 _GUARD = re.compile(
-    rf"^\s*(?:el)?if\s+.*?(?:(?:{_RANK})\s*(?:==|in|!=|<|>)|==\s*(?:{_RANK})|not\s+(?:self\.)?(?:{_RANK})|\bis_main\w*|\bif_main_process\(|"
-    r"\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
+    rf"^\s*(?:el)?if\s+.*?(?:(?:{_RANK})\s*(?:==|(?:not )?in\b|!=|<|>)|==\s*(?:{_RANK})|not\s+(?:self\.)?(?:{_RANK})|"
+    r"\bis_main\w*|\bif_main_process\(|\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
 )
 _GUARDED = (
     ("new_group", re.compile(r"\b(new_group|init_device_mesh|new_subgroups)\(")),
@@ -35,14 +38,6 @@ _GUARDED = (
     ("save", re.compile(r"\b(save_model|save_checkpoint|save_and_keep_only|save_state|save_pretrained)\(")),
     ("state_dict", re.compile(r"\b(?<!torch\.)((?:get_model_)?state_dict)\(")),
     ("evaluation", re.compile(r"\b(evaluate|validate|validation_loop)\(")),
-)
-_UNEVEN = re.compile(
-    rf"(?:split\(.*(?:ceil\(|//)|array_split\(|chunk\().*\)\s*\[\s*(?:self\.)?(?:{_RANK})\s*\]|\[\s*(?:self\.)?(?:{_RANK})\s*::"
-)
-_EVENED = re.compile(r"\bjoin\(|\bJoin\(|drop_last\s*=\s*True|even_batches|len\(.*\)\s*//\s*world")
-_PARALLEL = re.compile(r"DistributedDataParallel|\bDDP\(|\bFSDP|fully_shard|all_reduce\(")
-_MIXED = re.compile(
-    rf"\btensor\(\s*(?:\d+\.\d*\s+if\s+[^\n]*?(?:{_RANK})[^\n]*?\s+else\s+\d+(?![.\d])|\d+\s+if\s+[^\n]*?(?:{_RANK})[^\n]*?\s+else\s+\d+\.)"
 )
 _SAMPLER = re.compile(r"\bDistributedSampler\(")
 _SEED = re.compile(rf"\bseed\s*=[^,\n]*(?:{_RANK}|time\.time|random)")
@@ -58,14 +53,12 @@ _SAME_EVERYWHERE = re.compile(
     r"is_initialized|is_available|world_size|is None|is not None|\bargs\.|\bcfg\.|config|isinstance|not enabled"
     r"|__name__|\bmode\b|debug"
 )
-_UNWAITED = re.compile(r"^\s*(?:\w+\.)*(?:dist|distributed)\.(isend|irecv)\((?!.*\.wait\()")
 _LOGGED = re.compile(r"self\.log\(\s*['\"](?P<name>[\w/]+)['\"](?!.*sync_dist\s*=\s*True)")
 _MONITORED = re.compile(
     r"\b(?P<what>ModelCheckpoint|EarlyStopping|ReduceLROnPlateau)\(.*?monitor\s*=\s*['\"](?P<name>[\w/]+)['\"]"
 )
-_LOADS = re.compile(
-    r"\b(PeftModel\.from_pretrained|torch\.load|load_file)\((?!.*(?:map_location|torch_device|device|cpu))"
-)
+_NO_SYNC = re.compile(r"^\s*with (?:\w+\.)*no_sync\(\)\s*:")
+_NUMBERED = re.compile(r"^\s{0,6}(?P<number>\d{1,6})(?:[:|]|(?= )|$)")
 _MODULE_CALL = re.compile(r"^(?:\w+\.)*(\w*(?:train|main|run|fit|launch|spawn|init|LLM)\w*)\(")
 
 
@@ -73,75 +66,49 @@ def program_lines(name: str, text: str) -> list[str] | None:
     """The lines of a program, of a diff those that it leaves standing; None if the text is no program."""
     if name.endswith((".diff", ".patch")) or _DIFF.search(text):
         return ["" if line[:1] in "-@" else line[1:] for line in text.splitlines()]
+    lines = _unnumbered(text.splitlines())
     # Programs of other names are excerpts that somebody cut out.
-    return text.splitlines() if name.endswith(".py") or len(_PYTHON.findall(text)) >= 2 else None
+    return lines if name.endswith(".py") or len(_PYTHON.findall("\n".join(lines))) >= 2 else None
 
 
-def read_program(lines: Sequence[str]) -> Iterator[Said]:
+def _unnumbered(lines: list[str]) -> list[str]:
+    """Without the numbers that an editor, a pager or `cat -n` set before the lines."""
+    numbers = [_NUMBERED.match(line) for line in lines if line.strip()]
+    told = [int(number["number"]) for number in numbers if number]
+    if len(told) < 2 or len(told) < len(numbers) or told != sorted(set(told)):
+        return lines
+    return [_NUMBERED.sub("", line) for line in lines]
+
+
+def read_program(lines: Lines) -> Iterator[Said]:
     """All that is known of these lines."""
-    code = ["" if _COMMENT.match(line) else line for line in lines]
+    code = Lines("" if _COMMENT.match(line) else line for line in lines)
     text = "\n".join(code)
+    yield from _telling(code, text)
     yield from _debuggers(code)
     yield from _guarded(code)
     yield from _decisions(code)
     yield from _early_leaves(code)
-    if _PARALLEL.search(text) and not _EVENED.search(text):
-        for number, found in matches(_UNEVEN, code):
-            yield seen(
-                "program.uneven_split",
-                number,
-                found.string,
-                "Each rank takes a piece of the data, and the pieces need not be of one length",
-            )
-    for found in _MIXED.finditer(text):
-        number = text.count("\n", 0, found.end()) + 1
-        yield seen(
-            "program.rank_dependent_dtype",
-            number,
-            code[number - 1],
-            "The type of this tensor depends on the rank: an integer on one, a float on another",
-        )
     for number, _ in matches(_SAMPLER, code):
         for further, line in enumerate(code[number - 1 : number + 6], number):
             if _SEED.search(line):
                 yield seen(
-                    "program.sampler_seed_by_rank",
-                    further,
-                    line,
+                    "program.sampler_seed_by_rank", further, line,
                     "The sampler's seed depends on the rank: ranks shuffle in other orders and take shares of them",
-                )
-    for number, found in matches(_UNWAITED, code):
-        yield seen(
-            "program.unwaited_transfer",
-            number,
-            found.string,
-            f"Nobody waits for what {found[1]} began",
-            operation=found[1],
-        )
-    for number, found in matches(_LOADS, code):
-        yield seen(
-            "program.load_without_device",
-            number,
-            found.string,
-            f"{found[1]} says no device: what was saved on cuda:0 is loaded there by every rank",
-            call=found[1],
-        )
+                )  # fmt: skip
     if "__main__" not in text:
         for number, found in list(matches(_MODULE_CALL, code))[-1:]:
             yield seen(
-                "program.no_main_guard",
-                number,
-                found.string,
-                f"{found[1]} is called when the module is imported, with no __main__ guard",
-                call=found[1],
-            )
+                "program.no_main_guard", number, found.string,
+                f"{found[1]} is called when the module is imported, with no __main__ guard", call=found[1],
+            )  # fmt: skip
 
 
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _block(code: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
+def _block(code: Lines, start: int) -> Iterator[tuple[int, str]]:
     """The lines below the one at an index that are indented deeper; a condition may have several lines."""
     depth, index = _depth(code[start]), start
     while not code[index].rstrip().endswith(":") and index + 1 < len(code) and index < start + 6:
@@ -153,7 +120,7 @@ def _block(code: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
         yield place + 1, line
 
 
-def _head(code: Sequence[str], start: int) -> str:
+def _head(code: Lines, start: int) -> str:
     """A condition, all of its lines."""
     kept = []
     for line in code[start : start + 6]:
@@ -163,23 +130,18 @@ def _head(code: Sequence[str], start: int) -> str:
     return " ".join(kept)
 
 
-def _debuggers(code: Sequence[str]) -> Iterator[Said]:
+def _debuggers(code: Lines) -> Iterator[Said]:
     for number, found in matches(_DEBUGGER, code):
         rank = _RANK_ARGUMENT.search(found.string)
-        yield seen(
-            "program.breakpoint",
-            number,
-            found.string,
-            "The program stops for a debugger here",
-            ranks=[int(rank[1])] if rank else (),
-        )
+        ranks = [int(rank[1])] if rank else ()
+        yield seen("program.breakpoint", number, found.string, "The program stops for a debugger here", ranks=ranks)
 
 
-def _guarded(code: Sequence[str]) -> Iterator[Said]:
+def _guarded(code: Lines) -> Iterator[Said]:
     for index, line in enumerate(code):
         if not _GUARD.match(line):
             continue
-        for number, inner in _block(code, index):
+        for number, inner in _kept_for_some(code, index):
             for kind, pattern in _GUARDED:
                 if found := pattern.search(inner):
                     yield seen(
@@ -193,17 +155,54 @@ def _guarded(code: Sequence[str]) -> Iterator[Said]:
                     break
 
 
-def _decisions(code: Sequence[str]) -> Iterator[Said]:
+def _kept_for_some(code: Lines, index: int) -> Iterator[tuple[int, str]]:
+    """The lines that a condition on the rank keeps for some ranks: its block; where that leaves, the rest besides."""
+    block = list(_block(code, index))
+    yield from block
+    if block and any(_LEAVES.match(inner) for _, inner in block[:3]):
+        depth = _depth(code[index])
+        for place in range(block[-1][0], len(code)):
+            if code[place].strip() and _depth(code[place]) < depth:
+                return
+            yield place + 1, code[place]
+
+
+@cache
+def _telling_lines() -> list[dict[str, Any]]:
+    """`knowledge/programs.yaml`, with its expressions compiled."""
+    compiled = ("line", "with", "without")
+    return [{k: re.compile(v) if k in compiled else v for k, v in entry.items()} for entry in shipped("programs.yaml")]
+
+
+def _telling(code: Lines, text: str) -> Iterator[Said]:
+    """What single lines tell, by what else stands in the program."""
+    under_rank = {at for index, line in enumerate(code) if _GUARD.match(line) for at, _ in _block(code, index)}
+    for entry in _telling_lines():
+        absent, needed = entry.get("without"), entry.get("with")
+        if (absent and absent.search(text)) or (needed and not needed.search(text)):
+            continue
+        for number, found in matches(entry["line"], code):
+            if number in under_rank or not entry.get("under_rank"):
+                values = found.groupdict()
+                more = {"severity": entry.get("severity", "notice"), **entry.get("attributes", {}), **values}
+                yield seen(entry["code"], number, found.string, entry["says"].format(**values), **more)
+    for number, found in matches(_NO_SYNC, code):
+        block = "\n".join(line for _, line in _block(code, number - 1))
+        if ".backward(" in block and text.count(".backward(") == 1:
+            yield seen(
+                "program.sync_left_out", number, found.string,
+                "Every backward runs under no_sync: no gradient is reduced, in no step", severity="warning",
+            )  # fmt: skip
+
+
+def _decisions(code: Lines) -> Iterator[Said]:
     for index, line in enumerate(code):
         timed = re.match(r"\s*(?:el)?if\b", line) and _CLOCK.search(_head(code, index))
         if timed and any(_TOGETHER.search(inner) for _, inner in _block(code, index)):
             yield seen(
-                "program.rank_local_decision",
-                index + 1,
-                line,
-                "Each rank decides by its own clock whether to go into a call of all",
-                by="clock",
-            )
+                "program.rank_local_decision", index + 1, line,
+                "Each rank decides by its own clock whether to go into a call of all", by="clock",
+            )  # fmt: skip
     logged = {found["name"]: (number, found) for number, found in matches(_LOGGED, code)}
     for _, found in matches(_MONITORED, code):
         if found["name"] in logged:
@@ -217,7 +216,7 @@ def _decisions(code: Sequence[str]) -> Iterator[Said]:
             )
 
 
-def _early_leaves(code: Sequence[str]) -> Iterator[Said]:
+def _early_leaves(code: Lines) -> Iterator[Said]:
     """A function is left under a condition of this rank's values, and a collective comes behind that."""
     for index, line in enumerate(code):
         if not re.match(r"\s*if\b.*:\s*$", line) or _SAME_EVERYWHERE.search(line) or _GUARD.match(line):

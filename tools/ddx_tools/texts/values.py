@@ -1,90 +1,125 @@
-"""Arithmetic on numbers that somebody printed: ratios to sizes of groups, lists of ranks laid side by side."""
+"""Arithmetic on numbers that somebody printed: ratios to sizes of groups, values of ranks laid side by side."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isclose, sqrt
 from statistics import median
 
-from ddx_tools.texts.said import Said, matches, seen
+from ddx_tools.texts.said import Lines, Said, matches, seen
 
 _GOT = re.compile(r"\b(?:reported|got|actual|measured|printed|found)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
 _WANTED = re.compile(r"\b(?:expected|reference|wanted|should be|correct)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
 _SIZE = re.compile(r"[a-z_]\w*[ =:]+(\d{1,5})\b(?!\.\d)", re.I)
+_OF_COUNT = re.compile(
+    r"^\W*(?:on |with |world[_ ]size[ =:]*)?(?P<count>\d{1,5})[ x]*"
+    r"(?:gpus?|ranks?|procs|process(?:es)?|nodes?|cards?)\b(?P<rest>.*)$",
+    re.I,
+)
+_VALUE = re.compile(r"(?P<name>[a-z]\w*(?:[ _]\w+)?)[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)(?!\w)", re.I)
+_IS_TIME = re.compile(r"time|sec|per_s|/s|speed|throughput|through|samples|tok|lr|epoch|mem|gib", re.I)
+_IS_METRIC = re.compile(r"acc|top-?\d|f1|auc|\bmap\b|miou|bleu|rouge|score|precision|recall|metric|ppl", re.I)
 _SIZES = (
     re.compile(r"size of tensor a \((?P<one>\d+)\) must match the size of tensor b \((?P<other>\d+)\)"),
     re.compile(r"shape torch\.Size\(\[(?P<one>\d+)[\d, ]*\]\) from checkpoint.{0,60}torch\.Size\(\[(?P<other>\d+)"),
     re.compile(r"shape mismatch.{0,80}?\(?\[?(?P<one>\d{3,})\D{1,30}?(?P<other>\d{3,})", re.I),
 )
 _RESTORED = re.compile(r"\b(?:restor\w+|resum\w+|load\w* .{0,40}checkpoint|load_state_dict|ckpt_path)\b", re.I)
-_ID_LIST = re.compile(r"^\s*\[?rank[ =:]*(?P<rank>\d{1,5})\]?\s*[:|]?\s*\[?(?P<ids>\d+(?:[ ,]+\d+){2,})\]?\s*$", re.I)
-_OF_SAMPLES = re.compile(r"\b(?:samples?|indices|index|ids?)\b", re.I)
-_OF_RANK = re.compile(r"^\W*rank[ =:]*(?P<rank>\d{1,5})\b(?P<rest>.*)$", re.I)
-_PARAMETER = re.compile(
-    r"\b(?P<name>(?:\w+[._])?(?:weight|bias|param|parameter|buffer|running_mean|running_var))"
-    r"[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)",
+_ID_LIST = re.compile(
+    r"\brank[ =:]*(?P<rank>\d{1,5})\b\]?"
+    r"(?P<between>[^\[\d]{0,12}(?:(?:step|iter|batch|epoch)[ =:]*\d+[^\[\d]{0,24})*)\[?(?P<ids>\d+(?:[ ,]+\d+){2,})\]?",
     re.I,
 )
-_RNG = re.compile(
-    r"\b(?:\w*rng\w*|generator|random state)\b.*?(?:equal|same) on +(?P<same>\d+) ranks?\W+"
-    r"(?:different|differs?) on +(?P<different>\d+)",
+_OF_SAMPLES = re.compile(r"\b(?:samples?|indices|index|idx|ids?)\b", re.I)
+_TIMING = re.compile(
+    r"\b(?:local_?)?rank[ =:]*(?P<rank>\d{1,5})\b(?P<words>.{0,60}?)"
+    r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>ms|s(?:ec(?:onds)?)?)\b",
     re.I,
 )
-_TIMING = re.compile(r"\b(?:local_?)?rank[ =:]*(?P<rank>\d{1,5})\b.{0,60}?(?P<s>\d+\.\d+) ?s(?:ec(?:onds)?)?\s*$", re.I)
+_SLOWEST = re.compile(
+    r"\bslowest\b.{0,12}?\brank[ =:]*(?P<rank>\d{1,5})|"
+    r"\brank[ =:]*(?P<rank_>\d{1,5})\b.{0,12}\b(?:slowest|last to arrive)",
+    re.I,
+)
 _SLOWER = 1.3
-_COPIED = re.compile(r"^>>> (?P<name>\w+)(?:\.to\(['\"]?(?:cuda:)?(?P<to>\d+)['\"]?\)|\.cuda\((?P<to_>\d+)\))?\s*$")
-_TENSOR = re.compile(r"^tensor\((?P<values>\[.*?\]), device='cuda:(?P<device>\d+)'")
-_ORDER = re.compile(
-    r"\brank (?P<rank>\d{1,5})\W+.{0,20}?\b(?:\w*?(?P<send>[Ss]end)|\w*?(?P<recv>[Rr]ecv))\w*\b.{0,30}?"
-    r"(?:->|<-|\bto\b|\bfrom\b|dst ?=|src ?=) ?(?:rank )?(?P<peer>\d{1,5})"
+_FEWEST_LOOKS = 5
+_WAITED = re.compile(r"\b(?:wait|comm|nccl|all_?reduce|idle|timeout)", re.I)
+_TRANSFER = re.compile(
+    r"\brank[ =:]*(?P<rank>\d{1,5})\b.{0,24}?\b(?:nccl)?(?:i?(?P<send>send)|i?recv)\w*\b.{0,30}?"
+    r"(?:->|<-|\bto\b|\bfrom\b|dst ?=|src ?=) ?(?:rank )?(?P<peer>\d{1,5})",
+    re.I,
 )
-_CLOCKED = re.compile(
-    r"^\W*(?P<h>\d{1,2}):(?P<m>\d\d):(?P<s>\d\d)\S* +.*?\branks? (?P<first>\d{1,5})"
-    r"(?:\.\.(?P<last>\d{1,5}))?\W+(?P<what>.+)$"
+_BUS_BANDWIDTH = re.compile(r"^# Avg bus bandwidth\s*:\s*(?P<gb>\d+(?:\.\d+)?)")
+_RANK_OF_ONE = re.compile(
+    r"\brank\W{0,4}0\b.{0,40}\b(?:world(?:[_ ]?size)?|nranks|size)\W{0,4}1\b(?!\.)|"
+    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b",
+    re.I,
 )
-_GAVE_UP = re.compile(r"[Tt]imeout|[Tt]imed out")
-_THREADS = re.compile(r"get_num_threads\(\)[^\n]*\n\s*(\d+)\s*$", re.M)
-_CPUS = re.compile(r"\bnproc\s*\n\s*(\d+)\s*$", re.M)
-_AT_BARRIER = re.compile(
-    r"(?P<here>\d+)/(?P<all>\d+) (?P<who>\w+) (?:at|in) .{0,12}barrier.{0,40}?, "
-    r"(?P<late>\d+)/(?P=all) in (?P<phase>\w+)(?:: (?P<which>.{1,40}))?$"
+_LOAD = re.compile(r"\bload average: (?P<load>\d+(?:\.\d+)?)")
+_CPUS = re.compile(r"(?:\bnproc\s*\n\s*|^CPU\(s\):\s+)(?P<cpus>\d+)\s*$", re.M)
+_THREADS = re.compile(r"get_num_threads\(\)[^\n]*\n\s*(?P<threads>\d+)\s*$", re.M)
+_BUSY = 2
+_KERNEL_SHARE = re.compile(
+    r"\bnccl\w*(?:Kernel|AllReduce|AllGather|ReduceScatter|SendRecv|Broadcast)\w*"
+    r".{0,120}?(?P<share>\d{1,3}(?:\.\d+)?) ?%|"
+    r"\b(?:exposed|non-overlapped)\b.{0,30}?(?P<share_>\d{1,3}(?:\.\d+)?) ?%",
+    re.I,
 )
-_OF_FILES = re.compile(r"restore|read|load|save|write|checkpoint", re.I)
+_MUCH_COMMUNICATION = 40
+_OVERLAP = re.compile(r"\boverlap\w*\b[^%\n]{0,30}?\b(?P<share>\d{1,3}(?:\.\d+)?) ?%", re.I)
+_LITTLE_OVERLAP = 5
 
 
-def read_values(lines: Sequence[str]) -> Iterator[Said]:
+def read_values(lines: Lines) -> Iterator[Said]:
     """What the numbers of a text say."""
     yield from _ratios(lines)
+    yield from _by_count(lines)
     yield from _sizes(lines)
     yield from _overlaps(lines)
-    yield from _partly_equal(lines)
     yield from _timings(lines)
-    yield from _copies(lines)
-    yield from _crossing(lines)
-    yield from _late(lines)
-    yield from _behind(lines)
-    for number, found in matches(_RNG, lines):
+    yield from _slowest(lines)
+    yield from _shares(lines)
+    yield from _transfers(lines)
+    yield from _alone(lines)
+    for number, found in matches(_BUS_BANDWIDTH, lines):
         yield seen(
-            "numerics.rng_differs", number, found.string,
-            f"The state of a random generator is another one on {found['different']} ranks after it was loaded",
-            same=int(found["same"]), different=int(found["different"]), severity="warning",
+            "preflight.bandwidth", number, found.string, f"nccl-tests measured {found['gb']} GB/s of bus bandwidth",
+            busbw_gb_per_s=float(found["gb"]), severity="warning",
         )  # fmt: skip
+    yield from _threads(lines)
+
+
+def _alone(lines: Lines) -> Iterator[Said]:
+    """Several processes say that they are rank 0 of a world of one, one behind the other in one output."""
+    told = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
+    if len(told) > 1:
+        yield seen(
+            "launch.several_rank_zero", *told[0], f"{len(told)} processes say that they are rank 0 of 1",
+            processes=len(told), severity="warning",
+        )  # fmt: skip
+
+
+def _threads(lines: Lines) -> Iterator[Said]:
+    """More runs, or would, than there are CPUs: by the load of a host, or by the threads of one process."""
     text = "\n".join(lines)
-    threads, cpus = _THREADS.search(text), _CPUS.search(text)
-    if threads and cpus and int(threads[1]) >= int(cpus[1]) >= 4:
-        number = text.count("\n", 0, threads.end(1)) + 1
-        yield seen(
-            "host.threads_per_process", number, lines[number - 1],
-            f"One process alone uses {threads[1]} threads on {cpus[1]} CPUs",
-            threads=int(threads[1]), cpus=int(cpus[1]), severity="warning",
-        )  # fmt: skip
+    cpus = _CPUS.search(text)
+    if cpus is None or int(cpus["cpus"]) < 4:
+        return
+    for pattern, times in ((_THREADS, 1), (_LOAD, _BUSY)):
+        if (found := pattern.search(text)) and float(found[1]) >= times * int(cpus["cpus"]):
+            number = text.count("\n", 0, found.end(1)) + 1
+            yield seen(
+                "host.threads_per_process", number, lines[number - 1],
+                f"{found[1]} threads want to run on {cpus['cpus']} CPUs",
+                threads=round(float(found[1])), cpus=int(cpus["cpus"]), severity="warning",
+            )  # fmt: skip
 
 
-def _ratios(lines: Sequence[str]) -> Iterator[Said]:
+def _ratios(lines: Lines) -> Iterator[Said]:
     """A number is not the expected one, by a factor that is a size in the same line, its inverse or its root."""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1) if lines.may_hold(_GOT) else ():
         got, wanted = _GOT.search(line), _WANTED.search(line)
         if not got or not wanted or float(wanted[1]) == 0:
             continue
@@ -105,9 +140,32 @@ def _ratios(lines: Sequence[str]) -> Iterator[Said]:
                     )  # fmt: skip
 
 
-def _sizes(lines: Sequence[str]) -> Iterator[Said]:
+def _by_count(lines: Lines) -> Iterator[Said]:
+    """Of runs of several sizes, side by side, a number grows or shrinks as the number of ranks does."""
+    told: dict[str, list[tuple[int, float, int, str]]] = defaultdict(list)
+    for number, row in matches(_OF_COUNT, lines):
+        for value in _VALUE.finditer(row["rest"]):
+            name = value["name"].lower()
+            if not _IS_TIME.search(name) and float(value["value"]):
+                told[name].append((int(row["count"]), float(value["value"]), number, row.string))
+    for name, rows in told.items():
+        small, large = min(rows), max(rows)
+        if large[0] < 2 * small[0]:
+            continue
+        size, ratio = large[0] / small[0], large[1] / small[1]
+        for how, factor in (("size", size), ("inverse", 1 / size)):
+            if isclose(ratio, factor, rel_tol=0.02):
+                yield seen(
+                    "numerics.ratio_to_group", large[2], large[3],
+                    f"{name} is {ratio:.4g} times that of {small[0]} with {size:g} times as many ranks",
+                    ratio=round(ratio, 5), size=round(size), how=how, what=name,
+                    kind="metric" if _IS_METRIC.search(name) else "value", severity="warning",
+                )  # fmt: skip
+
+
+def _sizes(lines: Lines) -> Iterator[Said]:
     """Sizes that do not fit, of which one is a whole multiple of the other, in a job that loaded a checkpoint."""
-    restored = any(_RESTORED.search(line) for line in lines)
+    restored = any(matches(_RESTORED, lines))
     for pattern in _SIZES:
         for number, found in matches(pattern, lines):
             small, large = sorted((int(found["one"]), int(found["other"])))
@@ -122,7 +180,7 @@ def _sizes(lines: Sequence[str]) -> Iterator[Said]:
                 return
 
 
-def _overlaps(lines: Sequence[str]) -> Iterator[Said]:
+def _overlaps(lines: Lines) -> Iterator[Said]:
     lists: dict[int, set[int]] = defaultdict(set)
     first: tuple[int, str] | None = None
     for number, found in matches(_ID_LIST, lines):
@@ -144,36 +202,19 @@ def _overlaps(lines: Sequence[str]) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _partly_equal(lines: Sequence[str]) -> Iterator[Said]:
-    """Parameters that ranks print: some are equal on all, some are not, so what makes them equal leaves these out."""
-    values: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    place: dict[str, tuple[int, str]] = {}
-    for number, found in matches(_OF_RANK, lines):
-        where = _PARAMETER.sub("", found["rest"])
-        for value in _PARAMETER.finditer(found["rest"]):
-            values[where, value["name"]].setdefault(int(found["rank"]), value["value"])
-            place.setdefault(value["name"], (number, found.string))
-    told = {key: by_rank for key, by_rank in values.items() if len(by_rank) > 1}
-    equal = {name for (_, name), by_rank in told.items() if len(set(by_rank.values())) == 1}
-    differing = {name for (_, name), by_rank in told.items() if len(set(by_rank.values())) > 1} - equal
-    for name in sorted(differing if equal else ()):
-        yield seen(
-            "numerics.partly_equal", *place[name],
-            f"On all ranks {', '.join(sorted(equal))} is equal, and {name} is not",
-            equal_names=sorted(equal), differing=name, severity="warning",
-        )  # fmt: skip
-
-
-def _timings(lines: Sequence[str]) -> Iterator[Said]:
+def _timings(lines: Lines) -> Iterator[Said]:
+    """The same few ranks take longer than all others, in every line; what is waited for others does not count."""
     times: dict[int, list[float]] = defaultdict(list)
     place: dict[int, tuple[int, str]] = {}
-    for number, found in matches(_TIMING, lines):
-        times[int(found["rank"])].append(float(found["s"]))
-        place.setdefault(int(found["rank"]), (number, found.string))
+    for number, line in enumerate(lines, 1) if lines.may_hold(_TIMING) else ():
+        for found in _TIMING.finditer(line):
+            if not _WAITED.search(found["words"]):
+                times[int(found["rank"])].append(float(found["value"]) / (1000 if found["unit"] == "ms" else 1))
+                place.setdefault(int(found["rank"]), (number, line))
     if len(times) < 4:
         return
     typical = median(value for own in times.values() for value in own)
-    slow = sorted(rank for rank, own in times.items() if min(own) > _SLOWER * typical)
+    slow = sorted(rank for rank, own in times.items() if typical and min(own) > _SLOWER * typical)
     if slow and 3 * len(slow) <= len(times):
         yield seen(
             "numerics.timings_differ", *place[slow[0]],
@@ -182,78 +223,42 @@ def _timings(lines: Sequence[str]) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _copies(lines: Sequence[str]) -> Iterator[Said]:
-    """A tensor shows other values on the GPU that it was moved to, in a session of the interpreter."""
-    shown: dict[str, tuple[str, str]] = {}
-    asked: re.Match[str] | None = None
-    for number, line in enumerate(lines, 1):
-        if found := _TENSOR.match(line):
-            if asked and not (asked["to"] or asked["to_"]):
-                shown[asked["name"]] = (found["values"], found["device"])
-            elif asked and asked["name"] in shown:
-                values, device = shown[asked["name"]]
-                if found["device"] != device and found["values"] != values:
-                    yield seen(
-                        "gpu.copy_differs",
-                        number,
-                        line,
-                        f"{values} on GPU {device} is {found['values']} on GPU {found['device']}",
-                        severity="failure",
-                    )
-        asked = _COPIED.match(line)
-
-
-def _crossing(lines: Sequence[str]) -> Iterator[Said]:
-    """The first transfer of each of some ranks is a send to the next, around a circle: listed rank by rank."""
-    for number, found in matches(_ORDER, lines):
+def _slowest(lines: Lines) -> Iterator[Said]:
+    """Which rank was the slowest, step by step: another one each time."""
+    told = [(number, int(found["rank"] or found["rank_"]), found.string) for number, found in matches(_SLOWEST, lines)]
+    ranks = {rank for _, rank, _ in told}
+    if len(told) >= _FEWEST_LOOKS and 2 * len(ranks) > len(told):
         yield seen(
-            "_transfer",
-            number,
-            found.string,
-            "",
-            rank=int(found["rank"]),
-            peer=int(found["peer"]),
-            send=bool(found["send"]),
-        )
+            "rank.slowest_changes", told[0][0], told[0][2], f"In {len(told)} steps {len(ranks)} ranks were the slowest",
+            steps=len(told), distinct=len(ranks), severity="warning",
+        )  # fmt: skip
 
 
-def _late(lines: Sequence[str]) -> Iterator[Said]:
-    """A rank comes to what its peers had come to before, after one of them has given up waiting."""
-    arrived: dict[str, set[int]] = defaultdict(set)
-    gave_up: set[int] = set()
-    for number, found in matches(_CLOCKED, lines):
-        ranks = set(range(int(found["first"]), int(found["last"] or found["first"]) + 1))
-        if _GAVE_UP.search(found["what"]):
-            gave_up |= ranks
-            continue
-        parts = [part.strip() for part in found["what"].split(",")]
-        late = {part for part in parts if gave_up and arrived[part] and not ranks & arrived[part]}
-        for part in parts:
-            arrived[part] |= ranks
-        if late:
+def _shares(lines: Lines) -> Iterator[Said]:
+    """What a profile says of communication: its share of the time, and whether it overlaps with computing."""
+    for number, found in matches(_OVERLAP, lines):
+        if float(found["share"]) <= _LITTLE_OVERLAP:
             yield seen(
-                "rank.came_late",
-                number,
-                found.string,
-                f"It comes to {min(late)!r} after a peer that waited there has given up",
-                ranks=sorted(ranks),
-                severity="warning",
-            )
-
-
-def _behind(lines: Sequence[str]) -> Iterator[Said]:
-    """All but a few are at a barrier, line after line, and the same few are somewhere else."""
-    last: dict[str, tuple[int, str, re.Match[str]]] = {}
-    for number, found in matches(_AT_BARRIER, lines):
-        if int(found["here"]) + int(found["late"]) != int(found["all"]):
-            continue
-        key = f"{found['late']} {found['phase']} {found['which']}"
-        if key in last:
-            yield seen(
-                "rank.outside_barrier", number, found.string,
-                f"{found['late']} of {found['all']} stay in {found['phase']} while the others are at a barrier",
-                phase=found["phase"], files=bool(_OF_FILES.search(found["phase"])), which=found["which"],
-                severity="warning",
+                "trace.no_overlap", number, found.string,
+                f"{found['share']} % of the communication overlaps with computing",
+                share=float(found["share"]) / 100, severity="warning",
             )  # fmt: skip
-            return
-        last[key] = (number, found.string, found)
+    told = [
+        (float(found["share"] or found["share_"]), number, found.string)
+        for number, found in matches(_KERNEL_SHARE, lines)
+    ]
+    if told and max(told)[0] >= _MUCH_COMMUNICATION:
+        share, number, line = max(told)
+        yield seen(
+            "trace.communication_share", number, line, f"Communication takes {share:g} % of the time",
+            share=share / 100, severity="warning",
+        )  # fmt: skip
+
+
+def _transfers(lines: Lines) -> Iterator[Said]:
+    """Sends and receives as ranks print them."""
+    for number, found in matches(_TRANSFER, lines):
+        yield seen(
+            "_transfer", number, found.string, "",
+            rank=int(found["rank"]), peer=int(found["peer"]), send=bool(found["send"]),
+        )  # fmt: skip

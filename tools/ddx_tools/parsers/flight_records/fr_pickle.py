@@ -22,13 +22,14 @@ MAX_BYTES = 64 << 20
 _MOST_ODD_TEXTS = 20
 
 
-def load(data: bytes) -> Any:
+def load(data: bytes, max_bytes: int | None = None) -> Any:
     """The value of a pickle of plain data, of protocol 2 to 5, as torch's pickler or Python's writes it.
 
     Raises `UnreadableInput` for anything else. Calls nothing and imports nothing, whatever the pickle holds.
     """
-    if len(data) > MAX_BYTES:
-        raise UnreadableInput(f"a pickle of {len(data)} bytes is larger than the {MAX_BYTES} that are read")
+    most = MAX_BYTES if max_bytes is None else max_bytes
+    if len(data) > most:
+        raise UnreadableInput(f"a pickle of {len(data)} bytes is larger than the {most} that are read")
     if data[:1] != b"\x80":
         raise UnreadableInput("not a pickle of protocol 2 or later")
     # Of a cached extension `find_class` would not be asked.

@@ -34,6 +34,8 @@ _BEHIND_PROMPT = 4
 _LIMIT, _LINE_LIMIT = 20_000, 600
 _HELD = ("T", "t", "D")
 _KERNEL_THREAD = re.compile(r"\s\[[^\[\]\s]{1,60}\]$")
+_PROGRAM = re.compile(r"\S{0,200}python[\d.]{0,6}\s.{0,400}$")
+"""The command line of a program in Python, as it ends a row: ranks of one job on one host have the same."""
 _NAMES = {"s": "state", "stat": "state", "wname": "wchan", "lwp": "tid"}
 
 
@@ -65,13 +67,17 @@ def parse_process_text(text: str) -> dict[int, ProcessFacts]:
 def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     """Processes that were last seen stopped or in a call that nothing interrupts (`held_process`); no kernel threads.
 
-    `readings` is how many in a row, the last one included, show one in that state and kernel function.
+    `readings` is how many in a row, the last one included, show one in that state and kernel function; `alike`, how
+    many of the listed processes run the same program with the same arguments.
     """
     last: dict[tuple[str | None, int], tuple[TextLine, ProcessFacts, int]] = {}
+    peers: dict[str, set[int]] = {}
     for number, facts in _facts([line.text for line in lines[:_LIMIT]]):
         line = lines[number]
         if _KERNEL_THREAD.search(line.text):
             continue
+        if program := _PROGRAM.search(line.text):
+            peers.setdefault(program[0], set()).add(facts.pid)
         place, known, readings = last.get((line.host, facts.pid), (line, None, 0))
         if facts.state:
             goes_on = known is not None and known.state == facts.state and known.wchan == facts.wchan
@@ -79,7 +85,9 @@ def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
         last[line.host, facts.pid] = (place, facts.over(known), readings)
     for (_, pid), (line, facts, readings) in last.items():
         if facts.state in _HELD:
-            values = {"state": facts.state, "wchan": facts.wchan, "readings": readings}
+            program = _PROGRAM.search(line.text)
+            alike = len(peers[program[0]]) if program else 0
+            values = {"state": facts.state, "wchan": facts.wchan, "readings": readings, "alike": alike}
             yield HostFact("held_process", str(pid), line, values)
 
 

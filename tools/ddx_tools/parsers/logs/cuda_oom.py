@@ -25,6 +25,7 @@ _TEXT_LIMIT = 4_000
 _TOO_MUCH = 1 << 60
 _SHARE = 20
 _SMALL = 6
+_LARGE = 8
 _SIZE = r"(\d{1,15}(?:\.\d{1,4})? ?(?:bytes|[KMGT]i?B))"
 _START = re.compile(r"(?:CUDA|HIP|XPU)\s+out\s+of\s+memory\.")
 _PARTS = {
@@ -65,11 +66,16 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
     if unused is None and reserved is not None and allocated is not None:
         unused = found["reserved_unallocated_bytes"] = max(reserved - allocated, 0)
     others = [size for match in _OTHERS.finditer(message) if (size := size_bytes(match[1])) is not None]
+    if found["process_bytes"] is None and others and max(others) >= (allocated or 0) + (unused or 0):
+        # Where the container has process ids of its own, torch does not know itself among the others.
+        found["process_bytes"] = max(others)
+        others.remove(max(others))
     facts: dict[str, Any] = {
         **found,
         "devices": [match[1]] if (match := _DEVICE.search(message)) else None,
         "other_processes_bytes": sum(others) if others else None,
         "fragmented": _is_fragmented(unused, found["tried_bytes"], allocated),
+        "tried_is_large": _is_large(found["tried_bytes"], found["total_bytes"]),
         "unused_is_small": _is_small(unused, allocated) or None,
         "own_limit": True if _REFUSED.search(message) else None,
     }
@@ -89,6 +95,11 @@ def _is_absurd(value: Any) -> bool:
 def _is_small(unused: int | None, allocated: int | None) -> bool:
     """Whether so little is unused that a nearly full GPU explains the failure as well."""
     return unused is not None and bool(allocated) and unused * _SMALL < unused + (allocated or 0)
+
+
+def _is_large(tried: int | None, total: int | None) -> bool | None:
+    """Whether one tensor was to take an eighth of the GPU."""
+    return tried * _LARGE >= total if tried and total else None
 
 
 def _is_fragmented(unused: int | None, tried: int | None, allocated: int | None) -> bool | None:

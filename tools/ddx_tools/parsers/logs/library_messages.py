@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
 from hashlib import blake2s
 from importlib import resources
 from importlib.abc import Traversable
 from itertools import pairwise
+from typing import Any
 
 from ddx_tools.parsers.logs.signatures import SignatureMatch, has_needle, match_signatures, signature, signatures
+from ddx_tools.user_cache import kept
 
 UNKNOWN = "library_unknown"
 """The id under which an error of a library of communication is told that nobody knows."""
@@ -110,88 +113,115 @@ def message_id(library: str, template: str) -> str:
 
 def read_catalogue(file: Traversable) -> list[LibraryMessage]:
     """The entries of one library."""
-    return [LibraryMessage(*line.split("\t")) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [_entry(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _entry(line: str) -> LibraryMessage:
+    return LibraryMessage(*line.split("\t"))
+
+
+@cache
+def _lines() -> list[str]:
+    """The lines of the catalogue, of all libraries."""
+    folder = resources.files("ddx_tools").joinpath("knowledge/messages")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".tsv")), key=lambda file: file.name)
+    return [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 @cache
 def catalogue() -> tuple[LibraryMessage, ...]:
     """All entries of all libraries."""
-    folder = resources.files("ddx_tools").joinpath("knowledge/messages")
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".tsv")), key=lambda file: file.name)
-    return tuple(entry for file in files for entry in read_catalogue(file))
+    return tuple(map(_entry, _lines()))
 
 
-def _known_by_words() -> tuple[LibraryMessage, ...]:
-    """The catalogue, and what signatures have as examples."""
-    examples = (
-        LibraryMessage(
-            "", "error", "", known.id, known.versions, known.source, "", _without_values(_message_of(example))
-        )
+def _of_examples() -> list[str]:
+    """What signatures have as examples, as lines of a catalogue."""
+    return [
+        LibraryMessage("", "error", "", known.id, known.versions, known.source, "", template).line().rstrip("\n")
         for known in signatures()
         if known.role != "context" and not NEEDS_VALUES.match(known.id)
         for example in known.examples
         if "\n@ " not in example
-    )
-    return (*catalogue(), *examples)
+        for template in [_without_values(_message_of(example))]
+    ]
 
 
 def _without_values(example: str) -> str:
     return " ".join(HOLE if re.search(r"[\d/]", token) else token for token in example.split())
 
 
-def _pairs(template: str) -> list[tuple[str, str]]:
-    return [pair for part in template.split(HOLE) for pair in pairwise(words(part))]
+def _pairs(template: str) -> list[str]:
+    """The pairs of neighbouring words of a template, in its order, each once."""
+    found = (pair for part in template.split(HOLE) for pair in _paired(words(part)))
+    return list(dict.fromkeys(found))
 
 
-@dataclass(frozen=True)
+def _paired(told: Sequence[str]) -> Iterator[str]:
+    return map(" ".join, pairwise(told))
+
+
 class _Index:
-    entries: tuple[LibraryMessage, ...]
-    pairs: tuple[tuple[tuple[str, str], ...], ...]
-    """Of each entry, in its order."""
-    by_pair: dict[tuple[str, str], list[int]]
-    by_words: dict[tuple[str, ...], int]
-    """Entries with too few pairs, by all their words."""
-    short: dict[tuple[str, str], list[int]]
-    """The same, by their first pair."""
+    """Where messages are found by their words. Each is a number: its place in the catalogue, or behind it."""
+
+    def __init__(self, lines: list[str], examples: list[str]) -> None:
+        self._lines = [*lines, *examples]
+        found = kept(self._lines, self._made)
+        self.lengths: list[int] = found["lengths"]
+        """How many pairs each has."""
+        self.by_pair: dict[str, list[int]] = found["by_pair"]
+        self.by_words: dict[str, int] = found["by_words"]
+        """Those with too few pairs, by all their words."""
+        self.short: dict[str, list[int]] = found["short"]
+        """The same, by their first pair."""
+
+    def _made(self) -> dict[str, Any]:
+        lengths: list[int] = []
+        by_pair: dict[str, list[int]] = {}
+        by_words: dict[str, int] = {}
+        short: dict[str, list[int]] = {}
+        for place in range(len(self._lines)):
+            template = self.entry(place).template
+            pairs = _pairs(template)
+            lengths.append(len(pairs))
+            if len(pairs) < _FEWEST_PAIRS:
+                by_words.setdefault(" ".join(written(template)), place)
+                for pair in pairs[:1]:
+                    short.setdefault(pair, []).append(place)
+            else:
+                for pair in pairs:
+                    by_pair.setdefault(pair, []).append(place)
+        return {"lengths": lengths, "by_pair": by_pair, "by_words": by_words, "short": short}
+
+    def entry(self, place: int) -> LibraryMessage:
+        """The message at a place."""
+        return _entry(self._lines[place])
 
 
 @cache
 def _index() -> _Index:
-    entries = _known_by_words()
-    every = [tuple(dict.fromkeys(_pairs(entry.template))) for entry in entries]
-    by_pair: dict[tuple[str, str], list[int]] = {}
-    by_words: dict[tuple[str, ...], int] = {}
-    short: dict[tuple[str, str], list[int]] = {}
-    for place, pairs in enumerate(every):
-        if len(pairs) < _FEWEST_PAIRS:
-            by_words.setdefault(tuple(written(entries[place].template)), place)
-            for pair in pairs[:1]:
-                short.setdefault(pair, []).append(place)
-        else:
-            for pair in pairs:
-                by_pair.setdefault(pair, []).append(place)
-    return _Index(entries, tuple(every), by_pair, by_words, short)
+    return _Index(_lines(), _of_examples())
 
 
 @lru_cache(4_096)
 def _recognised(told: tuple[str, ...]) -> tuple[LibraryMessage | None, int]:
     """The entry that fits best, and how many of its pairs are there."""
     index = _index()
-    own = list(dict.fromkeys(pairwise(told)))
+    own = dict.fromkeys(_paired(told))
     counts = Counter(place for pair in own for place in index.by_pair.get(pair, ()))
     best: tuple[float, int, int] | None = None
     for place, count in counts.items():
-        pairs = index.pairs[place]
-        share = count / len(pairs)
-        if count >= _FEWEST_PAIRS and (share >= _SHARE or (count >= _CUT_PAIRS and _is_cut(pairs, told, count))):
+        share = count / index.lengths[place]
+        if count >= _FEWEST_PAIRS and (
+            share >= _SHARE or (count >= _CUT_PAIRS and _is_cut(index.entry(place), told, count))
+        ):
             best = max(best or (0.0, 0, 0), (count * share, count, -place))
-    return (index.entries[-best[2]], best[1]) if best else (None, 0)
+    return (index.entry(-best[2]), best[1]) if best else (None, 0)
 
 
-def _is_cut(pairs: tuple[tuple[str, str], ...], told: tuple[str, ...], count: int) -> bool:
+def _is_cut(known: LibraryMessage, told: tuple[str, ...], count: int) -> bool:
     """Whether a text ends where a message goes on; of the last word there may be a part."""
-    ends = {told[-2:], told[-3:-1]}
-    return any(pair in ends for pair in pairs[count - 1 : count + 1])
+    ends = {*_paired(told[-3:])}
+    return any(pair in ends for pair in _pairs(known.template)[count - 1 : count + 1])
 
 
 def recognise(text: str) -> LibraryMessage | None:
@@ -207,15 +237,17 @@ def recognise(text: str) -> LibraryMessage | None:
 def _few_words(told: tuple[str, ...]) -> LibraryMessage | None:
     """The message of few words that a text of a library is: it is nothing else, or has all of them."""
     index = _index()
-    if told in index.by_words:
-        return index.entries[index.by_words[told]]
-    own = set(pairwise(told))
-    places = {place for pair in own for place in index.short.get(pair, ()) if own.issuperset(index.pairs[place])}
+    if (whole := index.by_words.get(" ".join(told))) is not None:
+        return index.entry(whole)
+    own = set(_paired(told))
+    templates = {place: index.entry(place).template for pair in own for place in index.short.get(pair, ())}
     by_length = [
-        (len(wanted), -place) for place in places if _in_order(wanted := written(index.entries[place].template), told)
+        (len(wanted), -place)
+        for place, template in templates.items()
+        if own.issuperset(_pairs(template)) and _in_order(wanted := written(template), told)
     ]
     length, place = max(by_length, default=(0, 0))
-    return index.entries[-place] if length >= _FEWEST_WORDS else None
+    return index.entry(-place) if length >= _FEWEST_WORDS else None
 
 
 def _in_order(wanted: list[str], told: tuple[str, ...]) -> bool:

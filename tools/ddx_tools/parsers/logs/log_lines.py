@@ -119,6 +119,8 @@ def is_text_log(data: bytes) -> bool:
         return False
     # NULs alone are a hole: of a file that was cut while its writer kept its place, or of a crashed machine.
     text = head.decode(encoding_of(head) or "utf-8", "replace").replace("\0", "").lstrip("\ufeff")
+    if "".join(text.split()).isprintable() and "\ufffd" not in text:
+        return bool(text.strip())
     odd = sum(1 for c in text if c == "\ufffd" or (not c.isprintable() and c not in "\n\r\t\x1b\x08\f"))
     return bool(text.strip()) and odd <= 0.1 * len(text)
 

@@ -77,6 +77,17 @@ _EXPRESSIONS = {
         "batch": rf"{_BATCH_SUM}{_BEHIND}({_HEX}|{_DECIMAL}){_END}",
     }.items()
 }
+_NEEDED = {
+    "parameters": ("param", "weight", "model", "state"),
+    "buffers": ("buffer",),
+    "grad_norm": ("norm", "|g"),
+    "own_grad_norm": ("own", "local"),
+    "mean_grad_norm": ("mean", "averag"),
+    "samples": ("[", "("),
+    "drawn": ("[",),
+    "batch": ("batch", "data", "input", "sample"),
+}
+"""One of these stands, in small letters, in whatever an expression matches."""
 _WORDS = (
     *("norm", "|g", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind", "name"),
     *("weights", "param", "sample", "example", "first", "grad"),
@@ -124,7 +135,11 @@ def rank_values(text: str) -> list[RankValue]:
     ranks = {int(number) for number in _RANK.findall(text)}
     if len(ranks) > 1:
         return []
-    matches = {name: match for name, known in _EXPRESSIONS.items() if (match := known.search(text))}
+    matches = {
+        name: match
+        for name, known in _EXPRESSIONS.items()
+        if any(word in lower for word in _NEEDED[name]) and (match := known.search(text))
+    }
     if not matches:
         return []
     step = _STEP.search(text)

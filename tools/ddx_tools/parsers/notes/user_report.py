@@ -57,6 +57,16 @@ def read_reports(text: str) -> list[Report]:
     return sorted(found.values(), key=lambda report: report.line)[:_MOST_REPORTS]
 
 
+def experiments_named(question: str) -> set[str]:
+    """The experiments that a question speaks of, whatever is said of their outcome."""
+    text = normalised(question)
+    return {
+        fact.id
+        for fact in compiled_vocabulary()
+        if fact.kind == "experiment" and any(groups and _together(groups, text) is not None for groups in fact.any)
+    }
+
+
 def _report(fact: str, negated: bool, sentence: Sentence) -> Report:
     return Report(fact, negated, sentence.text[:_QUOTE_LIMIT], sentence.line)
 

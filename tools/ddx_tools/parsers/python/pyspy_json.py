@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.parsers.python.user_frames import is_user_file, module_path
@@ -25,6 +25,13 @@ class Frame:
     """As py-spy has it: a method carries the class of its `self` ("DataLoader.__iter__") where py-spy can tell."""
     variables: tuple[tuple[str, str], ...] = ()
     """Local variables, arguments first, with what `repr` makes of them; of a dump that was asked for them."""
+    at: int = field(default=0, compare=False)
+    """The line of the dump that shows it, 1-based; 0 in a form that has no such lines."""
+
+    @property
+    def printed(self) -> str:
+        """As py-spy's text shows it."""
+        return f"{self.function} ({self.file}:{self.line})" if self.line else f"{self.function} ({self.file})"
 
     @property
     def bare_function(self) -> str:

@@ -20,12 +20,17 @@ from collections.abc import Iterator
 
 from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack
 
-_PROCESS = re.compile(r"^Process (\d{1,10}): ?(.{0,2000})$")
+_PROCESS = re.compile(
+    r"^(?:Process (\d{1,10}):|[#$ ]{0,4}(?:sudo )?py-spy dump .{0,80}?(?:--pid|-p)[= ](\d{1,10})) ?(.{0,2000})$"
+)
+"""The head of a dump; or the command that took it, which is what is left of one where somebody cut out threads."""
 _THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
 _FRAME = re.compile(r"^ {4}(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(\d{1,9}))?\)$")
 _RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 """Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
-_RANK_OPTION = re.compile(r"(?:^|\s)--(?:global[-_])?rank[= ](\d{1,7})(?!\S)")
+_RANK_OPTION = re.compile(
+    r"(?:^|\s)(?:--(?:global[-_])?rank[= ]|[#(] ?(?:global )?rank[ =:#]{0,3})(\d{1,7})(?=\s|[),;]|$)"
+)
 _LINES_ABOVE = 3
 _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
@@ -47,7 +52,7 @@ def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
     for at, line in enumerate(lines):
         if process := _PROCESS.match(line.rstrip()):
             words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
-            told = [*_RANK_ABOVE.findall(words)[-1:], *_RANK_OPTION.findall(process[2])]
+            told = [*_RANK_ABOVE.findall(words)[-1:], *_RANK_OPTION.findall(process[3])]
             if told:
                 starts.append((at, int(told[0])))
         if line[:1].isspace() or _THREAD.match(line.rstrip()) or process:
@@ -70,16 +75,19 @@ def parse_pyspy_text(text: str) -> list[ThreadStack]:
 def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
     pid = threads = processes = 0
     current: tuple[int, int, str, str, list[Frame]] | None = None
-    for line in text.splitlines():
+    at = 1
+    for whole in text.splitlines(keepends=True):
+        (line,) = whole.splitlines()
+        number, at = at, at + whole.count("\n")
         if frame := _FRAME.match(line):
             if current and len(current[4]) < _FRAMES_LIMIT:
-                current[4].append(Frame(frame[2], int(frame[3] or 0), frame[1]))
+                current[4].append(Frame(frame[2], int(frame[3] or 0), frame[1], at=number))
             continue
         if process := _PROCESS.match(line):
             if current:
                 yield current
                 current = None
-            pid, processes, threads = int(process[1]), processes + 1, 0
+            pid, processes, threads = int(process[1] or process[2]), processes + 1, 0
         elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
             if current:
                 yield current

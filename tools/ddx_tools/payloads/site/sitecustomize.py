@@ -25,6 +25,10 @@ def _start_agent() -> None:
         sys.modules[_AGENT] = module
         spec.loader.exec_module(module)
         module.install()
+        if os.environ.get("DDX_CONSISTENCY"):
+            from importlib import import_module
+
+            import_module("ddx_consistency").attach()
     except Exception:
         # The job comes first: without an agent it runs as it always did.
         pass

@@ -1,0 +1,84 @@
+"""What facts and findings from outside are worth: open incidents, judged again with what a reader hands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ddx_evals.baselines import Case
+from ddx_tools.errors import DdxError
+from ddx_tools.handed_in import HandedIn, fact_finding
+from ddx_tools.investigate import this_machine
+from ddx_tools.looking.look import shown_of
+from ddx_tools.looking.words import parse_words
+from ddx_tools.model import Verdict
+from ddx_tools.resources import incidents_dir
+from ddx_tools.store import Store
+from ddx_tools.yaml_data import load_yaml
+
+FILE = "handed_in.yaml"
+_READ_BESIDE = "text"
+"""The basis of what is read in texts beside the logs: left out, so that there is something to hand in."""
+
+
+class HandedInCase(BaseModel):
+    """What a careful reader of one incident hands in, written down before it was tried."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    incident: str
+    """`split/id`"""
+    facts: list[str] = Field(default_factory=list)
+    findings: list[HandedIn] = Field(default_factory=list)
+    right: bool = True
+    """The first cause is right with these."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One incident, without and with what was handed in."""
+
+    open_without: bool
+    right_with: bool
+    first: str
+
+
+@cache
+def handed_in_cases() -> Mapping[str, HandedInCase]:
+    """By `split/id`."""
+    told: Any = load_yaml((incidents_dir() / FILE).read_text(encoding="utf-8"))
+    return {case.incident: case for case in TypeAdapter(list[HandedInCase]).validate_python(told)}
+
+
+def judged_with(case: Case, handed: HandedInCase) -> Judgement:
+    """What the playbooks say of the material alone, and with what was handed in."""
+    seen = [finding for finding in case.found.findings if finding.attributes.get("basis") != _READ_BESIDE]
+    alone = replace(case.found, findings=seen).judge()
+    told = [*map(fact_finding, handed.facts), *(one.finding() for one in handed.findings)]
+    now = replace(case.found, findings=[*seen, *told], told=told).judge()
+    first = now.causes[0].id if now.causes else "-"
+    return Judgement(alone.verdict is not Verdict.DIAGNOSED, first in case.truth.right_causes, first)
+
+
+def doubts_of(case: Case, store: Store) -> Iterator[str]:
+    """Quotes that do not stand where they are said to, and a first cause that is not as the file says."""
+    handed = handed_in_cases().get(f"{case.incident.split}/{case.incident.id}")
+    if handed is None:
+        return
+    for one in handed.findings:
+        try:
+            shown = shown_of(store, parse_words([one.source]), case.found.names, [str(case.material)], this_machine)
+        except DdxError as error:
+            yield f"handed in: {one.source} opens nothing ({error.message[:80]})"
+            continue
+        if one.quote not in shown.text:
+            yield f"handed in: {one.source} does not show {one.quote[:80]!r}"
+    judged = judged_with(case, handed)
+    if not judged.open_without:
+        yield "handed in: it is diagnosed without"
+    if judged.right_with != handed.right:
+        yield f"handed in: the first cause is {judged.first}"

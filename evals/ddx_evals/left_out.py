@@ -1,0 +1,197 @@
+"""How far the rules carry: `python -m ddx_evals.left_out [SPLIT | SPLIT/ID …]`.
+
+Each family of incidents (a thread, a written case, a scenario of the lab) is judged as if never seen: without the
+clauses that no other family meets, and without what only it makes a reader say. What is then right is owed to what
+other incidents have shown, too. With `--clauses` it prints instead what every clause is worth: in how many families it
+holds, and whether an answer changes without it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from os import cpu_count
+
+from ddx_evals.incidents import Incident, Truth, View, named_incidents, staged_of, unpacked
+from ddx_evals.incidents.causes_tree import above
+from ddx_tools.investigate import investigate
+from ddx_tools.investigation import Investigation
+from ddx_tools.matching import match_clause
+from ddx_tools.model import Diagnosis, Finding, Verdict
+from ddx_tools.playbook import Cause, Clause, Playbooks, load_playbooks
+from ddx_tools.sources.bundle import is_bundle
+
+GRADES = ("exact", "node", "open", "wrong")
+_SECTIONS = ("decides", "supports", "contradicts")
+_BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 0.97, 1.01)
+ClauseName = tuple[str, str, int]
+"""Cause, section, place in it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is kept of an incident: what was seen in it, with what is right to say."""
+
+    family: str
+    split: str
+    truth: Truth
+    found: Investigation
+    told: frozenset[str]
+    """What its readers say, by kind."""
+    clauses: frozenset[ClauseName]
+    """The clauses that hold."""
+
+
+def look_at(incident: Incident) -> Judged:
+    """An incident, seen once as a whole."""
+    with unpacked(incident) as whole:
+        if is_bundle(whole):
+            found = investigate([str(whole)])
+        else:
+            with staged_of(whole, incident, View.FULL) as material:
+                found = investigate([str(material)])
+    found.results = []
+    provenance = incident.truth.provenance
+    scenario = provenance.scenario if provenance else ""
+    return Judged(
+        family=scenario or f"{incident.split}/{incident.id}",
+        split=incident.split,
+        truth=incident.truth,
+        found=found,
+        told=frozenset(map(kind, found.findings)),
+        clauses=held(found.findings),
+    )
+
+
+def held(findings: Sequence[Finding]) -> frozenset[ClauseName]:
+    """The clauses that hold; of those about a cause's culprits, whoever they are."""
+    anybody = frozenset(rank for finding in findings for rank in finding.ranks)
+    return frozenset(name for name, clause in clauses(load_playbooks()) if match_clause(clause, findings, anybody))
+
+
+def kind(finding: Finding) -> str:
+    """What a finding is an example of: its code; of a known message or a report, which one."""
+    which = finding.attributes.get("signatures") or finding.attributes.get("fact") or finding.attributes.get("basis")
+    return f"{finding.code} {json.dumps(which)} {finding.attributes.get('negated')}"
+
+
+def clauses(playbooks: Playbooks) -> Iterator[tuple[ClauseName, Clause]]:
+    """Every clause of the pages of causes, by name."""
+    for cause in playbooks.causes.values():
+        for section in _SECTIONS:
+            for place, clause in enumerate(getattr(cause, section)):
+                yield (cause.id, section, place), clause
+
+
+def without(playbooks: Playbooks, left_out: Set[ClauseName]) -> Playbooks:
+    """The pages without some clauses."""
+
+    def kept(cause: Cause) -> Cause:
+        parts = {
+            section: [
+                clause
+                for place, clause in enumerate(getattr(cause, section))
+                if (cause.id, section, place) not in left_out
+            ]
+            for section in _SECTIONS
+        }
+        # Who is to blame is bound by clauses that may be gone.
+        bound = {c.as_ for some in parts.values() for clause in some for c in clause.all}
+        return cause.model_copy(update={**parts, "culprits": [name for name in cause.culprits if name in bound]})
+
+    return Playbooks([*playbooks.symptoms.values(), *map(kept, playbooks.causes.values())])
+
+
+def grade(truth: Truth, said: Diagnosis) -> str:
+    """`exact`: the first cause is right; `node`: the answer is above it; `wrong`: diagnosed, neither; else `open`."""
+    first = said.causes[0].id if said.causes else None
+    if truth.cause in (Verdict.HEALTHY, Verdict.UNDECIDED):
+        return "exact" if said.verdict == truth.cause else "wrong" if said.verdict is Verdict.DIAGNOSED else "open"
+    if first in truth.right_causes:
+        return "exact"
+    nodes = above(truth.right_causes) | truth.right_causes
+    if first in nodes or (said.narrowed_to and said.narrowed_to.id in nodes):
+        return "node"
+    return "wrong" if said.verdict is Verdict.DIAGNOSED else "open"
+
+
+def left_out_answers(seen: Sequence[Judged]) -> Iterator[tuple[Judged, Diagnosis]]:
+    """What is said of each incident by what other families show, too."""
+    pages = load_playbooks()
+    families: Mapping[object, set[str]] = _families(seen)
+    for one in seen:
+        alone = {name for name in one.clauses if families[name] == {one.family}}
+        findings = [f for f in one.found.findings if families[kind(f)] != {one.family}]
+        found = Investigation(findings=findings, missing=one.found.missing, seats=one.found.seats)
+        yield one, found.diagnose(without(pages, alone) if alone else pages)
+
+
+def _families(seen: Iterable[Judged]) -> dict[object, set[str]]:
+    families: dict[object, set[str]] = defaultdict(set)
+    for one in seen:
+        for name in (*one.told, *one.clauses):
+            families[name].add(one.family)
+    return families
+
+
+def table(title: str, answers: Iterable[tuple[Judged, Diagnosis]]) -> Iterator[str]:
+    """Lines of shares by split, and how often the first cause is right by the probability that it was given."""
+    rows: dict[str, Counter[str]] = defaultdict(Counter)
+    bins: dict[int, list[bool]] = defaultdict(list)
+    for one, said in answers:
+        how = grade(one.truth, said)
+        for name in (one.split, "all"):
+            rows[name][how] += 1
+        if said.causes:
+            place = sum(said.causes[0].probability >= bound for bound in _BINS) - 1
+            bins[place].append(how == "exact")
+    yield title
+    for name, row in rows.items():
+        yield f"  {name:10} {', '.join(f'{how} {row[how]}' for how in GRADES)} of {row.total()}"
+    for place, right in sorted(bins.items()):
+        yield f"  told {_BINS[place]:.2f} to {_BINS[place + 1]:.2f}: right {sum(right)} of {len(right)}"
+
+
+def worth(seen: Sequence[Judged]) -> Iterator[str]:
+    """A line for each clause: in how many families it holds, and which answers change if it is gone."""
+    pages, families = load_playbooks(), _families(seen)
+    usual = [_answer(one.found.diagnose(pages)) for one in seen]
+    for name, _ in clauses(pages):
+        holds = [place for place, one in enumerate(seen) if name in one.clauses]
+        less = without(pages, {name}) if holds else pages
+        changed = [seen[place].family for place in holds if _answer(seen[place].found.diagnose(less)) != usual[place]]
+        yield "\t".join((*map(str, name), str(len(families[name])), str(len(changed)), " ".join(changed[:3])))
+
+
+def _answer(said: Diagnosis) -> tuple[object, ...]:
+    first = said.causes[0].id if said.causes else None
+    return said.verdict, first, said.narrowed_to.id if said.narrowed_to else None, tuple(said.culprits.ranks)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what is right as it is, and with each family left out. 1 if anything is then confidently wrong."""
+    parser = ArgumentParser(prog="python -m ddx_evals.left_out", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("incidents", nargs="*", help="splits, or split/id; all without a name")
+    parser.add_argument("--clauses", action="store_true", help="what every clause is worth")
+    asked = parser.parse_args(arguments)
+    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
+        seen = list(pool.map(look_at, named_incidents(asked.incidents)))
+    if asked.clauses:
+        print("\n".join(worth(seen)))
+        return 0
+    print("\n".join(table("as they are", [(one, one.found.diagnose()) for one in seen])))
+    apart = list(left_out_answers(seen))
+    print("\n".join(table("each family left out", apart)))
+    wrong = [one.family for one, said in apart if grade(one.truth, said) == "wrong"]
+    print(f"confidently wrong: {', '.join(wrong) or 'none'}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

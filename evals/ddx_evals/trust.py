@@ -1,0 +1,91 @@
+"""Whether an answer can be believed without a second look: quotes, sizes, what it calls missing, what it asks next."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from ddx_evals.baselines import Case
+from ddx_server.render.diagnosis import render_diagnosis
+from ddx_server.serve.diagnosis_payload import diagnosis_json
+from ddx_tools.errors import DdxError
+from ddx_tools.looking.held import still_missing
+from ddx_tools.looking.look import in_store
+from ddx_tools.looking.material import brought, lines_around, of_bundle
+from ddx_tools.looking.names import NOTE
+from ddx_tools.looking.words import Thing, Words, parse_words
+from ddx_tools.model import Claim, Diagnosis
+from ddx_tools.next_check import asks_for_a_known_fact, is_out_of_reach
+from ddx_tools.sources.bundle import Bundle, is_bundle
+from ddx_tools.sources.hosts.base import UNKNOWN_HOST
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.store import Store
+
+TEXT_BYTES, JSON_BYTES = 5000, 8000
+_WIDTH = 160
+
+
+def doubts(case: Case, answer: Diagnosis, store: Store) -> Iterator[str]:
+    """What of an answer cannot be believed, in words; nothing of one that is as it should be.
+
+    `store` holds the rows of the investigation behind the answer.
+    """
+    for claim in [*answer.evidence, *(claim for suspect in answer.suspects for claim in suspect.evidence)]:
+        if doubt := _of_quote(case, claim, store):
+            yield f"{claim.finding}: {doubt}"
+    yield from sizes(answer)
+    yield from _of_missing(answer, store)
+    check = answer.next_check
+    if check and asks_for_a_known_fact(check, case.found.findings):
+        yield f"the next check asks for what is known: {check.question[:80]}"
+    if check and is_out_of_reach(check, live=False):
+        yield f"the next check asks {check.probe} of a job that is not there"
+
+
+def sizes(answer: Diagnosis) -> Iterator[str]:
+    """What is larger than it may be, as it is printed."""
+    out = io.StringIO()
+    render_diagnosis(answer, Console(file=out, width=_WIDTH, highlight=False))
+    for what, size, most in (
+        ("text", len(out.getvalue().encode()), TEXT_BYTES),
+        ("JSON", len(diagnosis_json(answer).encode()), JSON_BYTES),
+    ):
+        if size > most:
+            yield f"{what} of {size} bytes"
+
+
+def _of_quote(case: Case, claim: Claim, store: Store) -> str:
+    if not claim.quote:
+        return ""
+    if claim.source == NOTE:
+        return "" if claim.quote in case.truth.prompt else f"the note does not say {claim.quote[:80]!r}"
+    try:
+        words = parse_words([claim.source])
+        opened = _shown(case, words, store)
+    except DdxError as error:
+        return f"{claim.source[:120]!r} opens nothing ({error.message[:80]})"
+    return "" if claim.quote in opened else f"{claim.source[-80:]} does not show {claim.quote[:160]!r}"
+
+
+def _shown(case: Case, words: Words, store: Store) -> str:
+    """What `ddx show` prints of a thing; of a file its own bytes."""
+    if words.thing is not Thing.MATERIAL:
+        return "\n".join(in_store(store, words, case.found.names))
+    data = _bytes(case.material, words.name)
+    lines = "\n".join(text for _, text in lines_around(data, words.name, words.number))
+    return lines if lines.encode() in data else ""
+
+
+def _bytes(material: Path, path: str) -> bytes:
+    if not is_bundle(material):
+        return brought(LocalHost(UNKNOWN_HOST), path, [str(material)])
+    with Bundle(material) as bundle:
+        return of_bundle(bundle, path)
+
+
+def _of_missing(answer: Diagnosis, store: Store) -> Iterator[str]:
+    missing = still_missing(store, answer.missing)
+    yield from (f"it is not missing: {one.what[:80]}" for one in answer.missing if one not in missing)

@@ -1,0 +1,4 @@
+    loss = model(batch).loss
+    loss.backward()
+    optimizer.step(); optimizer.zero_grad()
+    epoch_losses.append(loss)

@@ -1,0 +1,2 @@
+ckpt = torch.load(args.resume)
+model.load_state_dict(ckpt["model"])

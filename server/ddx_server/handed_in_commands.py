@@ -1,0 +1,93 @@
+"""`ddx facts` and `ddx add-finding`: what a person or an agent hands in beside the material."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddx_server.output import JSON_OPTION, TARGET, console, exit_with, print_json, progress_line
+from ddx_server.render.safe_text import safe
+from ddx_tools.errors import UsageError
+from ddx_tools.model import Finding
+
+FACTS = Annotated[
+    list[str] | None,
+    typer.Option("--fact", help="What you know, of a closed list (ddx facts): works_on_one_node=no. Several times."),
+]
+FINDINGS = Annotated[
+    Path | None, typer.Option(help="Findings that `ddx add-finding --keep FILE` kept.", metavar="FILE")
+]
+
+
+def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
+    """What was handed in, as findings. Raises UsageError and UnreadableInput."""
+    from ddx_tools.handed_in import fact_finding, read_handed_in
+
+    told = [fact_finding(fact) for fact in facts]
+    if file is None:
+        return told
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}", "ddx add-finding --keep FILE writes it.") from error
+    return told + [one.finding() for one in read_handed_in(data)]
+
+
+def facts(as_json: JSON_OPTION = False) -> None:
+    """List the facts that can be told: `ddx why --fact NAME=yes|no`."""
+    from ddx_tools.handed_in import facts_listed
+
+    if as_json:
+        print_json(json.dumps(dict(facts_listed())))
+        return
+    for name, says in facts_listed():
+        console().print(safe(f"{name:34}{says}"), soft_wrap=True)
+
+
+def add_finding(
+    code: Annotated[str, typer.Argument(help="A finding code of the registry: rank.raised", show_default=False)],
+    target: TARGET = None,
+    quote: Annotated[str, typer.Option(help="Verbatim, as it stands in the source.")] = "",
+    source: Annotated[str, typer.Option(help="What shows it: material rank3.log:41, rank 3, …")] = "",
+    ranks: Annotated[str, typer.Option(help="Whom it is about: 3, or 0-7,9.")] = "",
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, as the registry names it. Several times.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Add it to this file, for ddx why --findings FILE.")] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Hand in what you read and ddx did not recognise: the quote is checked, and the answer given anew."""
+    from ddx_server.render.diagnosis import render_diagnosis, show_command
+    from ddx_server.serve.diagnosis_payload import diagnosis_json
+    from ddx_tools.handed_in import HandedIn, read_handed_in
+    from ddx_tools.looking.handed_in import with_checked
+    from ddx_tools.parsers.rank_ranges import parse_ranks
+
+    attributes = {name: _value(value) for name, _, value in (text.partition("=") for text in attribute or ())}
+    about = parse_ranks(ranks) if ranks else []
+    if not (quote and source):
+        raise UsageError("a finding rests on a quote and says where it stands", "--quote TEXT --source 'material F:41'")
+    one = HandedIn(code=code, ranks=about, quote=quote, source=source, attributes=attributes)
+    kept = read_handed_in(keep.read_bytes()) if keep and keep.exists() else []
+    with progress_line(quiet=as_json) as progress:
+        found = with_checked(one, [known.finding() for known in kept], target or [], progress)
+    if keep:
+        keep.write_text(json.dumps([each.model_dump() for each in [*kept, one]], indent=1), encoding="utf-8")
+    diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [])})
+    if as_json:
+        print_json(diagnosis_json(diagnosis))
+    else:
+        render_diagnosis(diagnosis, console())
+    exit_with(diagnosis)
+
+
+def _value(text: str) -> str | int | float | bool | None:
+    try:
+        value: str | int | float | bool | None = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str | int | float | bool | None) else text

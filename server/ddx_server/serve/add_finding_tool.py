@@ -1,0 +1,53 @@
+"""The tool `add_finding`: what an agent read in the material and we did not recognise."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult
+from pydantic import Field, ValidationError
+
+from ddx_server.serve.call import ToolCall
+from ddx_server.serve.probe_tools import TARGET_TEXT
+from ddx_server.serve.replies import DiagnosisReply, result
+from ddx_server.serve.tool import make_tool
+from ddx_server.serve.workspace import Workspace
+from ddx_tools.errors import UsageError
+
+_DESCRIPTION = (
+    "Hand in what you read in the material and the answer lacks: a registered finding code, whom it is about, a "
+    "verbatim quote and its source. The quote is checked, the differential is run again; `changed` says what it did. "
+    "It weighs less than what was seen, and never decides alone."
+)
+
+
+def add_finding_tool(workspace: Workspace) -> Tool:
+    """The tool."""
+
+    def add_finding(
+        ctx: Context[Any, Any],
+        code: Annotated[str, Field(description="rank.raised, collective.missing_ranks, … (read_playbook names them)")],
+        quote: Annotated[str, Field(description="verbatim")],
+        source: Annotated[str, Field(description="as `show` takes it: 'material rank3.log:41'")],
+        ranks: list[int] = [],  # noqa: B006 - read by pydantic alone
+        attributes: Annotated[dict[str, Any], Field(description="as the registry names them")] = {},  # noqa: B006
+        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006
+    ) -> CallToolResult:
+        from ddx_server.serve.diagnosis_payload import diagnosis_payload
+        from ddx_tools.handed_in import HandedIn
+        from ddx_tools.looking.handed_in import with_checked
+        from ddx_tools.mistakes import first_mistake
+
+        call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
+        try:
+            one = HandedIn(code=code, quote=quote, source=source, ranks=ranks, attributes=attributes)
+        except ValidationError as error:
+            raise UsageError(f"this is no finding: {first_mistake(error)}", "Say code, quote and source.") from error
+        before = [known.finding() for known in workspace.handed_in(target)]
+        found = with_checked(one, before, resolved, call.progress, machine=call.machine())
+        workspace.hand_in(target, one)
+        return result(diagnosis_payload(found.diagnose()))
+
+    return make_tool(add_finding, "add_finding", _DESCRIPTION, DiagnosisReply, read_only=False)

@@ -1,0 +1,48 @@
+"""What is left of an answer when what only its own incident shows is switched off."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddx_evals.incidents import named_incidents
+from ddx_evals.left_out import Judged, clauses, grade, left_out_answers, look_at, table, without, worth
+from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.playbook import load_playbooks
+
+PORT = "public/21-bind-29500-second-job"
+
+
+@pytest.fixture(scope="module")
+def seen() -> list[Judged]:
+    return [look_at(incident) for incident in named_incidents([PORT, "blind/second-user-same-machine"])]
+
+
+def test_alone_an_incident_teaches_nothing_about_itself(seen: list[Judged]) -> None:
+    ((one, said),) = left_out_answers(seen[:1])
+    assert grade(one.truth, one.found.diagnose()) == "exact"
+    assert grade(one.truth, said) == "open"
+
+
+def test_what_another_family_shows_too_stays(seen: list[Judged]) -> None:
+    assert [grade(one.truth, said) for one, said in left_out_answers(seen)] == ["exact", "exact"]
+
+
+def test_a_page_without_a_clause_blames_nobody_by_it() -> None:
+    pages = load_playbooks()
+    every = {name for name, _ in clauses(pages) if name[0] == "process-stopped"}
+    bare = without(pages, every).causes["process-stopped"]
+    assert (bare.decides, bare.culprits) == ([], [])
+    assert without(pages, set()).causes == pages.causes
+
+
+def test_the_tables_count_every_incident(seen: list[Judged]) -> None:
+    lines = list(table("as they are", [(one, one.found.diagnose()) for one in seen]))
+    assert any("all" in line and "exact 2" in line and "of 2" in line for line in lines)
+    told = {tuple(line.split("\t")[:3]): line.split("\t")[3:] for line in worth(seen)}
+    assert told["port-in-use", "decides", "0"][0] == "2"
+
+
+def test_an_answer_above_the_truth_is_a_node(seen: list[Judged]) -> None:
+    truth = seen[0].truth
+    above = Diagnosis(verdict=Verdict.DIAGNOSED, headline="it never formed")
+    assert grade(truth, above) == "wrong"

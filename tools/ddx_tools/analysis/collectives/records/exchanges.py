@@ -1,0 +1,135 @@
+"""All-to-alls whose sizes do not fit: splits that do not pair up, or more sent than is expected.
+
+What one rank sends to another has to be what that one expects of it. Splits are recorded since format 2.11
+(pytorch#195443). Before, only the sums are, which differ by rank, but what all members send is what all receive. Who
+brings the wrong size shows where the exchange has a way back (the gathering of tokens from experts, the backward pass):
+the neighbouring exchange of each rank then has the same sizes the other way round, except at the odd one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.records.comparable import EXCHANGES, elements
+from ddx_tools.analysis.collectives.records.records import Entry, Records
+from ddx_tools.analysis.collectives.records.shown import shown, where
+from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.model import Finding, Severity, rank_list
+
+
+def exchange_mismatches(records: Records, holds: Iterable[Hold]) -> list[Finding]:
+    """One finding for each all_to_all that nobody gets out of and whose splits or, without these, sums do not fit."""
+    found = []
+    for hold in holds:
+        if hold.op in EXCHANGES:
+            found += [_unpaired(hold), _unbalanced(records, hold) if hold.is_complete else None]
+    return [finding for finding in found if finding is not None]
+
+
+def _unpaired(hold: Hold) -> Finding | None:
+    members = hold.group.ranks()
+    entries = {entry.rank: entry for entry in hold.entries()}
+    sent = {rank: _splits(entry.input_splits, len(members)) for rank, entry in entries.items()}
+    expected = {rank: _splits(entry.output_splits, len(members)) for rank, entry in entries.items()}
+    wrong = [
+        (source, target, rows, wanted)
+        for i, source in enumerate(members)
+        for j, target in enumerate(members)
+        if (rows := _at(sent, source, j)) is not None
+        and (wanted := _at(expected, target, i)) is not None
+        and rows != wanted
+    ]
+    if not wrong:
+        return None
+    involved = [{source, target} for source, target, *_ in wrong]
+    odd = sorted(set.intersection(*involved))
+    tie = len(odd) != 1
+    ranks = sorted(set.union(*involved)) if tie else odd
+    source, target, rows, wanted = wrong[0]
+    return raising.finding(
+        "collective.shape_mismatch",
+        Severity.FAILURE,
+        ranks,
+        f"The splits of {hold.op} {hold.seq} of {hold.group.label} do not pair up at {rank_list(ranks)}: "
+        f"rank {source} sends {rows} rows to rank {target}, which expects {wanted}"
+        + (f", and so with {len(wrong) - 1} more pairs." if len(wrong) > 1 else "."),
+        where(hold.group, hold.seq, hold.op),
+        shown([entries[rank] for rank in ranks if rank in entries]),
+        splits=True,
+        finished=False,
+        minority=not tie,
+        tie=tie,
+    )
+
+
+def splits_are_recorded(entries: Iterable[Entry]) -> bool:
+    """Whether some rank's splits are known."""
+    return any(entry.input_splits is not None for entry in entries)
+
+
+def _splits(text: str | None, size: int) -> list[int] | None:
+    """The rows for each member in group order; None if not recorded. An empty list means equal parts."""
+    found = None if text is None else json.loads(text)
+    return found if isinstance(found, list) and len(found) == size else None
+
+
+def _at(splits: Mapping[int, list[int] | None], rank: int, index: int) -> int | None:
+    mine = splits.get(rank)
+    return None if mine is None else mine[index]
+
+
+_FEWEST = 3
+"""Of two ranks either may be the odd one."""
+
+
+def _unbalanced(records: Records, hold: Hold) -> Finding | None:
+    entries = {entry.rank: entry for entry in hold.entries()}
+    if set(entries) != set(hold.group.ranks()) or splits_are_recorded(entries.values()):
+        return None
+    volumes = {rank: _volume(entry) for rank, entry in entries.items()}
+    known = [volume for volume in volumes.values() if volume is not None]
+    sent, received = sum(volume[0] for volume in known), sum(volume[1] for volume in known)
+    if len(known) < len(entries) or sent == received:
+        return None
+    odd = _without_mirror(records, hold, entries)
+    tie = len(odd) != 1
+    ranks = sorted(entries) if tie else odd
+    return raising.finding(
+        "collective.shape_mismatch",
+        Severity.FAILURE,
+        ranks,
+        f"The sizes of {hold.op} {hold.seq} of {hold.group.label} do not add up: its members send {sent} "
+        f"elements and expect {received}."
+        + ("" if tie else f" The exchange beside it has those of all but {rank_list(odd)} the other way round."),
+        where(hold.group, hold.seq, hold.op),
+        shown([entries[rank] for rank in ranks]),
+        finished=False,
+        minority=not tie,
+        tie=tie,
+    )
+
+
+def _without_mirror(records: Records, hold: Hold, entries: Mapping[int, Entry]) -> list[int]:
+    """The one rank whose sizes its neighbouring exchange does not have the other way round, while all others' do."""
+    if hold.seq is None or len(entries) < _FEWEST:
+        return []
+    for beside in (hold.seq - 1, hold.seq + 1):
+        others = records.collective(hold.group, beside)
+        if others.keys() != entries.keys() or any(other.op != hold.op for other in others.values()):
+            continue
+        odd = [rank for rank, entry in entries.items() if _volume(entry) != _turned(_volume(others[rank]))]
+        if len(odd) == 1:
+            return odd
+    return []
+
+
+def _volume(entry: Entry) -> tuple[int, int] | None:
+    """Elements sent and elements expected; None if one of them is not recorded."""
+    sent, expected = (json.loads(elements(sizes) or "[]") for sizes in (entry.input_sizes, entry.output_sizes))
+    return (sum(sent), sum(expected)) if sent and expected else None
+
+
+def _turned(volume: tuple[int, int] | None) -> tuple[int, int] | None:
+    return None if volume is None else (volume[1], volume[0])

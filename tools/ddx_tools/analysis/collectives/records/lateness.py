@@ -1,0 +1,164 @@
+"""Who keeps coming late to collectives, though the job goes on.
+
+All members of a group leave an all_reduce or an all_to_all together. So who spends the least time in it came last, and
+how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
+are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end, but it
+blocks, so the rank's next call has to do: that says nothing of collectives that a step's work follows. Where all
+members are on one host, and so read one clock, the moment of the last one's call tells of these, too. It tells less:
+who calls last in every step may have the most to do.
+
+Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
+from ddx_tools.analysis.collectives.records.records import Group, Records
+from ddx_tools.analysis.collectives.records.shown import where
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+
+_CLEARLY_S = 0.15
+"""A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
+_COLLECTIVES = 400
+"""Collectives of a group that are looked at, the last ones."""
+_UNSEEN = 0.25
+"""Of the members of a group fewer may be without a record: one of these may be as late, as its host's others are."""
+_OFTEN = 4
+_SHARE = 0.75
+"""Of the collectives in which somebody is clearly last, it is the same rank in so many."""
+_COSTS = 0.05
+"""Of the time that these collectives took, so much must be waiting for it. A checkpoint now and then costs less."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that is clearly last again and again in one group."""
+
+    rank: int
+    group: Group
+    collectives: int
+    """How many collectives of the group were compared."""
+    last: int
+    """In how many it was clearly last."""
+    others_last: int
+    """In how many somebody else was."""
+    late_s: float
+    """By how much, as the median of these."""
+    by_calls: bool
+    """Told by who calls last alone, and not by how long the rank is inside."""
+
+
+def late_ranks(records: Records) -> list[Late]:
+    """The ranks that are late by themselves: not those that wait for one of them elsewhere."""
+    pipelined = _pipelines(records)
+    found: dict[int, Late] = {}
+    members: dict[tuple[bool, int], list[dict[str, float | int]]] = {}
+    for row in records.query(_LAST):
+        members.setdefault((row["by_calls"], row["group_id"]), []).append(row)
+    for (by_calls, group_id), rows in sorted(members.items()):
+        group = records.groups[group_id]
+        ranks = group.ranks()
+        unseen = sum(rank not in records.ranks for rank in ranks)
+        if group_id in found or (unseen and unseen >= _UNSEEN * len(ranks)):
+            continue
+        if any(len(pipeline & set(ranks)) > 1 for pipeline in pipelined):
+            continue
+        clear = [row for row in rows if row["late_s"] >= _CLEARLY_S]
+        if len(clear) < _OFTEN:
+            continue
+        rank, count = Counter(int(row["rank"]) for row in clear).most_common(1)[0]
+        lost = [float(row["late_s"]) for row in clear if row["rank"] == rank]
+        calls = [int(row["called_ns"]) for row in rows]
+        took_s = (max(calls) - min(calls)) / 1e9
+        if count >= max(_OFTEN, _SHARE * len(clear)) and sum(lost) >= _COSTS * took_s:
+            found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, median(lost), by_calls)
+    return _not_victims(list(found.values()))
+
+
+def _not_victims(found: list[Late]) -> list[Late]:
+    """Without those who are late because they wait for another late rank in a group that they share."""
+    ranks = {late.rank for late in found}
+    waits_for = {
+        rank: {late.rank for late in found if late.rank != rank and rank in late.group.ranks()} for rank in ranks
+    }
+    return [late for late in found if not waits_for[late.rank]]
+
+
+def _pipelines(records: Records) -> list[set[int]]:
+    """The members of each group that sends and receives more often than it does anything else."""
+    rows = records.query(
+        "SELECT group_id FROM recorded_numbers GROUP BY group_id "
+        "HAVING max(greatest(p2p_seq, op_id - seq)) > coalesce(max(seq), 0)"
+    )
+    return [set(records.groups[row["group_id"]].ranks()) for row in rows]
+
+
+# How long each member was in each collective, and for which rank that was shortest.
+_LAST = f"""
+WITH one_clock AS (
+    SELECT group_id, count(d.host) = count(*) AND count(DISTINCT d.host) = 1 AS same_host
+    FROM chosen JOIN fr_dumps d USING (dump) GROUP BY group_id
+), calls AS (
+    SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
+        n.done AND (r.together OR k.op IN {EXCHANGES}) AS counts,
+        k.backend = 'gloo' AS blocks, same_host,
+        max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq) AS last_call_ns,
+        lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) AS next_call_ns
+    FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call) JOIN one_clock USING (group_id)
+    WHERE NOT r.is_p2p AND NOT r.closing AND n.seq IS NOT NULL
+), ends AS (
+    SELECT *, false AS by_calls, CASE WHEN blocks THEN next_call_ns ELSE completed_ns END AS ended_ns FROM calls
+    UNION ALL
+    SELECT *, true AS by_calls, last_call_ns AS ended_ns FROM calls WHERE blocks AND same_host
+), inside AS (
+    SELECT by_calls, group_id, seq, rank, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
+    JOIN (SELECT group_id, max(seq) AS last FROM calls WHERE counts GROUP BY group_id) USING (group_id)
+    WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
+)
+SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
+    max(created_ns) AS called_ns
+FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
+"""
+
+
+def arrives_late(records: Records) -> list[Finding]:
+    """One finding for each rank that keeps coming late, from the group that shows it best."""
+    best: dict[int, Late] = {}
+    for late in late_ranks(records):
+        if late.rank not in best or late.last > best[late.rank].last:
+            best[late.rank] = late
+    return [_finding(records, late) for late in best.values()]
+
+
+def _finding(records: Records, late: Late) -> Finding:
+    return raising.finding(
+        "rank.arrives_late",
+        Severity.WARNING,
+        [late.rank],
+        f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
+        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
+        where(late.group),
+        Shown(_evidence(records, [late])),
+        late_s=round(late.late_s, 2),
+        collectives=late.collectives,
+        last=late.last,
+        others_last=late.others_last,
+        share=round(late.last / late.collectives, 3),
+        by="calls" if late.by_calls else "completions",
+    )
+
+
+def _evidence(records: Records, found: Iterable[Late]) -> list[Evidence]:
+    """The last call of each in that group."""
+    return [
+        entry.evidence()
+        for late in found
+        for entry in records.entries(late.group, "NOT is_p2p AND rank = ?", [late.rank])[-1:]
+    ]

@@ -1,0 +1,140 @@
+"""Whether the job was moving while its records were taken, and whose record stands still though it should not.
+
+If a peer finished an operation that nobody finishes alone, every member was in it and got out. A member whose record
+still has it unfinished, or lacks it, was recorded earlier: the job went on meanwhile. Or its completion is not noted,
+because its device or its watchdog is stuck: then its record shows signs of a later time than the peer's completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddx_tools.analysis.collectives.records.fronts import Fronts
+from ddx_tools.analysis.collectives.records.patience import SETTLED_S, STANDING_S
+from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.wait_graph import Graph, may_be_a_host
+from ddx_tools.analysis.collectives.records.waits import Hold
+
+_MOMENT_OF_UNDATED_S = 3.0
+"""Ranks of a moving job do something about as often."""
+
+_AT_WORK = ("inside", "not_started", "idle")
+"""Where ranks are, of those that nothing holds up."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A rank whose record has not what a peer's record shows as finished."""
+
+    rank: int
+    group: Group
+    entry: Entry | None
+    """The operation that it has unfinished; None if the record ends before."""
+    frozen: bool
+    """Its record is clearly later than the peer's completion: it should show it."""
+    moment: bool
+    """Its record was taken but a moment before the peers': ranks in step differ by as much."""
+
+
+def ranks_behind(records: Records) -> list[Behind]:
+    """All ranks that are behind what a peer finished, by group and rank."""
+    found = []
+    for group in records.groups.values():
+        for rank in group.positions:
+            entry = group.pending.get(rank)
+            if entry is not None and entry.seq <= group.finished_by_peers(rank):
+                found.append(Behind(rank, group, entry, _is_later(records, group, entry), _is_moment(records, rank)))
+            elif group.is_overtaken(rank):
+                moment = _is_moment(records, rank) and _just_called(records, group, rank)
+                found.append(Behind(rank, group, None, frozen=False, moment=moment))
+    return found
+
+
+def frozen_ranks(records: Records, behind: list[Behind], graph: Graph | None) -> set[int]:
+    """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
+
+    They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
+    moving, more ranks would differ, and not all would wait for these. And their records are later; where no times tell
+    that, it can be a single one only, and not of Gloo, in which no device and no watchdog is late to note an end.
+    """
+    ranks = {each.rank for each in behind}
+    if graph is None or graph.tie or not ranks or graph.roots.keys() != ranks or 2 * len(ranks) >= len(records.ranks):
+        return set()
+    undated = all(records.ranks[rank].taken_ns is None for rank in ranks)
+    if undated:
+        return ranks if len(ranks) == 1 and not any(records.ranks[rank].notes_ends_at_once for rank in ranks) else set()
+    return ranks if any(each.frozen for each in behind) else set()
+
+
+def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph: Graph | None) -> bool:
+    """Whether undated records show ranks at work that do not wait for the same as the others.
+
+    A job that has stood still for long has nobody left who is not held up by what holds up all, and that is one rank or
+    the ranks of one host.
+    """
+    if graph is None or not graph.roots or any(record.taken_ns is not None for record in records.ranks.values()):
+        return False
+    alone = {rank for rank, state in graph.roots.items() if state in ("outside", "device_behind", "stands_still")}
+    stopped = all(graph.roots[rank] == "outside" for rank in alone)
+    if len(alone) > 1 and not (stopped and may_be_a_host(alone) and 2 * len(alone) < len(records.ranks)):
+        return True  # Several ranks that do not come, each for itself: they are at work.
+    accounted = {
+        *graph.victims,
+        *graph.roots,
+        *(rank for hold in holds if not hold.is_complete for rank in hold.waiting),
+    }
+    return any(rank not in accounted and status in _AT_WORK for rank, status in fronts.status.items())
+
+
+def stands_still(holds: Sequence[Hold]) -> bool:
+    """Whether somebody waits for longer than ranks of a moving job do."""
+    return any((hold.wait_s or 0.0) >= STANDING_S for hold in holds)
+
+
+def _is_later(records: Records, group: Group, entry: Entry) -> bool:
+    """Whether the rank's record shows a time clearly after a peer's completion of the same operation."""
+    record = records.ranks[entry.rank]
+    sign = record.taken_ns or record.latest_sign_ns
+    finished = [
+        records.true_ns(other.rank, other.completed_ns)
+        for other in group.at[entry.seq].values()
+        if other.completed_ns is not None and other.rank != entry.rank
+    ]
+    if sign is None:
+        return False
+    if not finished:
+        # Dumps of active work tell no completion. What was called so long ago did not end just between two dumps.
+        taken = [each.taken_ns for each in records.ranks.values() if each.taken_ns is not None]
+        apart_s = (max(taken) - sign) / 1e9 if taken else 0.0
+        called = entry.created_ns
+        return called is not None and (sign - called) / 1e9 >= max(STANDING_S, 10 * apart_s)
+    return (records.true_ns(entry.rank, sign) - min(finished)) / 1e9 >= SETTLED_S
+
+
+def _just_called(records: Records, group: Group, rank: int) -> bool:
+    """Whether what the rank lacks was still called, or finished, about when its record was taken."""
+    taken = records.ranks[rank].taken_ns
+    if taken is None:
+        return True
+    calls = records.collective(group, group.finished_by_peers(rank)).values()
+    times = [(entry.rank, entry.completed_ns or entry.created_ns) for entry in calls]
+    signs = [records.true_ns(peer, time) for peer, time in times if time is not None]
+    return bool(signs) and (records.true_ns(rank, taken) - max(signs)) / 1e9 < records.patience_s
+
+
+def _is_moment(records: Records, rank: int) -> bool:
+    record = records.ranks[rank]
+    if record.taken_ns is not None:
+        taken = [
+            records.true_ns(each.rank, each.taken_ns) for each in records.ranks.values() if each.taken_ns is not None
+        ]
+        return (max(taken) - records.true_ns(rank, record.taken_ns)) / 1e9 < SETTLED_S
+    # The latest that undated records mention comes near their moments while a job moves.
+    signs = [
+        records.true_ns(each.rank, each.latest_sign_ns)
+        for each in records.ranks.values()
+        if each.latest_sign_ns is not None
+    ]
+    sign = record.latest_sign_ns
+    return sign is not None and (max(signs) - records.true_ns(rank, sign)) / 1e9 < _MOMENT_OF_UNDATED_S

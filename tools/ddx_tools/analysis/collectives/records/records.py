@@ -1,0 +1,321 @@
+"""Flight records of all ranks as the analysis reads them: summaries by rank and group, entries only where asked for.
+
+Millions of entries stay in the store. What is held here is one line for each member of each group, and the
+operations that ranks are stuck in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ddx_tools.analysis.collectives.records import selection
+from ddx_tools.analysis.collectives.records.clocks import clock_offsets
+from ddx_tools.analysis.collectives.records.comparable import Rules, completes_together
+from ddx_tools.analysis.collectives.records.differences import make_differences
+from ddx_tools.analysis.collectives.records.entry_words import entry_words
+from ddx_tools.analysis.collectives.records.rank_records import rank_records
+from ddx_tools.analysis.collectives.records.record_queries import (
+    MAKE_PENDING,
+    MAKE_POSITIONS,
+    MAKE_SAME_NUMBERS,
+    OLDEST_PENDING,
+    SAME_NUMBERS,
+)
+from ddx_tools.analysis.collectives.records.transfers import make_batches
+from ddx_tools.model import Evidence, Location
+from ddx_tools.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation of one rank."""
+
+    rank: int
+    record_id: int
+    seq: int
+    op: str
+    input_sizes: str | None
+    input_dtypes: str | None
+    output_sizes: str | None
+    output_dtypes: str | None
+    input_splits: str | None
+    output_splits: str | None
+    state: str | None
+    done: bool
+    created_ns: int | None
+    started_ns: int | None
+    completed_ns: int | None
+    timeout_ms: int | None
+    is_p2p: bool
+    p2p_seq: int | None
+    peer: str | None
+    user_file: str | None
+    user_line: int | None
+    user_function: str | None
+    site: str | None
+    contexts: tuple[str, ...]
+    """What encloses the call, as far as its frames show it (checkpoint, fsdp, evaluation, …)."""
+    source: str
+
+    def location(self) -> Location | None:
+        """The user's line that made the call; None without frames."""
+        if self.user_file is None:
+            return None
+        return Location(file=self.user_file, line=self.user_line, function=self.user_function)
+
+    def evidence(self) -> Evidence:
+        """Where a reader finds the entry, and its words."""
+        return Evidence(source=f"{self.source}#record_id={self.record_id}", quote=entry_words(asdict(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one rank came in one group, by sequence numbers of collectives; None where nothing says it."""
+
+    first_recorded: int | None = None
+    last_recorded: int | None = None
+    last_done: int | None = None
+    last_done_together: int | None = None
+    """The last finished one that nobody can finish before all entered it."""
+    enqueued: int | None = None
+    """From the counters, which outlive the ring buffer. So are the next two."""
+    started: int | None = None
+    completed: int | None = None
+
+    @property
+    def entered(self) -> int | None:
+        """The last collective that the rank is known to have entered; None if the record cannot tell."""
+        known = [number for number in (self.last_recorded, self.enqueued) if number is not None]
+        return max(known, default=None)
+
+
+@dataclass
+class Group:
+    """One process group and how far its members came."""
+
+    id: int
+    key: str
+    name: str
+    description: str
+    members: tuple[int, ...] | None
+    positions: dict[int, Position] = field(default_factory=dict)
+    pending: dict[int, Entry] = field(default_factory=dict)
+    """By rank: its oldest collective that is not finished."""
+    at: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    """What every rank recorded under the sequence numbers of `pending`, by number and rank."""
+
+    @property
+    def label(self) -> str:
+        """The group for a person: its description, and its name where that says more."""
+        if self.description in ("", "undefined"):
+            return f"group {self.name or self.key}"
+        return self.description
+
+    @cached_property
+    def last_finished_together(self) -> tuple[int, int | None, int]:
+        """The last collective that some rank finished and nobody finishes alone; that rank; the last of all others."""
+        best, owner, second = -1, None, -1
+        for rank, position in self.positions.items():
+            number = -1 if position.last_done_together is None else position.last_done_together
+            if number > best:
+                best, owner, second = number, rank, best
+            else:
+                second = max(second, number)
+        return best, owner, second
+
+    def finished_by_peers(self, rank: int) -> int:
+        """The last collective that some peer finished and that nobody finishes alone; -1 if none is known."""
+        best, owner, second = self.last_finished_together
+        return second if owner == rank else best
+
+    def is_overtaken(self, rank: int) -> bool:
+        """Whether a peer finished a collective that needed this rank, and the rank's record lacks it."""
+        finished = self.finished_by_peers(rank)
+        return finished >= 0 and self.entered(rank, finished) is False
+
+    def ranks(self) -> tuple[int, ...]:
+        """The members, or, where no record lists them, the ranks that recorded something in the group."""
+        return self.members if self.members is not None else tuple(sorted(self.positions))
+
+    def entered(self, rank: int, seq: int) -> bool | None:
+        """Whether a rank entered the collective `seq`; None if its record cannot tell."""
+        position = self.positions.get(rank)
+        entered = None if position is None else position.entered
+        return None if entered is None else entered >= seq
+
+
+class Records:
+    """All ranks' records of one job, over the store that holds the entries."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        chosen = selection.select(store)
+        Rules(store)
+        make_batches(store)
+        make_differences(store)
+        self.world_size = chosen.world_size
+        self.left_out = chosen.left_out
+        found = rank_records(store, chosen.dumps)
+        self.ranks = found.ranks
+        self.starts_seen = found.starts_seen
+        self.patience_s = found.patience_s
+        self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
+        self._load_positions()
+        self._load_pending()
+        self._infer_finished()
+
+    @cached_property
+    def clock_offsets_s(self) -> Mapping[int, float]:
+        """By rank, seconds that its clock is ahead: see `clock_offsets`. Worked out where times are compared."""
+        return clock_offsets(self.store)
+
+    @cached_property
+    def only_active(self) -> bool:
+        """Whether dumps leave out what is finished: then there is no history."""
+        return any(record.only_active for record in self.ranks.values())
+
+    def true_ns(self, rank: int, time_ns: int) -> int:
+        """A time of a rank's clock, on the clock that all ranks are compared by."""
+        return time_ns - int(self.clock_offsets_s.get(rank, 0.0) * 1e9)
+
+    def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+        """Rows over the store, and the views `chosen`, `recorded` and `rules` in it."""
+        return self.store.query(sql, parameters)
+
+    def execute(self, sql: str) -> None:
+        """Make a temporary table or view."""
+        self.store.execute(sql)
+
+    def entries(self, group: Group, condition: str, parameters: Iterable[Any] = ()) -> list[Entry]:
+        """Entries of a group that meet an SQL condition on the view `recorded`, by rank and record id."""
+        rows = self.query(
+            f"SELECT * FROM recorded WHERE group_id = ? AND ({condition}) ORDER BY rank, record_id, seq",
+            [group.id, *parameters],
+        )
+        return [_entry(row) for row in rows]
+
+    def entries_of(self, wanted: Iterable[tuple[int, int, int]]) -> list[Entry]:
+        """The entries of (rank, group id, record id), in that order."""
+        keys = list(wanted)
+        if not keys:
+            return []
+        listed = ", ".join(f"({rank}, {group_id}, {record_id})" for rank, group_id, record_id in keys)
+        rows = self.query(f"SELECT * FROM recorded WHERE (rank, group_id, record_id) IN ({listed})")
+        found = {(row["rank"], row["group_id"], row["record_id"]): _entry(row) for row in rows}
+        return [found[key] for key in keys if key in found]
+
+    def collective(self, group: Group, seq: int) -> dict[int, Entry]:
+        """What every rank recorded under one sequence number of a group."""
+        return _by_rank(self.entries(group, "NOT is_p2p AND seq = ?", [seq]))
+
+    def _load_positions(self) -> None:
+        counters = {
+            (row["group_id"], row["rank"]): row
+            for row in self.query(
+                "SELECT group_id, rank, max(last_enqueued) AS enqueued, max(last_started) AS started, "
+                "max(last_completed) AS completed FROM chosen "
+                # The counters of a group that does point-to-point operations mix their numbers with the collectives'.
+                "ANTI JOIN (SELECT DISTINCT group_id FROM recorded_numbers WHERE p2p_seq > 0) USING (group_id) "
+                "GROUP BY group_id, rank"
+            )
+        }
+        self.execute(MAKE_POSITIONS)
+        recorded = {(row["group_id"], row["rank"]): row for row in self.query("SELECT * FROM positions")}
+        for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
+            counted: Mapping[str, Any] = counters.get((group_id, rank), {})
+            seen: Mapping[str, Any] = recorded.get((group_id, rank), {})
+            # A complete record without the group says that the rank never called anything in it.
+            nothing = -1 if not seen and not (self.ranks[rank].wrapped or self.ranks[rank].only_active) else None
+            self.groups[group_id].positions[rank] = Position(
+                seen.get("first_seq"),
+                seen.get("last_seq"),
+                seen.get("last_done"),
+                seen.get("last_done_together"),
+                nothing if counted.get("enqueued") is None else counted["enqueued"],
+                counted.get("started"),
+                counted.get("completed"),
+            )
+
+    def _load_pending(self) -> None:
+        """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
+        self.execute(MAKE_PENDING)
+        self.execute(MAKE_SAME_NUMBERS)
+        oldest = self.query(OLDEST_PENDING)
+        for row in oldest:
+            self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)
+        wanted = sorted({(row["group_id"], row["seq"]) for row in oldest})
+        for group_id, seq in wanted:
+            self.groups[group_id].at[seq] = {}
+        for row in self.query(SAME_NUMBERS):
+            together = self.groups[row["group_id"]].at[row["seq"]]
+            _take(together, _entry(row))
+
+    def _infer_finished(self) -> None:
+        """What dumps of active work alone leave out: a rank has finished what lies before its first entry in a group.
+
+        Nothing says what it called there, so it counts only if others are still in it, in an operation that nobody
+        finishes before all entered.
+        """
+        if not self.only_active:
+            return
+        for group in self.groups.values():
+            needs_all = [seq for seq, by in group.at.items() if any(completes_together(e.op) for e in by.values())]
+            for rank, position in group.positions.items():
+                first = position.first_recorded
+                if first is None and position.enqueued is not None:
+                    first = position.enqueued + 1
+                if first is not None and self.ranks[rank].only_active:
+                    done = max((seq for seq in needs_all if seq < first), default=None)
+                    group.positions[rank] = replace(position, last_done_together=done)
+
+
+def _by_rank(entries: Iterable[Entry]) -> dict[int, Entry]:
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        _take(found, entry)
+    return found
+
+
+def _take(by_rank: dict[int, Entry], entry: Entry) -> None:
+    """A coalesced block shares one sequence number, and its closing entry tells nothing of its own."""
+    if entry.op != "coalesced" or entry.rank not in by_rank:
+        by_rank[entry.rank] = entry
+
+
+def _group(row: dict[str, Any]) -> Group:
+    members = None if row["members"] is None else tuple(row["members"])
+    return Group(row["group_id"], row["group_key"], row["name"] or "", row["description"] or "", members)
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    return Entry(
+        rank=row["rank"],
+        record_id=-1 if row["record_id"] is None else row["record_id"],
+        seq=-1 if row["seq"] is None else row["seq"],
+        op=row["op"] or "",
+        input_sizes=row["input_sizes"],
+        input_dtypes=row["input_dtypes"],
+        output_sizes=row["output_sizes"],
+        output_dtypes=row["output_dtypes"],
+        input_splits=row["input_splits"],
+        output_splits=row["output_splits"],
+        state=row["state"],
+        done=bool(row["done"]),
+        created_ns=row["created_ns"],
+        started_ns=row["started_ns"],
+        completed_ns=row["completed_ns"],
+        timeout_ms=row["timeout_ms"],
+        is_p2p=bool(row["is_p2p"]),
+        p2p_seq=row["p2p_seq"],
+        peer=row["peer"],
+        user_file=row["user_file"],
+        user_line=row["user_line"],
+        user_function=row["user_function"],
+        site=row["path"],
+        contexts=tuple(json.loads(row["contexts"] or "[]")),
+        source=row["source"],
+    )

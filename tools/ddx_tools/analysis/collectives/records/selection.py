@@ -1,0 +1,130 @@
+"""Which dumps count, and views over their entries: one record a rank, groups put together across ranks.
+
+chosen            the memberships of the dumps that count, with rank and group
+recorded_numbers  their entries, narrow: what can be compared without text
+recorded          their entries, with texts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
+from ddx_tools.store import Store
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The dumps that count by rank, and the groups that they name."""
+
+    dumps: Mapping[int, list[_Row]]
+    groups: list[_Row]
+    world_size: int | None
+    left_out: list[str]
+    """What belongs to another attempt of the job, or to another moment: lines for a person."""
+
+
+def select(store: Store) -> Selection:
+    """Choose dumps and make the views; dumps whose rank nothing says stay out (the probe names them)."""
+    dumps = store.query(
+        "SELECT * FROM fr_dumps WHERE rank IS NOT NULL ORDER BY rank, taken_ns NULLS FIRST, with_frames, source"
+    )
+    choice = chosen_attempt(dumps)
+    by_rank: dict[int, list[_Row]] = {}
+    for dump in map(dict, choice.dumps):
+        by_rank.setdefault(dump["rank"], []).append(dump)
+    base: dict[int, list[_Row]] = {}
+    later: list[_Row] = []
+    for rank, mine in by_rank.items():
+        base[rank], more = _of_the_moment(mine)
+        later += more
+    groups = _make_chosen(store, base)
+    _make_recorded(store, base, later)
+    sizes = [dump["world_size"] for dump in dumps if dump["world_size"]]
+    for dump in later:
+        base[dump["rank"]][0]["with_frames"] |= dump["with_frames"]
+    return Selection(base, groups, max(sizes, default=None), choice.left_out)
+
+
+def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:
+    """The dumps of one rank to use (one for each recorder of the process), and those that only add to them.
+
+    A live capture asks all ranks at one moment without frames, then some of them again with frames: the first
+    look is the simultaneous one. Of dumps that a job left on disk the newest counts, since older ones may
+    belong to an earlier attempt.
+    """
+    live = [dump for dump in dumps if dump["origin"] == "agent"]
+    moment = (live[0] if live else dumps[-1])["taken_ns"]
+    # Of several encodings of one recorder's moment the last has frames, if any has.
+    together = [dump for dump in live or dumps if dump["taken_ns"] == moment]
+    base = list({dump["backend"]: dump for dump in together}.values())
+    return base, [dump for dump in live if dump["taken_ns"] != moment]
+
+
+def _make_chosen(store: Store, base: Mapping[int, list[_Row]]) -> list[_Row]:
+    """The table `chosen`; returns its groups. Ranks whose dump lists no members join the group that lists them."""
+    store.replace("chosen_dumps", {"dump": "BIGINT"}, [[dump["dump"]] for dumps in base.values() for dump in dumps])
+    unlisted = store.query(
+        "SELECT DISTINCT d.rank, g.group_id, g.name FROM fr_memberships m JOIN chosen_dumps USING (dump) "
+        "JOIN fr_dumps d USING (dump) JOIN fr_groups g USING (group_id) WHERE g.members IS NULL"
+    )
+    joined = []
+    if unlisted:
+        listing = store.query(
+            "SELECT DISTINCT g.group_id, g.name, g.members FROM fr_groups g JOIN fr_memberships m USING (group_id) "
+            "JOIN chosen_dumps USING (dump) WHERE g.members IS NOT NULL"
+        )
+        for row in unlisted:
+            fitting = [g for g in listing if g["name"] == row["name"] and row["rank"] in g["members"]]
+            if len(fitting) == 1:
+                joined.append([row["rank"], row["group_id"], fitting[0]["group_id"]])
+    store.replace("joined_groups", {"rank": "INTEGER", "named": "BIGINT", "group_id": "BIGINT"}, joined)
+    store.execute(
+        "CREATE OR REPLACE TEMP TABLE chosen AS SELECT m.membership, m.dump, d.rank, d.source, "
+        "coalesce(j.group_id, m.group_id) AS group_id, m.last_enqueued, m.last_started, m.last_completed "
+        "FROM fr_memberships m JOIN chosen_dumps USING (dump) JOIN fr_dumps d USING (dump) "
+        "LEFT JOIN joined_groups j ON j.rank = d.rank AND j.named = m.group_id"
+    )
+    return store.query("SELECT * FROM fr_groups WHERE group_id IN (SELECT group_id FROM chosen) ORDER BY group_key")
+
+
+_NUMBERS = "e.record_id, e.seq, e.p2p_seq, e.op_id, e.call, e.state, e.created_ns, e.started_ns, e.completed_ns"
+
+
+def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Row]) -> None:
+    """The views of entries. A later look at the same rank adds call sites and completions."""
+    if later:
+        store.replace("later_dumps", {"dump": "BIGINT"}, [[dump["dump"]] for dump in later])
+        store.execute(
+            "CREATE OR REPLACE TEMP TABLE added AS SELECT d.rank, coalesce(j.group_id, m.group_id) AS group_id, "
+            "e.record_id, any_value(e.site) AS site, bool_or(e.done) AS done, arg_max(d.source, e.site) AS source "
+            "FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN later_dumps USING (dump) "
+            "JOIN fr_dumps d USING (dump) LEFT JOIN joined_groups j ON j.rank = d.rank AND j.named = m.group_id "
+            "GROUP BY ALL"
+        )
+        store.execute(
+            f"CREATE OR REPLACE TEMP VIEW recorded_numbers AS SELECT c.rank, c.group_id, {_NUMBERS}, "
+            "coalesce(e.site, a.site) AS site, e.done OR coalesce(a.done, false) AS done, "
+            "CASE WHEN e.site IS NULL AND a.site IS NOT NULL THEN a.source ELSE c.source END AS source "
+            "FROM fr_entries e JOIN chosen c USING (membership) "
+            "LEFT JOIN added a ON a.rank = c.rank AND a.group_id = c.group_id AND a.record_id = e.record_id"
+        )
+    else:
+        store.execute(
+            f"CREATE OR REPLACE TEMP VIEW recorded_numbers AS SELECT c.rank, c.group_id, {_NUMBERS}, e.site, e.done, "
+            "c.source FROM fr_entries e JOIN chosen c USING (membership)"
+        )
+    store.execute(f"CREATE OR REPLACE TEMP VIEW recorded AS {with_texts('recorded_numbers')}")
+
+
+def with_texts(numbers: str) -> str:
+    """The query for entries with their texts, of a table of entries without."""
+    return (
+        "SELECT n.*, k.backend, k.op, k.is_p2p, k.peer, k.input_sizes, k.input_dtypes, k.output_sizes, "
+        "k.output_dtypes, k.input_splits, k.output_splits, k.timeout_ms, s.user_file, s.user_line, s.user_function, "
+        f"s.path, s.contexts FROM {numbers} n JOIN fr_calls k USING (call) LEFT JOIN fr_sites s USING (site)"
+    )

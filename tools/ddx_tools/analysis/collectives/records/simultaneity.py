@@ -1,0 +1,153 @@
+"""Whether the records describe one moment, whether they cover all ranks, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.analysis.collectives.records.patience import SETTLED_S
+from ddx_tools.analysis.collectives.records.progress import Behind
+from ddx_tools.analysis.collectives.records.records import Group, Records
+from ddx_tools.analysis.collectives.records.shown import shown, where
+from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+
+_NS = 1e9
+_MAX_EVIDENCE = 8
+
+
+def missing(records: Records) -> list[int]:
+    """Ranks of the world, or of a group, that left no record."""
+    expected = set(range(records.world_size or 0))
+    for group in records.groups.values():
+        expected.update(group.members or ())
+    return sorted(expected - records.ranks.keys())
+
+
+def missing_records(records: Records) -> Finding | None:
+    """Said if some ranks left no record."""
+    absent = missing(records)
+    if not absent:
+        return None
+    evidence = [
+        *_last_calls_with(records, set(absent)),
+        Evidence(source="fr_dumps"),
+    ]
+    return raising.finding(
+        "records.rank_missing",
+        Severity.NOTICE,
+        absent,
+        f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
+        where(None),
+        Shown(evidence),
+        recorded=len(records.ranks),
+    )
+
+
+def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
+    """The last thing that others called in groups that absent ranks are members of."""
+    groups = [group.id for group in records.groups.values() if absent & {*group.ranks()}]
+    if not groups:
+        return []
+    rows = records.query(
+        "SELECT rank, arg_max(group_id, record_id) AS group_id, max(record_id) AS record_id FROM recorded_numbers "
+        f"WHERE group_id IN ({', '.join(map(str, groups))}) GROUP BY rank ORDER BY rank LIMIT {_MAX_EVIDENCE}"
+    )
+    last = records.entries_of((row["rank"], row["group_id"], row["record_id"]) for row in rows)
+    return [entry.evidence() for entry in last]
+
+
+def different_moments(records: Records, holds: list[Hold], behind: list[Behind], frozen: Set[int]) -> Finding | None:
+    """Dumps that were taken apart, by their times or because one finished what another has not begun."""
+    taken = {
+        rank: records.true_ns(rank, record.taken_ns)
+        for rank, record in records.ranks.items()
+        if record.taken_ns is not None
+    }
+    spread_s = (max(taken.values()) - min(taken.values())) / _NS if len(taken) > 1 else 0.0
+    stale = sorted({each.rank for each in behind if not each.moment} - frozen)
+    early = sorted({rank for hold in holds for rank in hold.too_early})
+    if spread_s < SETTLED_S and not stale and not early:
+        return None
+    ranks = stale or early or sorted(taken, key=lambda rank: taken[rank])[:1]
+    evidence = [Evidence(source=records.ranks[rank].source) for rank in ranks[:_MAX_EVIDENCE]]
+    return raising.finding(
+        "records.not_simultaneous",
+        Severity.NOTICE,
+        ranks,
+        f"The flight records were taken at different moments ({rank_list(ranks)} earliest"
+        + (f", {spread_s:.0f} s apart" if spread_s >= 1 else "")
+        + "): a collective that is missing there may only not have come yet.",
+        where(None),
+        Shown(evidence),
+        spread_s=round(spread_s, 1),
+        stale=stale,
+        too_early=early,
+        share=round(len(stale) / len(records.ranks), 3),
+    )
+
+
+def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
+    """Ranks that do not note the end of what their peers finished, though their records are later."""
+    still = [each for each in behind if each.rank in frozen and each.entry is not None]
+    if not still:
+        return None
+    ranks = sorted({each.rank for each in still})
+    entries = [each.entry for each in still if each.entry is not None]
+    first = entries[0]
+    later = any(each.frozen for each in still)
+    return raising.finding(
+        "collective.completion_frozen",
+        Severity.FAILURE,
+        ranks,
+        f"{rank_list(ranks).capitalize()} still {'has' if len(ranks) == 1 else 'have'} {first.op} (collective "
+        f"{first.seq} of {still[0].group.label}) unfinished, which peers finished"
+        + (" long before its record was taken." if later else "; they agree with each other, and all wait for it."),
+        where(still[0].group, first.seq, first.op),
+        shown(entries),
+        simultaneous="yes" if later else "unknown",
+    )
+
+
+def other_attempts(records: Records) -> Finding | None:
+    """Dumps that were not compared, since they are of another attempt of the job or of an earlier moment."""
+    if not records.left_out:
+        return None
+    said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
+    return raising.finding(
+        "records.left_out", Severity.NOTICE, [], said, where(None), Shown([Evidence(source="fr_dumps")])
+    )
+
+
+def consistent(records: Records) -> Finding:
+    """Said only if nothing else was: every rank has a record, they overlap, and they agree."""
+    compared = sum(len(_common(group)) for group in records.groups.values())
+    ranks = sorted(records.ranks.items())[:_MAX_EVIDENCE]
+    return raising.finding(
+        "records.consistent",
+        Severity.INFO,
+        [],
+        f"The flight records of all {len(records.ranks)} ranks agree: "
+        f"{compared} collectives compared, nothing pending for long.",
+        where(None),
+        Shown([Evidence(source=record.source) for _, record in ranks]),
+        collectives=compared,
+    )
+
+
+def overlap(records: Records) -> bool:
+    """Whether there is anything to compare: a group whose members' buffers share sequence numbers."""
+    return any(_common(group) for group in records.groups.values())
+
+
+def _common(group: Group) -> range:
+    """The sequence numbers that all members which recorded anything share."""
+    recorded = [
+        (position.first_recorded, position.last_recorded)
+        for position in group.positions.values()
+        if position.first_recorded is not None and position.last_recorded is not None
+    ]
+    if len(recorded) < 2:
+        return range(0)
+    return range(max(first for first, _ in recorded), min(last for _, last in recorded) + 1)

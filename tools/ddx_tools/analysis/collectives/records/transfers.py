@@ -1,0 +1,155 @@
+"""Sends and receives that are not finished, by direction, in the order of each rank's calls.
+
+NCCL writes `send 1->2` in ranks of the group. Both ends count for themselves, and a ring buffer forgets the beginning,
+so pending ends of one direction are paired in their order: the first pending send with the first pending receive.
+
+A batch (`batch_isend_irecv`) records its parts and behind them a `coalesced` entry. On most versions the parts have no
+events of their own and stay `scheduled` for ever (pytorch#137969): what is true of a part stands in the closing entry.
+Gloo records no transfers (torch 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddx_tools.analysis.collectives.records.comparable import elements
+from ddx_tools.store import Store
+
+_MOST_PENDING = 64
+"""Pending ends of one rank and direction that are looked at, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One end of a pending send or receive. Ranks are global."""
+
+    rank: int
+    group_id: int
+    record_id: int
+    source: int
+    target: int
+    batch: int | None
+    """Record id of the entry that closes its batch, if it is in one."""
+    started: bool
+    created_ns: int | None
+    elements: str | None
+    """How much is moved: elements of each tensor."""
+
+    @property
+    def peer(self) -> int:
+        """The rank of the other end."""
+        return self.target if self.rank == self.source else self.source
+
+    @property
+    def direction(self) -> tuple[int, int, int]:
+        """What both ends share: group, source, target."""
+        return self.group_id, self.source, self.target
+
+    @property
+    def words(self) -> str:
+        """`send 1->2` in global ranks."""
+        return f"{'send' if self.rank == self.source else 'recv'} {self.source}->{self.target}"
+
+
+def make_batches(store: Store) -> None:
+    """The table `batches`: for each batch its closing entry, which carries the number of an earlier collective.
+
+    So does the closing entry with which a ring begins: what it closes is overwritten, and may have been transfers.
+    """
+    any_closes = store.query("SELECT 1 FROM rules WHERE closing LIMIT 1")
+    store.execute(
+        "CREATE OR REPLACE TEMP TABLE batches AS "
+        "SELECT rank, group_id, seq, p2p_seq, max(record_id) AS record_id, bool_or(done) AS done, "
+        "bool_or(state = 'started') AS started FROM recorded_numbers JOIN rules USING (call) SEMI JOIN ("
+        "SELECT rank, group_id, seq, p2p_seq FROM recorded_numbers JOIN rules USING (call) WHERE is_p2p AND NOT closing"
+        " UNION ALL SELECT rank, arg_min(group_id, record_id), arg_min(seq, record_id), arg_min(p2p_seq, record_id) "
+        "FROM recorded_numbers JOIN rules USING (call) GROUP BY rank "
+        "HAVING min(record_id) > 0 AND arg_min(closing, record_id)"
+        ") t USING (rank, group_id, seq, p2p_seq) WHERE closing GROUP BY ALL" + ("" if any_closes else " LIMIT 0")
+    )
+
+
+def pending_transfers(
+    store: Store, members: Mapping[int, tuple[int, ...] | None], *, only_active: bool = False
+) -> dict[tuple[int, int, int], dict[int, list[Transfer]]]:
+    """{(group, source, target): {rank: its pending ends in order}}. `members`: by group id, in group order.
+
+    `only_active`: finished entries are left out, and with them those that closed batches.
+    """
+    found: dict[tuple[int, int, int], dict[int, list[Transfer]]] = {}
+    if not store.query("SELECT 1 FROM rules WHERE is_p2p LIMIT 1"):
+        return found
+    store.execute(_MAKE_CLOSED + ("" if only_active else " LIMIT 0"))
+    for row in store.query(_PENDING):
+        ends = _ends(members[row["group_id"]], row["peer"])
+        if ends is None or row["rank"] not in ends or ends[0] == ends[1]:
+            continue
+        transfer = Transfer(
+            row["rank"],
+            row["group_id"],
+            row["record_id"],
+            *ends,
+            row["batch"],
+            bool(row["started"]),
+            row["created_ns"],
+            elements(row["sizes"]),
+        )
+        found.setdefault(transfer.direction, {}).setdefault(transfer.rank, []).append(transfer)
+    return found
+
+
+# Of dumps of active work: batches whose closing entry was left out as finished, so that a number is missing behind
+# their parts. Behind the last parts of a record none can be missing: they are taken for what others of their kind are.
+_MAKE_CLOSED = """
+CREATE OR REPLACE TEMP TABLE closed_batches AS
+WITH steps AS (
+    SELECT n.rank, n.group_id, n.p2p_seq, n.record_id, k.is_p2p AND k.op <> 'coalesced' AS part, k.peer,
+        coalesce(nullif(k.input_sizes, '[]'), k.output_sizes) AS sizes,
+        lead(n.record_id) OVER (PARTITION BY n.rank ORDER BY n.record_id) > n.record_id + 1 AS missing
+    FROM recorded_numbers n JOIN fr_calls k USING (call)
+), parts AS (
+    SELECT *, arg_max_null(missing, record_id) OVER (PARTITION BY rank, group_id, p2p_seq) AS closed
+    FROM steps WHERE part
+)
+SELECT DISTINCT rank, group_id, p2p_seq FROM parts
+WHERE closed OR (closed IS NULL AND (group_id, peer, sizes) IN (SELECT (group_id, peer, sizes) FROM parts WHERE closed))
+"""
+
+# A later operation of the same stream that is finished proves an earlier one finished: of a batch any collective or
+# batch of the group, of a single transfer one with the same peer, as each pair has a communicator of its own.
+_PENDING = f"""
+WITH ends AS (
+    SELECT n.rank, n.group_id, n.record_id, n.seq, n.p2p_seq, n.created_ns, n.state, n.done, k.op, k.peer,
+        coalesce(nullif(k.input_sizes, '[]'), k.output_sizes) AS sizes
+    FROM recorded_numbers n JOIN fr_calls k USING (call)
+    ANTI JOIN closed_batches c ON c.rank = n.rank AND c.group_id = n.group_id AND c.p2p_seq = n.p2p_seq
+    WHERE k.is_p2p AND k.op <> 'coalesced'
+), stream AS (
+    SELECT rank, group_id, max(record_id) AS last FROM recorded_numbers JOIN rules USING (call)
+    WHERE done AND NOT is_p2p GROUP BY rank, group_id
+), pair AS (
+    SELECT rank, group_id, op, peer, max(record_id) AS last FROM ends WHERE done GROUP BY ALL
+)
+SELECT e.rank, e.group_id, e.record_id, e.peer, e.created_ns, e.sizes, b.record_id AS batch,
+    coalesce(b.started, e.state = 'started') AS started
+FROM ends e
+LEFT JOIN batches b ON b.rank = e.rank AND b.group_id = e.group_id AND b.seq = e.seq AND b.p2p_seq = e.p2p_seq
+LEFT JOIN stream s ON s.rank = e.rank AND s.group_id = e.group_id
+LEFT JOIN pair p ON p.rank = e.rank AND p.group_id = e.group_id AND p.op = e.op AND p.peer = e.peer
+WHERE NOT e.done AND NOT coalesce(b.done, false) AND e.record_id > coalesce(p.last, -1)
+    AND (b.record_id IS NULL OR b.record_id > coalesce(s.last, -1))
+QUALIFY row_number() OVER (PARTITION BY e.rank, e.group_id, e.op, e.peer ORDER BY e.record_id) <= {_MOST_PENDING}
+ORDER BY e.rank, e.record_id
+"""
+
+
+def _ends(members: tuple[int, ...] | None, peer: str | None) -> tuple[int, int] | None:
+    """Global ranks of source and target of `1->2`, whose numbers count within the group."""
+    source, _, target = (peer or "").partition("->")
+    # Gloo's receive from any source says `?`: nobody can be named.
+    if not (source.isdecimal() and target.isdecimal()) or members is None:
+        return None
+    if max(int(source), int(target)) >= len(members):
+        return None
+    return members[int(source)], members[int(target)]

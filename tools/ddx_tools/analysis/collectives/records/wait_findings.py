@@ -1,0 +1,256 @@
+"""Findings about waiting: who waits, whom all of it leads back to, and what nobody gets out of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown, State
+from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
+from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.shown import kind_of, label_of, shown, where
+from ddx_tools.analysis.collectives.records.wait_graph import Graph
+from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
+
+_MAX_EVIDENCE = 6
+_MAX_PLACES = 64
+
+
+def waiting(records: Records, holds: list[Hold], graph: Graph | None, moving: bool) -> list[Finding]:
+    """All findings about waits, those of all groups of one kind together."""
+    findings = [_peers_wait(records, together) for together in _alike(hold for hold in holds)]
+    if graph is None:
+        return findings + _all_entered(holds)
+    findings += _waited_for(records, graph, moving)
+    if finding := _missing_ranks(records, graph):
+        findings.append(finding)
+    return findings if graph.roots else findings + _all_entered(holds)
+
+
+def _alike(holds: Iterable[Hold]) -> list[list[Hold]]:
+    """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
+    alike: dict[tuple[str, str], list[Hold]] = {}
+    for hold in holds:
+        alike.setdefault((kind_of(hold.group), "p2p" if hold.transfer else hold.op), []).append(hold)
+    return [alike[key] for key in sorted(alike)]
+
+
+def _peers_wait(records: Records, together: list[Hold]) -> Finding:
+    label = label_of(hold.group for hold in together)
+    p2p = together[0].transfer is not None
+    numbers = sorted({hold.seq for hold in together if hold.seq is not None})
+    known = [hold.wait_s for hold in together if hold.wait_s is not None]
+    wait_s = max(known, default=None)
+    ranks = sorted({rank for hold in together for rank in hold.waiting})
+    for_time = "" if wait_s is None else f" for {wait_s:.0f} s"
+    op = "/".join(sorted({hold.op.partition(" ")[0] for hold in together}))
+    which = f"collective {numbers[0]} of {label}" if len(numbers) == 1 else f"{len(numbers)} collectives of {label}"
+    return raising.finding(
+        "collective.peers_wait",
+        Severity.WARNING,
+        ranks,
+        f"{rank_list(ranks).capitalize()} {'are' if len(ranks) > 1 else 'is'} in {op} "
+        f"({label if p2p else which}){for_time}.",
+        where(label, numbers[0] if len(numbers) == 1 else None, op),
+        shown(_entries(records, together)),
+        kind="p2p" if p2p else "collective",
+        wait_s=None if wait_s is None else round(wait_s, 1),
+    )
+
+
+def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
+    """One finding for the roots of each state."""
+    undated = any(hold.undated for hold in graph.holds)
+    by_state: dict[State, list[int]] = {"unseen": list(graph.unseen)} if graph.unseen else {}
+    for rank, state in sorted(graph.roots.items()):
+        by_state.setdefault(state, []).append(rank)
+    findings = []
+    for state, ranks in sorted(by_state.items()):
+        direct = [hold for hold in graph.holds if {*hold.blockers, *hold.unknown} & set(ranks)]
+        own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
+        first = direct[0] if direct else None
+        pointed = shown(_entries(records, direct), [e for e in _entries(records, own) if e.rank in ranks])
+        before = _behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1]
+        findings.append(
+            raising.waited_for(
+                state,
+                ranks,
+                graph.victims,
+                where(
+                    label_of([first.group]) if first else None,
+                    None,
+                    (own[0] if state == "circle" and own else first).op if first else None,
+                ),
+                Shown(before + (pointed.evidence or [_silent()]), pointed.locations),
+                place=False,
+                chain=list(graph.sentences),
+                sole=len(by_state) == 1,
+                tie=graph.tie,
+                unmatched=state == "circle" and graph.told_by == "pairing",
+                circle_of_p2p=state == "circle" and graph.circle_of_transfers,
+                p2p=any(hold.transfer is not None for hold in direct),
+                simultaneous="unknown" if undated else "yes",
+                moving=moving,
+            )
+        )
+    return findings
+
+
+def awaited_if_hung(records: Records, graph: Graph | None) -> list[Finding]:
+    """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
+    ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
+    if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
+        return []
+    pointed = Shown(shown(_entries(records, graph.holds)).evidence)
+    return [raising.if_hung(ranks, where(None), pointed, waiting=len(graph.victims), chain=list(graph.sentences))]
+
+
+def _missing_ranks(records: Records, graph: Graph) -> Finding | None:
+    """The collective that the most ranks wait in and that a root never entered."""
+    roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
+    direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
+    if not direct:
+        return None
+    hold = max(direct, key=lambda each: (len(each.waiting), -(each.seq or 0)))
+    group = hold.group
+    ranks = [rank for rank in hold.lacking if rank in roots]
+    last_calls = _last_entries(records, group, ranks)
+    # In a small group one waits for one; over all groups it shows who is the exception.
+    balance = len(graph.victims) - len(graph.roots)
+    return raising.missing(
+        where(group, hold.seq, hold.op),
+        ranks,
+        hold.waiting,
+        Shown(shown(_entries(records, [hold])[:1]).evidence + _last_of(records, group, ranks, last_calls)),
+        severity=Severity.FAILURE if balance >= 0 and not hold.undated else Severity.WARNING,
+        simultaneous="unknown" if hold.undated else "yes",
+        last_seq={rank: _last_seq(group, rank) for rank in ranks},
+        balance=balance,
+        unclear=graph.tie,
+        last_call={str(last.rank): place.short() for last in last_calls if (place := last.location())},
+    )
+
+
+def _all_entered(holds: Sequence[Hold]) -> list[Finding]:
+    """Every member is in the same operation and none gets out; groups of one kind together."""
+    complete = [
+        hold
+        for hold in holds
+        if hold.transfer is None and hold.group.members is not None and {*hold.group.members} == hold.waiting.keys()
+    ]
+    return [_entered_together(together) for together in _alike(complete)]
+
+
+def _entered_together(together: list[Hold]) -> Finding:
+    entries = [entry for hold in together for entry in hold.entries()]
+    label = label_of(hold.group for hold in together)
+    known = [wait for hold in together for wait in hold.waiting.values() if wait is not None]
+    started = {entry.state == "started" for entry in entries}
+    return raising.all_entered(
+        where(label, together[0].seq, together[0].op),
+        {rank for hold in together for rank in hold.waiting},
+        shown(entries),
+        who=f"All members of {label}",
+        severity=Severity.FAILURE,
+        complete=True,
+        started="all" if started == {True} else "none" if started == {False} else "some",
+        wait_s=round(min(known), 1) if known else None,
+        splits=splits_are_recorded(entries) if together[0].op.startswith(("all_to_all", "alltoall")) else None,
+        timeout_s=entries[0].timeout_ms / 1000 if entries[0].timeout_ms else None,
+    )
+
+
+def _entries(records: Records, holds: Sequence[Hold]) -> list[Entry]:
+    """The entries of the ranks in some operations; those of transfers are looked up."""
+    found = [entry for hold in holds for entry in hold.entries()]
+    transfers = [hold.transfer for hold in holds[:_MAX_PLACES] if hold.transfer is not None]
+    return found + records.entries_of([(t.rank, t.group_id, t.record_id) for t in transfers])
+
+
+def _behind(holds: Sequence[Hold], ranks: Iterable[int]) -> list[Evidence]:
+    """What the ranks called themselves and their devices did not come to: among the peers' the odd one."""
+    called = [hold.group.at.get(hold.seq, {}) for hold in holds if hold.seq is not None]
+    own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
+    places = [entry.evidence() for entry in own[:_MAX_EVIDENCE]]
+    return [
+        place.model_copy(update={"quote": f"{place.quote}: {entry.state}"})
+        for place, entry in zip(places, own, strict=False)
+    ]
+
+
+def _own_calls(records: Records, own: Sequence[Hold], ranks: Sequence[int]) -> list[Evidence]:
+    """What the ranks that are waited for are in themselves."""
+    return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
+
+
+def _silent() -> Evidence:
+    return Evidence(source="fr_dumps")
+
+
+def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
+    """The last collective of the group that each rank did enter: from there on it went another way."""
+    last = {rank: group.positions[rank].last_recorded for rank in ranks if rank in group.positions}
+    wanted = [f"(rank = {rank} AND seq = {seq})" for rank, seq in last.items() if seq is not None][:_MAX_PLACES]
+    if not wanted:
+        return []
+    entries = records.entries(group, f"NOT is_p2p AND op <> 'coalesced' AND ({' OR '.join(wanted)})")
+    return list({entry.rank: entry for entry in entries}.values())
+
+
+def _last_seq(group: Group, rank: int) -> int:
+    position = group.positions.get(rank)
+    return (position.entered if position else None) or 0
+
+
+def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]) -> list[Evidence]:
+    """Where each missing rank's record ends."""
+    seen = {entry.rank for entry in last}
+    silent = [rank for rank in ranks if rank not in seen and rank in records.ranks][:_MAX_EVIDENCE]
+    return [entry.evidence() for entry in last[:_MAX_EVIDENCE]] + [
+        Evidence(source=records.ranks[rank].source) for rank in silent
+    ]
+
+
+_MAX_EVIDENCE = 8
+
+
+def point_to_point(records: Records, graph: Graph | None) -> list[Finding]:
+    """A circle of ranks that wait for each other in such operations only, or operations that have no partner.
+
+    What waits for a rank that is held up itself is a consequence, and is told by the chain of waits.
+    """
+    if graph is None:
+        return []
+    transfers = [hold for hold in graph.holds if hold.transfer is not None]
+    circle = set(graph.circle)
+    if graph.circle_of_transfers and circle == graph.roots.keys():
+        inside = [hold for hold in transfers if circle & hold.waiting.keys() and circle & set(hold.blockers)]
+        return [
+            _transfers(records, "p2p.circular_wait", inside, f"{rank_list(circle).capitalize()} wait for each other")
+        ]
+    lacking = [hold for hold in transfers if hold.lacking and {*hold.lacking, *hold.waiting} & graph.roots.keys()]
+    return [
+        _transfers(
+            records,
+            "p2p.unmatched",
+            [hold],
+            f"{hold.op} of {rank_list(list(hold.waiting))} has no partner on {rank_list(list(hold.lacking))}",
+        )
+        for hold in lacking[:_MAX_EVIDENCE]
+    ]
+
+
+def _transfers(records: Records, code: str, holds: Sequence[Hold], text: str) -> Finding:
+    transfers = [hold.transfer for hold in holds if hold.transfer is not None]
+    entries = records.entries_of([(each.rank, each.group_id, each.record_id) for each in transfers])
+    return raising.finding(
+        code,
+        Severity.FAILURE,
+        {each.rank for each in transfers},
+        f"{text} ({holds[0].group.label}).",
+        where(holds[0].group, None, entries[0].op),
+        shown(entries),
+        operations={str(entry.rank): f"{entry.op} {entry.peer}" for entry in entries},
+        peers={str(each.rank): each.peer for each in transfers},
+    )

@@ -1,0 +1,212 @@
+"""What keeps ranks waiting: for each operation that some are in and nobody gets out of, who is not in it, and why.
+
+A rank whose own deviation put it where it is (the minority of a mismatch, the rank with an extra call) waits for
+nobody here: its peers did what the program says, and it is they who wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+
+from ddx_tools.analysis.collectives.records.fronts import Front, Fronts
+from ddx_tools.analysis.collectives.records.patience import SETTLED_S
+from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.transfers import Transfer
+
+_NS = 1e9
+
+
+@dataclass
+class Hold:
+    """One operation, the ranks in it, and those that keep them there."""
+
+    group: Group
+    op: str
+    seq: int | None
+    """Sequence number of the collective; None for a transfer."""
+    waiting: dict[int, float | None] = field(default_factory=dict)
+    """Rank to seconds from its call to the moment of its dump; None if the dump's time is unknown."""
+    fronts: dict[int, Front] = field(default_factory=dict)
+    """Where each of these is."""
+    transfer: Transfer | None = None
+    lacking: tuple[int, ...] = ()
+    """Ranks that had not called it when their record was taken."""
+    behind: tuple[int, ...] = ()
+    """Ranks that called it, but are in something older, or their device never came to it."""
+    elsewhere: tuple[int, ...] = ()
+    """Ranks that called another operation in its place, against a majority if there is one."""
+    unknown: tuple[int, ...] = ()
+    """Ranks without a record."""
+    too_early: tuple[int, ...] = ()
+    """Ranks whose record was taken too early to tell."""
+    by_deviation: bool = False
+    """The rank in it got there by its own deviation, and waits for nobody."""
+    undated: bool = False
+    """Some rank in `lacking` has a record of unknown time."""
+
+    @property
+    def blockers(self) -> tuple[int, ...]:
+        """The ranks with a record that keep the others waiting."""
+        return tuple(sorted({*self.lacking, *self.behind, *self.elsewhere}))
+
+    @property
+    def wait_s(self) -> float | None:
+        """The longest wait that is known."""
+        return max((wait for wait in self.waiting.values() if wait is not None), default=None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody of its members is missing: they are all in it."""
+        return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
+
+    def entries(self) -> list[Entry]:
+        """The entries of the ranks that wait in a collective."""
+        return [front.entry for front in self.fronts.values() if front.entry is not None]
+
+
+def find_holds(
+    records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]], patience_s: float | None = None
+) -> list[Hold]:
+    """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates.
+
+    `patience_s`: how long a moment is, if it is not what the records tell.
+    """
+    patience_s = records.patience_s if patience_s is None else patience_s
+    holds: dict[tuple[int, int, str], Hold] = {}
+    others: list[Hold] = []
+    for rank, mine in fronts.of.items():
+        for front in mine:
+            wait_s = _wait_s(records, rank, front.created_ns)
+            if wait_s is not None and wait_s < patience_s:
+                continue
+            if front.entry is None:
+                others += _of_transfers(records, fronts, rank, front, wait_s)
+                continue
+            hold = Hold(front.group, front.entry.op, front.entry.seq)
+            if rank in deviating.get(front.group.id, ()):
+                hold.by_deviation = True
+                others.append(hold)
+            else:
+                hold = holds.setdefault((front.group.id, front.entry.seq, front.entry.op), hold)
+            hold.waiting[rank] = wait_s
+            hold.fronts[rank] = front
+    for hold in _of_unseen(records, fronts):
+        key = (hold.group.id, hold.seq or 0, hold.op)
+        if key in holds:
+            holds[key].waiting.update(hold.waiting)
+        else:
+            others.append(hold)
+    for hold in holds.values():
+        _find_absent(records, fronts, hold, deviating.get(hold.group.id, frozenset()))
+    return [*holds.values(), *others]
+
+
+def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
+    """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings.
+
+    For how long is not told, but a rank that called something a moment ago goes on.
+    """
+    callers: dict[tuple[int, int], list[int]] = {}
+    for rank, called in fronts.called.items():
+        silent_s = _wait_s(records, rank, records.ranks[rank].latest_sign_ns)
+        if silent_s is not None and silent_s < records.patience_s:
+            continue
+        for group, seq in called:
+            callers.setdefault((group.id, seq), []).append(rank)
+    for (group_id, seq), ranks in sorted(callers.items()):
+        group = records.groups[group_id]
+        entered = {member: group.entered(member, seq) for member in group.ranks() if member in records.ranks}
+        lacking = [member for member, came in entered.items() if came is False and not group.is_overtaken(member)]
+        unknown = [member for member in group.ranks() if member not in entered] if all(entered.values()) else []
+        entry = next(iter(group.at.get(seq, {}).values()), None)
+        if lacking or unknown:
+            op = entry.op if entry else "a collective"
+            hold = Hold(group, op, seq, dict.fromkeys(ranks), lacking=tuple(lacking), unknown=tuple(unknown))
+            hold.undated = any(records.ranks[rank].taken_ns is None for rank in lacking)
+            yield hold
+
+
+def _wait_s(records: Records, rank: int, created_ns: int | None) -> float | None:
+    taken = records.ranks[rank].taken_ns
+    if taken is None or created_ns is None:
+        return None
+    return max(0.0, (taken - created_ns) / _NS)
+
+
+def _find_absent(records: Records, fronts: Fronts, hold: Hold, deviating: Set[int]) -> None:
+    """Sort the members that are not in it. Whoever called last gives the others the least time to come."""
+    last = max(hold.entries(), key=lambda entry: entry.created_ns or 0)
+    found: dict[str, list[int]] = {"lacking": [], "behind": [], "elsewhere": [], "unknown": [], "too_early": []}
+    for member in hold.group.ranks():
+        if member not in hold.waiting:
+            where = _where(records, fronts, hold.group, member, last)
+            if where is not None and not (where == "elsewhere" and deviating and member not in deviating):
+                found[where].append(member)
+    if deviating and not any(found.values()):
+        # All are in it, and some of them with another size or another call.
+        found["elsewhere"] = [rank for rank in hold.group.at[last.seq] if rank in deviating]
+    hold.undated = any(_margin_s(records, member, last) is None for member in found["lacking"])
+    for name, ranks in found.items():
+        setattr(hold, name, tuple(ranks))
+
+
+def _where(records: Records, fronts: Fronts, group: Group, member: int, entry: Entry) -> str | None:
+    """Where a member is as seen from ranks that wait in `entry`; None if it does not keep them waiting."""
+    if member not in records.ranks:
+        return "unknown"
+    theirs = group.at[entry.seq].get(member)
+    if theirs is not None:
+        if theirs.op != entry.op:
+            return "elsewhere"
+        return None if theirs.done or fronts.is_in(member, group.id, entry.seq) else "behind"
+    entered = group.entered(member, entry.seq)
+    idle = fronts.status[member] == "idle"
+    if entered:
+        # The counter knows of it and the ring does not: it is behind what its rank is in, or finished long ago.
+        return None if idle else "behind"
+    if entered is None and records.ranks[member].wrapped and not idle:
+        return "behind"
+    margin = _margin_s(records, member, entry)
+    if group.is_overtaken(member) and fronts.status[member] != "finished_by_peers":
+        return "too_early"
+    return "too_early" if margin is not None and margin < SETTLED_S else "lacking"
+
+
+def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
+    """Seconds from a waiting rank's call to the dump of an absent member; None if a time is unknown."""
+    record = records.ranks[member]
+    if entry.created_ns is None:
+        return None
+    called = records.true_ns(entry.rank, entry.created_ns)
+    if record.taken_ns is not None:
+        return (records.true_ns(member, record.taken_ns) - called) / _NS
+    # An undated dump was taken at or after the last thing that it mentions.
+    if record.latest_sign_ns is not None:
+        margin = (records.true_ns(member, record.latest_sign_ns) - called) / _NS
+        return margin if margin >= SETTLED_S else None
+    return None
+
+
+def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Hold]:
+    """One hold for each transfer of the front whose other end is not there; one for all if everything is there."""
+    found = []
+    for transfer in front.transfers:
+        hold = Hold(front.group, transfer.words, None, {rank: wait_s}, {rank: front}, transfer)
+        peer = transfer.peer
+        if peer not in records.ranks:
+            hold.unknown = (peer,)
+        else:
+            ends = fronts.pending[transfer.direction]
+            mine = ends[rank].index(transfer)
+            theirs = ends.get(peer, [])
+            if len(theirs) <= mine:
+                seen = fronts.status[peer] != "unseen"
+                hold.lacking, hold.behind = ((peer,), ()) if seen else ((), (peer,))
+            elif theirs[mine].elements != transfer.elements:
+                hold.lacking = (peer,)  # What stands there in its place is another transfer.
+            elif not fronts.is_in_transfer(theirs[mine]):
+                hold.behind = (peer,)
+        found.append(hold)
+    held = [hold for hold in found if not hold.is_complete]
+    return held or found[:1]

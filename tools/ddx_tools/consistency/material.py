@@ -1,0 +1,121 @@
+"""Files of fingerprints and their rows. The format is that of payloads/site/ddx_consistency.py, `consistency/1`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.errors import HostError
+from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.names import shown
+from ddx_tools.probe import Batches, Raw, RawItem
+from ddx_tools.sources.hosts.base import Host
+from ddx_tools.sources.intake import intake_of
+from ddx_tools.sources.kinds import Kind
+
+_PRINTS = "fingerprints"
+_WHY = "What that rank holds is not known."
+_BATCH, _MOST_LINES, _LINE_BYTES = 20_000, 5_000_000, 1 << 20
+_NUMBERS = ("norm", "projection", "low", "high")
+_COUNTS, _WORDS = ("shape", "local", "coordinate", "ranks"), ("placements", "mesh")
+_MOST_PARTS, _MOST_TIED, _WORD = 1 << 17, 100, 60
+_QUOTED = 200
+"""Characters of a line that are kept: up to the hash, of a tensor with a name of usual length."""
+
+
+def read_files(host: Host, raw: Raw, paths: Sequence[str], *, run: int) -> None:
+    """Add the fingerprints among some files and directories; `run` tells two runs apart."""
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    for material in taken.of(Kind.FINGERPRINTS):
+        try:
+            parts = taken.whole(material)
+        except HostError as error:
+            raw.failed(shown(material.path), error, _WHY)
+            continue
+        raw.items += [RawItem(_PRINTS, b"", part.source, {"part": part, "run": run}) for part in parts]
+    if not raw.items:
+        raw.status = ProbeStatus.NO_DATA
+    raw.searched.append(f"{len(taken.of(Kind.FINGERPRINTS))} files of fingerprints among {len(taken.materials)}")
+
+
+def print_rows(raw: Raw) -> Batches:
+    """Rows of `fingerprints`, as they are read."""
+    for item in raw.of(_PRINTS):
+        batch: list[dict[str, Any]] = []
+        for row in _rows(item):
+            batch.append(row)
+            if len(batch) == _BATCH:
+                yield "fingerprints", batch
+                batch = []
+        yield "fingerprints", batch
+
+
+def _rows(item: RawItem) -> Iterator[dict[str, Any]]:
+    head: dict[str, Any] = {}
+    with item.facts["part"].open() as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
+            told = _line(line)
+            if number > _MOST_LINES:
+                return
+            if "ddx" in told:
+                head = {
+                    "run": item.facts["run"],
+                    "rank": _whole(told.get("rank")),
+                    "world_size": _whole(told.get("world_size")),
+                    "began_s": _number(told.get("began_s")),
+                    "host": str(told.get("host"))[:200],
+                }
+            elif head and head["rank"] is not None and isinstance(told.get("what"), str):
+                yield {
+                    **head,
+                    "step": _whole(told.get("step")),
+                    "position": _whole(told.get("order")),
+                    "what": told.pop("what")[:40],
+                    "name": str(told.pop("name", ""))[:300],
+                    "hash": str(told.pop("hash", ""))[:40],
+                    **{name: _number(told.pop(name, None)) for name in _NUMBERS},
+                    "non_finite": _whole(told.pop("non_finite", 0)),
+                    "facts": json.dumps(_facts(told)),
+                    "text": line[: 4 * _QUOTED].decode("utf-8", "replace")[:_QUOTED].rstrip("\r\n"),
+                    "source": item.source,
+                    "source_line": number,
+                }
+
+
+def _facts(told: dict[str, Any]) -> dict[str, Any]:
+    """What else a line tells, each of the kind that it has to be; the rest is left out."""
+    found: dict[str, Any] = {"dtype": str(told.get("dtype", ""))[:_WORD]}
+    for name in (*_COUNTS, *_WORDS):
+        value, kind = told.get(name), int if name in _COUNTS else str
+        if isinstance(value, list) and len(value) <= _MOST_PARTS and all(type(part) is kind for part in value):
+            found[name] = [part[:_WORD] for part in value] if kind is str else value
+    for name in ("mesh_size", "mesh_id", "broadcast_buffers"):
+        if isinstance(told.get(name), int):
+            found[name] = told[name]
+    if isinstance(states := told.get("states"), dict):
+        found["states"] = {str(name)[:_WORD]: str(state)[:_WORD] for name, state in states.items()}
+    if isinstance(names := told.get("names"), list):
+        tied = [
+            [str(name)[:300] for name in each[:_MOST_TIED]] for each in names[:_MOST_TIED] if isinstance(each, list)
+        ]
+        found["names"] = tied
+    return found
+
+
+def _line(line: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

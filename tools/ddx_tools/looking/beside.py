@@ -1,0 +1,150 @@
+"""The suspects beside their peers: where their stacks part, what each called, and the last thing they had in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ddx_tools.looking.records import entries
+from ddx_tools.model import Aspect, Differs, Location, rank_list
+from ddx_tools.stacks.view import RankView, rank_views
+from ddx_tools.store import Store
+
+_LONGEST = 160
+
+
+def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Differs | None:
+    """What of the first suspect differs from its peers; None where nothing that was read compares them.
+
+    `peers` are those that wait for them; without any, all others of whom something is known.
+    """
+    if not suspects:
+        return None
+    suspect, others = suspects[0], [rank for rank in peers if rank not in suspects]
+    aspects = [*_by_stacks(store, suspect, others, suspects), *_by_records(store, suspect, others, suspects)]
+    told: dict[str, Aspect] = {}
+    for aspect in aspects:
+        if aspect.suspect != aspect.peers or aspect.what in ("group", "last in common"):
+            told.setdefault(aspect.what, aspect)
+    if not any(aspect.suspect != aspect.peers for aspect in told.values()):
+        return None
+    return Differs(
+        suspect=f"rank {suspect}", peers=rank_list(others) if others else "the others", aspects=[*told.values()]
+    )
+
+
+# --- by stacks
+
+
+def _by_stacks(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
+    views = {view.rank: view for view in rank_views(store)}
+    mine = views.get(suspect)
+    others = [view for rank, view in views.items() if (rank in peers if peers else rank not in suspects)]
+    if mine is None or not others:
+        return
+    stack, _ = Counter(view.user_stack for view in others).most_common(1)[0]
+    theirs = next(view for view in others if view.user_stack == stack)
+    parted = _parting(mine, theirs)
+    if parted is not None:
+        yield Aspect(what="place", suspect=_frame(mine, parted), peers=_frame(theirs, parted))
+    yield Aspect(what="call", suspect=_doing(mine), peers=_doing(theirs))
+    if parted:
+        yield Aspect(what="called from", suspect=_frame(mine, parted - 1), peers=_frame(theirs, parted - 1))
+
+
+def _parting(mine: RankView, theirs: RankView) -> int | None:
+    """The depth (0 is the outermost) of the first user frame in which two stacks part."""
+    for depth, (own, other) in enumerate(zip(mine.user_stack, theirs.user_stack, strict=False)):
+        if own != other:
+            return depth
+    shorter = min(len(mine.user_stack), len(theirs.user_stack))
+    return shorter if len(mine.user_stack) != len(theirs.user_stack) else None
+
+
+def _frame(view: RankView, depth: int) -> str:
+    if depth >= len(view.user_stack):
+        return "no further frame of the program" if view.user_stack else "no frame of the program"
+    place = view.location(depth)
+    return f"{place.short()}{f': {place.source.strip()}' if place.source else ''}"[:_LONGEST]
+
+
+def _doing(view: RankView) -> str:
+    return view.doing + (f" ({view.phase})" if view.phase else "")
+
+
+# --- by records
+
+
+def _by_records(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
+    far = _how_far(store)
+    waiting: Counter[tuple[str, int]] = Counter()
+    for (rank, group), row in far.items():
+        involved = rank in peers if peers else rank not in suspects
+        if involved and row["pending"] is not None and suspect in (row["members"] or [suspect]):
+            waiting[group, row["pending"]] += 1
+    for (group, seq), _ in waiting.most_common(4):
+        rows = entries(store, "group_key = ? AND seq = ? AND NOT is_p2p", [group, seq])
+        own = next((row for row in rows if row["rank"] == suspect), None)
+        other = next((row for row in rows if (row["rank"] in peers if peers else row["rank"] not in suspects)), None)
+        if other is None or (own and _alike(own) == _alike(other)):
+            continue
+        at = far.get((suspect, group))
+        yield Aspect(
+            what="collective",
+            suspect=_call(own, seq) if own else _not_there(at, seq),
+            peers=_call(other, seq),
+        )
+        yield Aspect(what="group", suspect=_group(other), peers=_group(other))
+        if own:
+            yield Aspect(what="sizes", suspect=_sizes(own), peers=_sizes(other))
+        common = [row["done"] for row in (at, far.get((other["rank"], group))) if row and row["done"] is not None]
+        if len(common) == 2:
+            both = f"{other['label']} {min(common)} finished by both"
+            yield Aspect(what="last in common", suspect=both, peers=both)
+        return
+
+
+def _how_far(store: Store) -> Mapping[tuple[int, str], dict[str, Any]]:
+    if not store.holds_any(["fr_entries"]):
+        return {}
+    rows = store.query(
+        "SELECT c.rank, c.group_key, any_value(g.members) AS members, max(c.seq) AS last, "
+        "max(c.seq) FILTER (c.done) AS done, min(c.seq) FILTER (NOT c.done) AS pending "
+        "FROM collectives c JOIN fr_groups g USING (group_key) WHERE NOT c.is_p2p GROUP BY c.rank, c.group_key"
+    )
+    for row in rows:  # an operation may be marked late: what lies before a finished one is finished
+        if row["pending"] is not None and row["done"] is not None and row["pending"] < row["done"]:
+            row["pending"] = None
+    return {(row["rank"], row["group_key"]): row for row in rows}
+
+
+def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["op"], row["input_sizes"], row["input_dtypes"], row["output_sizes"], row["user_file"], row["user_line"]
+
+
+def _call(row: Mapping[str, Any], seq: int) -> str:
+    state = "finished" if row["done"] else "not finished"
+    return f"{row['op']}, number {seq}, {state}{_site(row)}"[:_LONGEST]
+
+
+def _site(row: Mapping[str, Any]) -> str:
+    if row["user_file"] is None:
+        return ""
+    return f", at {Location(file=row['user_file'], line=row['user_line'], function=row['user_function']).short()}"
+
+
+def _not_there(at: Mapping[str, Any] | None, seq: int) -> str:
+    if at is None or at["last"] is None:
+        return f"no record of number {seq} or of any before"
+    return f"no record of number {seq}; its last is {at['last']}"
+
+
+def _sizes(row: Mapping[str, Any]) -> str:
+    parts = [f"{row[f'{way}_sizes']} {row[f'{way}_dtypes'] or ''}".strip() for way in ("input", "output")]
+    return f"in {parts[0]}, out {parts[1]}"[:_LONGEST]
+
+
+def _group(row: Mapping[str, Any]) -> str:
+    members = row["members"]
+    return f"{row['label']}{f' ({rank_list(members)})' if members else ''}"[:_LONGEST]

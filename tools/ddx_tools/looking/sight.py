@@ -1,0 +1,45 @@
+"""What is seen of the suspects as long as the rows are there: they beside their peers, the program where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddx_tools.looking.around import around
+from ddx_tools.looking.beside import beside
+from ddx_tools.model import Diagnosis, Differs, Location, SourceLines
+from ddx_tools.store import Store
+
+_MOST_SUSPECTS = 64
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Two views of whom an answer blames, or suspects."""
+
+    ranks: tuple[int, ...] = ()
+    differs: Differs | None = None
+    source_lines: SourceLines | None = None
+
+    def of(self, said: Diagnosis) -> Diagnosis:
+        """An answer with what is seen of its suspects, if these are still the same."""
+        if tuple(_blamed(said)) != self.ranks:
+            return said
+        return said.model_copy(update={"differs": self.differs, "source_lines": self.source_lines})
+
+
+def sight_of(store: Store, said: Diagnosis) -> Sight:
+    """What the rows show of the suspects of an answer."""
+    ranks = _blamed(said)
+    if not ranks and not _places(said):
+        return Sight()
+    differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
+    seen = (around(store, place) for place in _places(said))
+    return Sight(tuple(ranks), differs, next((lines for lines in seen if lines), None))
+
+
+def _blamed(said: Diagnosis) -> list[int]:
+    return said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
+
+
+def _places(said: Diagnosis) -> list[Location]:
+    return [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]

@@ -1,0 +1,1 @@
+"""What holds the memory of GPUs and hosts, and what a plan would need."""

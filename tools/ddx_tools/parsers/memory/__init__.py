@@ -1,0 +1,1 @@
+"""What torch writes of its memory."""

@@ -1,0 +1,1 @@
+"""Traces of a profiler: bytes in, intervals out."""

@@ -1,0 +1,229 @@
+"""Plays the calls of some ranks, and says who gets through: `ddx repro` puts its description and program in here."""
+
+# DESCRIPTION
+from __future__ import annotations
+
+import argparse
+import datetime
+import mmap
+import os
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError:
+    if __name__ == "__main__":
+        raise
+
+# PROGRAM
+GROUPS = {"world": [0, 1]}
+
+
+def recorded(rank: int) -> None:
+    """What the ranks called."""
+    if rank == 0:
+        do("all_reduce", "world", 4)
+    stay_away()
+
+
+def healthy(rank: int) -> None:
+    """What all of them have to call."""
+    do("all_reduce", "world", 4)
+
+
+# PLAYER
+SLOT = 160  # bytes of a rank's line: what it is in
+RANK, DEVICE = 0, "cpu"
+GROUP_OF: Dict[str, Any] = {}
+WORKS: List[Tuple[Any, str, List[torch.Tensor], Optional[int], str]] = []
+LINES: Optional[mmap.mmap] = None
+THROUGH = "is through"
+LIFETIME_S = 600  # a rank that nobody ends
+
+
+def do(
+    op: str,
+    group: str,
+    elements: int = 1,
+    dtype: str = "float32",
+    source: int = -1,
+    target: int = -1,
+    sends: Optional[List[int]] = None,
+    receives: Optional[List[int]] = None,
+    later: bool = False,
+) -> None:
+    """One operation with tensors of ones; what is no member's business does nothing."""
+    members = GROUPS[group]
+    ends = members if source < 0 else [source, target]
+    if RANK not in ends:
+        return
+    words = "in %s of %s (%d x %s)%s" % (op, group, elements, dtype, "" if source < 0 else " %d->%d" % (source, target))
+    say(words)
+    count, pg, kind = len(members), GROUP_OF[group], getattr(torch, dtype)
+    mine = torch.ones(elements, dtype=kind, device=DEVICE)
+    first, is_first = members[0], members[0] == RANK
+    parts = [torch.empty_like(mine) for _ in members]
+    work: Any = None
+    expected: Optional[int] = None
+    if op == "all_reduce":
+        work, expected = dist.all_reduce(mine, group=pg, async_op=later), count
+    elif op == "all_gather":
+        work, expected = dist.all_gather(parts, mine, group=pg, async_op=later), 1
+    elif op == "reduce_scatter":
+        work = dist.reduce_scatter(mine, [torch.ones_like(mine) for _ in members], group=pg, async_op=later)
+        expected = count
+    elif op == "broadcast":
+        work = dist.broadcast(mine, src=first, group=pg, async_op=later)
+    elif op == "reduce":
+        work = dist.reduce(mine, dst=first, group=pg, async_op=later)
+    elif op == "gather":
+        work = dist.gather(mine, parts if is_first else None, dst=first, group=pg, async_op=later)
+    elif op == "scatter":
+        work = dist.scatter(mine, parts if is_first else None, src=first, group=pg, async_op=later)
+    elif op == "all_to_all":
+        into, out = sum(receives or [elements] * count), sum(sends or [elements] * count)
+        arrived = torch.empty(into, dtype=kind, device=DEVICE)
+        given = torch.ones(out, dtype=kind, device=DEVICE)
+        work = dist.all_to_all_single(arrived, given, receives, sends, group=pg, async_op=later)
+    elif op == "barrier":
+        work = dist.barrier(group=pg, async_op=later)
+    elif op == "new_group":
+        dist.new_group(list(range(len(GROUPS["world"]))))
+    elif op == "send" or (op == "transfer" and source == RANK):
+        work = (dist.isend if later else dist.send)(mine, target, group=pg)
+    elif op in ("recv", "transfer"):
+        work = (dist.irecv if later else dist.recv)(mine, source, group=pg)
+    checked = parts if op == "all_gather" else [mine]
+    if later:
+        WORKS.append((work, op, checked, expected, words))
+    else:
+        check(op, checked, expected)
+
+
+def check(op: str, tensors: List[torch.Tensor], expected: Optional[int]) -> None:
+    """Raises if the values are not those of ones that all members brought."""
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+    got = sorted({float(value) for tensor in tensors for value in (tensor.double().min(), tensor.double().max())})
+    if expected is not None and got != [float(expected)]:
+        raise RuntimeError("%s gave %s where all must be %s" % (op, got, float(expected)))
+
+
+def wait() -> None:
+    """For all calls that the program had left to be finished later."""
+    while WORKS:
+        work, op, tensors, expected, words = WORKS.pop(0)
+        say(words + ", which it left to be finished later")
+        work.wait()
+        check(op, tensors, expected)
+
+
+def stay_away() -> None:
+    """What a rank does that comes to no call."""
+    say("stays away from its peers' calls")
+    time.sleep(LIFETIME_S)
+
+
+def leave() -> None:
+    """What a rank does that ends."""
+    say("leaves")
+    os._exit(1)
+
+
+def say(text: str) -> None:
+    """What the rank is in now."""
+    if LINES is None:
+        print("rank %d %s" % (RANK, text), flush=True)
+    else:
+        LINES[RANK * SLOT : (RANK + 1) * SLOT] = text.encode()[:SLOT].ljust(SLOT)
+
+
+def play(rank: int, args: argparse.Namespace, store: str) -> None:
+    """What one rank does."""
+    global RANK, DEVICE
+    RANK = rank
+    if args.backend == "nccl":
+        DEVICE = "cuda:%d" % int(os.environ.get("LOCAL_RANK", rank))
+        torch.cuda.set_device(DEVICE)
+    limit, world = datetime.timedelta(seconds=LIFETIME_S), len(GROUPS["world"])
+    dist.init_process_group(args.backend, store, rank=rank, world_size=world, timeout=limit)
+    for name in GROUPS:
+        GROUP_OF[name] = None if name == "world" else dist.new_group(GROUPS[name])
+    (healthy if args.healthy else recorded)(rank)
+    wait()
+    say(THROUGH)
+
+
+def start(rank: int, args: argparse.Namespace, store: str) -> None:
+    """The life of a rank that was forked; it stays until all are through, as an end would be a fault of its own."""
+    try:
+        play(rank, args, store)
+        time.sleep(LIFETIME_S)
+    except BaseException as error:
+        say("failed: %s" % error)
+        os._exit(1)
+
+
+def main() -> None:
+    """Play it, as a rank of torchrun or as all ranks of this host."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--healthy", action="store_true", help="the same calls as they should be")
+    parser.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
+    parser.add_argument("--deadline", type=float, default=20, help="seconds without progress after which it hangs")
+    args = parser.parse_args()
+    if "RANK" in os.environ:  # torchrun started it, on one host or several; nobody ends it but the user
+        play(int(os.environ["RANK"]), args, "env://")
+        time.sleep(args.deadline)
+        os._exit(0)
+    sys.exit(attend(args))
+
+
+def attend(args: argparse.Namespace) -> int:
+    """Fork the ranks, and look until all are through or nothing moves: 0 if all are through, else 1."""
+    global LINES
+    world = len(GROUPS["world"])
+    pids: List[int] = []
+    lines: List[str] = []
+    LINES = mmap.mmap(-1, world * SLOT)
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            for rank in range(world):
+                pids.append(os.fork())
+                if pids[rank] == 0:
+                    start(rank, args, "file://" + os.path.join(place, "store"))
+            lines = watch(world, args.deadline)
+        finally:
+            for rank, pid in enumerate(pids):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                elif os.WIFSIGNALED(status):
+                    lines[rank] += ", and was killed by signal %d" % os.WTERMSIG(status)
+    for rank, line in enumerate(lines):
+        print("rank %d %s" % (rank, line or "still starts"))
+    through = all(line == THROUGH for line in lines)
+    print("all ranks are through" if through else "not all ranks are through")
+    return 0 if through else 1
+
+
+def watch(world: int, deadline: float) -> List[str]:
+    """What each rank is in when all are through, or nothing has moved for the deadline."""
+    assert LINES is not None
+    seen, moved = b"", time.monotonic()
+    lines: List[str] = []
+    while time.monotonic() - moved < deadline and lines != [THROUGH] * world:
+        time.sleep(0.05)
+        if LINES[:] != seen:
+            seen, moved = LINES[:], time.monotonic()
+        lines = [seen[rank * SLOT : (rank + 1) * SLOT].strip(b" \0").decode() for rank in range(world)]
+    return lines
+
+
+if __name__ == "__main__":
+    main()

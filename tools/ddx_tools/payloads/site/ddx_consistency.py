@@ -1,0 +1,362 @@
+"""Write down what each rank holds, so that ranks and runs can be compared afterwards: `ddx consistency DIR`.
+
+One line of the program, behind backward and the reduction of gradients, before the optimizer's step:
+
+    ddx_consistency.look(step, model, optimizer, batch=batch)
+
+or none: `ddx run --consistency 1,2,100 -- torchrun …` looks before the optimizer's steps of these numbers (from 0).
+Each rank appends to a file of its own, `consistency-rank-<rank>.<pid>.jsonl`, in $DDX_CONSISTENCY_DIR, else in
+`consistency/` of $DDX_RUN_DIR, else in ./ddx-consistency. Its first line says whose it is; then a line for each tensor:
+what (parameter, gradient, own_gradient before any reduction, buffer, optimizer, batch, value), name, shape, a hash of
+the bits, sum, norm, least and greatest value, how many are not finite, a projection (it is linear, so that means and
+sums over ranks can be checked), and of a DTensor mesh, coordinate and placements. Further lines tell the states of
+random generators, tied parameters and the wrapper.
+
+It adds no collective, takes no lock of the job, changes no tensor and swallows its own errors. Nothing is done at steps
+that nobody asked for. Python 3.8, torch 2.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import math
+import os
+import random
+import socket
+import sys
+import threading
+import time
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+STEPS = "DDX_CONSISTENCY"
+"""Which steps: `1,2,100-103,/500` (each 500th); unset: the first five and each 100th."""
+DEFAULT_STEPS = "0-4,/100"
+CHUNK = 1 << 16
+WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_MIX, _BITS = 0x9E3779B97F4A7C1, (1 << 64) - 1
+
+Line = Dict[str, Any]
+
+
+class Recorder:
+    """The file of this rank."""
+
+    def __init__(self) -> None:
+        self.steps = os.environ.get(STEPS) or DEFAULT_STEPS
+        self.file: Any = None
+        self.own: Dict[Tuple[str, str], Line] = {}
+        self.handles: List[Any] = []
+        self.counts: Dict[int, int] = {}
+        self.called = False
+
+    def wants(self, step: int) -> bool:
+        """Whether somebody asked for this step."""
+        for part in self.steps.split(","):
+            first, _, last = part.strip().partition("-")
+            if first.startswith("/") and step % int(first[1:]) == 0:
+                return True
+            if first.isdigit() and int(first) <= step <= int(last or first):
+                return True
+        return False
+
+    def look(self, step: int, model: Any, optimizer: Any, batch: Any, values: Dict[str, Any]) -> None:
+        """Write the lines of one step, and make ready for the next."""
+        if self.wants(step):
+            began = time.perf_counter()
+            roots = [model] if model is not None else _roots(optimizer)
+            lines = list(self._lines(roots, optimizer, batch, values))
+            self._write(step, lines, time.perf_counter() - began)
+        self._disarm()
+        if self.wants(step + 1):
+            self._arm([model] if model is not None else _roots(optimizer), with_batch=batch is None)
+
+    def _lines(self, roots: List[Any], optimizer: Any, batch: Any, values: Dict[str, Any]) -> Iterator[Line]:
+        yield {"what": "rng", **_rng()}
+        for line in [*_batch(batch), *self.own.values()]:
+            yield line
+        names: Dict[int, str] = {}
+        for root in roots:
+            yield _wrapper(root)
+            same: Dict[int, List[str]] = {}
+            for name, parameter in root.named_parameters(remove_duplicate=False):
+                same.setdefault(id(parameter), []).append(_plain(name))
+                if id(parameter) not in names:
+                    names[id(parameter)] = _plain(name)
+                    yield {"what": "parameter", "name": _plain(name), **fingerprint(parameter)}
+                    if parameter.grad is not None:
+                        yield {"what": "gradient", "name": _plain(name), **fingerprint(parameter.grad)}
+            for name, buffer in root.named_buffers():
+                yield {"what": "buffer", "name": _plain(name), **fingerprint(buffer)}
+            tied = sorted(sorted(each) for each in same.values() if len(each) > 1)
+            yield {"what": "tied", "names": tied}
+        for parameter, state in getattr(optimizer, "state", {}).items():
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if _is_tensor(value):
+                    name = "%s/%s" % (names.get(id(parameter), "?"), key)
+                    yield {"what": "optimizer", "name": name, **fingerprint(value)}
+        for name, value in values.items():
+            for line in _batch(value, "value", name):
+                yield line
+
+    def _arm(self, roots: List[Any], with_batch: bool) -> None:
+        """For one step: gradients as this rank has them before any reduction, and what its model is given."""
+
+        def keep(name: str) -> Callable[[Any], None]:
+            def hook(parameter: Any) -> None:
+                if parameter.grad is not None:
+                    line = _quietly(lambda: {"what": "own_gradient", "name": name, **fingerprint(parameter.grad)})
+                    self.own.pop(("own_gradient", name), None)
+                    self.own.update({("own_gradient", name): line} if line else {})
+
+            return hook
+
+        def given(_: Any, arguments: Any, keywords: Any) -> None:
+            for line in _quietly(lambda: list(_batch([*arguments, *keywords.values()]))) or ():
+                self.own[line["what"], line["name"]] = line
+
+        for root in roots:
+            if with_batch:
+                self.handles.append(root.register_forward_pre_hook(given, with_kwargs=True))
+            for name, parameter in root.named_parameters():
+                if parameter.requires_grad and hasattr(parameter, "register_post_accumulate_grad_hook"):
+                    self.handles.append(parameter.register_post_accumulate_grad_hook(keep(_plain(name))))
+
+    def _disarm(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles, self.own = [], {}
+
+    def _write(self, step: int, lines: List[Line], seconds: float) -> None:
+        if self.file is None:
+            self.file = _open()
+        for order, line in enumerate([*lines, {"what": "took", "seconds": round(seconds, 6)}]):
+            self.file.write(json.dumps({"step": step, "order": order, **line}) + "\n")
+        self.file.flush()
+
+    def before_step(self, optimizer: Any, _: Any, __: Any) -> None:
+        """The hook that torch calls before each step of an optimizer; not used where the program calls `look`."""
+        step = self.counts.get(id(optimizer), 0)
+        self.counts[id(optimizer)] = step + 1
+        if not self.called and (self.wants(step) or self.wants(step + 1)):
+            _quietly(lambda: self.look(step, None, optimizer, None, {}))
+
+
+_RECORDER = Recorder()
+
+
+def look(step: int, model: Any = None, optimizer: Any = None, batch: Any = None, **values: Any) -> None:
+    """Write down what this rank holds at a step, if somebody asked for that step. Further tensors by name.
+
+    Call it in every step: it makes ready one step ahead.
+    """
+    _RECORDER.called = True
+    _quietly(lambda: _RECORDER.look(int(step), model, optimizer, batch, values))
+
+
+def attach() -> None:
+    """Look before the steps of all optimizers, as soon as the process has joined a job."""
+    threading.Thread(target=_attach, name="ddx-consistency", daemon=True).start()
+
+
+def _attach() -> None:
+    while not _quietly(_register):
+        time.sleep(0.1)
+
+
+def _register() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    if not getattr(distributed, "is_initialized", bool)():
+        return False
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(_RECORDER.before_step)
+    return True
+
+
+def fingerprint(tensor: Any) -> Line:
+    """What is kept of a tensor; of a DTensor its local part, and how it lies."""
+    import torch
+
+    found: Line = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).rpartition(".")[2]}
+    if hasattr(tensor, "placements"):
+        mesh = tensor.device_mesh
+        found["placements"] = [str(placement) for placement in tensor.placements]
+        found["mesh"] = list(mesh.mesh_dim_names or ["dim%d" % at for at in range(mesh.ndim)])
+        ranks = mesh.mesh.flatten().tolist()
+        found["mesh_size"], found["mesh_id"] = len(ranks), zlib.crc32(repr(ranks).encode())
+        found["coordinate"] = mesh.get_coordinate()
+        tensor = tensor.to_local()
+        found["local"] = list(tensor.shape)
+    with torch.no_grad():
+        found.update(_numbers(tensor.detach().contiguous().reshape(-1)))
+    return found
+
+
+def _numbers(flat: Any) -> Line:
+    """Reductions of a flat tensor, brought over at once."""
+    import torch
+
+    if not flat.numel():
+        return {"hash": "empty"}
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    sums = _sums(flat, clean=False)
+    if not all(map(math.isfinite, sums)):
+        sums = _sums(flat, clean=True)
+    total, square, projection, low, high, odd = sums
+    return {
+        "hash": _hash(flat),
+        "sum": total,
+        "norm": square**0.5,
+        "projection": projection,
+        "low": low,
+        "high": high,
+        "non_finite": int(odd),
+    }
+
+
+def _sums(flat: Any, clean: bool) -> List[float]:
+    """Sum, sum of squares, projection, least, greatest, how many not finite; `clean`: of the finite values alone."""
+    import torch
+
+    rows = []
+    for number, piece in enumerate(flat.split(_piece(flat))):
+        exact = piece.to(torch.float64)
+        finite = torch.isfinite(exact) if clean else None
+        if finite is not None:
+            exact = torch.where(finite, exact, torch.zeros_like(exact))
+        weight = _weights(exact.device, _piece(flat))[: exact.numel()]
+        low, high = exact.aminmax()
+        odd = exact.new_zeros(()) if finite is None else (~finite).sum().double()
+        projection = torch.dot(exact, weight) * math.cos(number * 0.9)
+        rows.append(torch.stack([exact.sum(), torch.dot(exact, exact), projection, odd, low, high]))
+    told = torch.stack(rows)
+    totals: List[float] = torch.cat([told[:, :4].sum(0), told[:, 4].min()[None], told[:, 5].max()[None]]).tolist()
+    return [*totals[:3], *totals[4:], totals[3]]
+
+
+def _hash(flat: Any) -> str:
+    """Of the bits and their places: a sum of products that wraps, so that its order does not matter."""
+    import torch
+
+    wide = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    total = 0
+    for number, piece in enumerate(flat.view(wide).split(_piece(flat))):
+        places = torch.arange(1, 2 * piece.numel(), 2, device=flat.device)
+        total += int(((piece.to(torch.int64) + 1) * places * _MIX).sum()) * (2 * number + 1)
+    return "%016x" % (total & _BITS)
+
+
+def _piece(flat: Any) -> int:
+    """So much at a time: on a CPU what its caches hold."""
+    return CHUNK if flat.device.type == "cpu" else 64 * CHUNK
+
+
+@functools.lru_cache(maxsize=4)
+def _weights(device: Any, count: int) -> Any:
+    import torch
+
+    return torch.cos(torch.arange(count, device=device, dtype=torch.float64) * 0.7310585)
+
+
+def _batch(value: Any, what: str = "batch", name: str = "") -> Iterator[Line]:
+    """A line for each tensor in nested containers."""
+    if _is_tensor(value):
+        yield {"what": what, "name": name, **fingerprint(value)}
+    elif isinstance(value, dict) or hasattr(value, "items"):
+        for key, part in value.items():
+            for line in _batch(part, what, "%s.%s" % (name, key) if name else str(key)):
+                yield line
+    elif isinstance(value, (list, tuple)):
+        for at, part in enumerate(value):
+            for line in _batch(part, what, "%s.%d" % (name, at) if name else str(at)):
+                yield line
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor)
+
+
+def _rng() -> Line:
+    import torch
+
+    states = {
+        "torch": zlib.crc32(bytes(torch.get_rng_state().tolist())),
+        "python": zlib.crc32(repr(random.getstate()).encode()),
+    }
+    if "numpy" in sys.modules:
+        states["numpy"] = zlib.crc32(repr(sys.modules["numpy"].random.get_state()[1].tolist()).encode())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = zlib.crc32(bytes(torch.cuda.get_rng_state().tolist()))
+    return {"states": states}
+
+
+def _wrapper(root: Any) -> Line:
+    """Who reduces: DistributedDataParallel says over which ranks, and whether it keeps buffers alike."""
+    import torch.distributed as dist
+
+    line: Line = {"what": "wrapper", "name": type(root).__name__}
+    if line["name"] == "DistributedDataParallel":
+        line["ranks"] = dist.get_process_group_ranks(root.process_group)
+        line["broadcast_buffers"] = bool(root.broadcast_buffers)
+    return line
+
+
+def _roots(optimizer: Any) -> List[Any]:
+    """The modules that hold the optimizer's parameters and are part of no other: found among all objects, and kept."""
+    known: Optional[List[Any]] = getattr(optimizer, "_ddx_roots", None)
+    if known is None:
+        module = sys.modules["torch"].nn.Module
+        wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        # isinstance would ask objects for their __class__, and some of them answer with more than that.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
+        inner = {id(child) for each in modules for child in each.children()}
+        outer = [each for each in modules if id(each) not in inner]
+        known = [each for each in outer if any(id(parameter) in wanted for parameter in each.parameters())]
+        optimizer._ddx_roots = known
+    return known
+
+
+def _plain(name: str) -> str:
+    for wrapper in WRAPPERS:
+        name = name.replace("." + wrapper, ".")
+        while name.startswith(wrapper):
+            name = name[len(wrapper) :]
+    return name
+
+
+def _open() -> Any:
+    run = os.environ.get("DDX_RUN_DIR")
+    place = os.environ.get("DDX_CONSISTENCY_DIR") or (os.path.join(run, "consistency") if run else "ddx-consistency")
+    os.makedirs(place, exist_ok=True)
+    rank, world = _place_in_job()
+    path = os.path.join(place, "consistency-rank-%d.%d.jsonl" % (rank, os.getpid()))
+    file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    torch = sys.modules["torch"]
+    head = {"ddx": "consistency/1", "rank": rank, "world_size": world, "host": socket.gethostname()}
+    file.write(json.dumps({**head, "began_s": time.time(), "torch": str(torch.__version__)}) + "\n")
+    return file
+
+
+def _place_in_job() -> Tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _quietly(action: Callable[[], Any]) -> Any:
+    """The job comes first: what goes wrong here is said once in the file, if there is one."""
+    try:
+        return action()
+    except Exception as error:
+        try:
+            if _RECORDER.file is not None:
+                _RECORDER.file.write(json.dumps({"what": "error", "error": repr(error)[:300]}) + "\n")
+                _RECORDER.file.flush()
+        except Exception:
+            pass
+        return None
