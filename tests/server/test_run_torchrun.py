@@ -153,6 +153,12 @@ def counters(address: AgentAddress) -> tuple[int, int]:
     return int(default.get("last_enqueued_collective", -1)), int(default.get("last_completed_collective", -1))
 
 
+def stopped(pid: int) -> bool:
+    """Whether no thread runs any more. The signal is sent at once; on a busy machine a thread still answers."""
+    stats = [file.read_text() for file in Path("/proc", str(pid), "task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
 def left_behind(job: Job, pattern: str) -> Path:
     (file,) = (job.run_dir / "ranks").glob(pattern)
     return file
@@ -184,6 +190,7 @@ def test_a_hung_job_gives_its_records_stacks_and_groups_and_stops_without_a_trac
     assert set((job.run_dir / "incidents.txt").read_text().splitlines()) == {"what runs"}
 
     os.kill(agents[0].pid, signal.SIGSTOP)
+    until(lambda: stopped(agents[0].pid), "every thread of rank 0 is stopped")
     with pytest.raises(TimedOut):
         ask(agents[0].run_dir, 0, agents[0].pid, {"op": "status"}, 0.3)
     assert counters(agents[1])[0] > 3
