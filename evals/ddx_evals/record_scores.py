@@ -2,7 +2,8 @@
 
 An answer is *right* if the truth accepts its verdict and, where it names culprits, exactly these. It is *exact* if it
 names exactly the culprits (of a healthy job: says that it is healthy). It *accuses* if it blames a rank that is not to
-blame. A job is *plain* if its dumps can tell the culprits and "undecided" is no fair answer.
+blame. A job is *plain* if its dumps can tell the culprits and "undecided" is no fair answer. Its *suspects* are exact
+if they are the culprits, whatever cause is named; of a healthy job, if nobody is, or only for the case that it hangs.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from pathlib import Path
 from ddx_evals.incumbent import kept_ready, run_torchfrtrace
 from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
 from ddx_tools.analysis.collectives.records.analyse import analyse
+from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.diagnose import diagnose
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
-from ddx_tools.model import Verdict
+from ddx_tools.model import Certainty, Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw
 from ddx_tools.sources.hosts.local import LocalHost
@@ -56,6 +58,10 @@ class Answer:
     verdict: str
     culprits: tuple[int, ...]
     cause: str | None = None
+    suspects: tuple[int, ...] = ()
+    """Who is said to hold the job up."""
+    if_hung: bool = False
+    """All of them only if the job hangs."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Score:
     accuses: bool
     plain: bool
     cause_fits: bool
+    suspects_exact: bool
 
 
 @dataclass
@@ -79,6 +86,7 @@ class Counts:
     right: int = 0
     plain: int = 0
     plain_exact: int = 0
+    plain_suspects: int = 0
     exact: int = 0
     undecided: int = 0
     accuses: int = 0
@@ -90,6 +98,7 @@ class Counts:
         self.right += score.right
         self.plain += score.plain
         self.plain_exact += score.plain and score.exact
+        self.plain_suspects += score.plain and score.suspects_exact
         self.exact += score.exact
         self.undecided += score.answer.verdict == Verdict.UNDECIDED
         self.accuses += score.accuses
@@ -105,8 +114,14 @@ def answer_of(job: SimulatedJob) -> Answer:
         with Store() as store:
             store.insert(record_rows(raw))
             findings = analyse(store)
-    said = diagnose(findings, load_playbooks(), raw.missing)
-    return Answer(str(said.verdict), tuple(said.culprits.ranks), said.causes[0].id if said.causes else None)
+    said = with_suspects(diagnose(findings, load_playbooks(), raw.missing), findings, {})
+    return Answer(
+        str(said.verdict),
+        tuple(said.culprits.ranks),
+        said.causes[0].id if said.causes else None,
+        tuple(sorted({rank for suspect in said.suspects for rank in suspect.ranks})),
+        all(suspect.certainty is Certainty.LIKELY for suspect in said.suspects),
+    )
 
 
 def incumbent_answer_of(job: SimulatedJob, limit_s: float) -> Answer:
@@ -134,6 +149,7 @@ def judged(case: Case, answer: Answer, truth: Truth) -> Score:
         accuses=not any(blamed <= set(fair) for fair in accepted),
         plain=truth.determinable and not truth.undecided_accepted,
         cause_fits=not names or answer.cause in truth.causes,
+        suspects_exact=answer.suspects in accepted if truth.culprits else answer.if_hung or not answer.suspects,
     )
 
 
@@ -210,6 +226,7 @@ def table(counts: dict[str, Counts]) -> str:
     every = counts["all"]
     lines.append(
         f"right {every.right / every.jobs:.1%}, exact where it is plain {every.plain_exact / max(1, every.plain):.1%}, "
+        f"suspects {every.plain_suspects / max(1, every.plain):.1%}, "
         f"undecided {every.undecided / every.jobs:.1%}, wrong accusations {every.accuses / every.jobs:.1%}"
     )
     return "\n".join(lines)

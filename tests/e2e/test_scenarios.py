@@ -27,6 +27,14 @@ AT_EVERY_COMMIT = {
 BESIDE_OTHERS = ("stopped",)
 """A process that stands still does so on a busy machine, too; what has to be answered, or moves, needs a quiet one."""
 ON_A_FRAMEWORK = "mean-loss-reported"
+LOUD = {
+    "accelerate": "accelerate",
+    "trainer": "transformers",
+    "lightning": "lightning",
+    "deepspeed": "deepspeed",
+    "fsdp": "torch",
+}
+"""Healthy jobs that log the tracebacks of errors that they catch, and the module that each needs."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]
 
@@ -74,6 +82,13 @@ def test_before_it_strikes_the_same_job_is_healthy(scenario_id: str) -> None:
 def test_a_job_on_a_framework_is_judged_right() -> None:
     scenario = load_scenarios()[ON_A_FRAMEWORK]
     _check(scenario, 4, ways(scenario)[0])
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.parametrize("job", [pytest.param(job, marks=pytest.mark.needs(module)) for job, module in LOUD.items()])
+def test_errors_that_a_job_catches_and_logs_are_no_trouble(job: str) -> None:
+    _check(load_scenarios()[f"healthy-loud-{job}"], 4, "stacks")
 
 
 @pytest.mark.long

@@ -30,6 +30,29 @@ def test_the_answer_stands_in_the_output_before_the_limit_strikes(scenario_id: s
     assert not ran.wrong, f"{ran.wrong}\n{ran.printed}"
 
 
+ON_FRAMEWORKS = {
+    "accelerate": ("mean-loss-reported", "untagged-sentences", "own-shards"),
+    "transformers": ("losses-of-all-printed", "stopped-by-callback", "target-reached"),
+    "lightning": ("gradient-norm-logged", "patience-of-its-own", "snapshot-once"),
+    "deepspeed": ("all-pages-read", "engine-saved-once", "repeated-pages-skipped"),
+    "torch": ("captions-of-one-part", "evaluate-on-rank0", "text-only-batch"),
+}
+"""Of each framework three faults of its own kind: a branch, a stop, a step, data of one rank alone."""
+FAULTS = [
+    pytest.param(scenario_id, marks=pytest.mark.needs(framework))
+    for framework, scenario_ids in ON_FRAMEWORKS.items()
+    for scenario_id in scenario_ids
+]
+
+
+@pytest.mark.parametrize("scenario_id", FAULTS)
+def test_of_a_job_on_a_framework_it_is_told_who_and_where(scenario_id: str) -> None:
+    scenario = load_scenarios()[scenario_id]
+    nproc = 4 if 4 in scenario.ranks or not scenario.ranks else min(scenario.ranks)
+    ran = run_unattended(scenario, nproc, None)
+    assert not [wrong for wrong in ran.wrong if not wrong.startswith("cause")], f"{ran.wrong}\n{ran.printed}"
+
+
 PAUSING = """
 import time, torch, torch.distributed as dist
 from datetime import timedelta

@@ -76,7 +76,7 @@ def test_undecided_is_right_where_the_truth_accepts_it() -> None:
 def test_counts_are_shown_by_kind_and_in_all() -> None:
     found = judged(Case(1, "rank_stalled"), Answer("diagnosed", (3,), "slow-rank-before-collective"), TRUTH)
     counts = by_kind([found, found])
-    assert counts["rank_stalled"] == Counts(2, 2, 2, 2, 2, 0, 0, 2)
+    assert counts["rank_stalled"] == Counts(2, 2, 2, 2, 0, 2, 0, 0, 2)
     assert "right 100.0%, exact where it is plain 100.0%" in table(counts)
 
 

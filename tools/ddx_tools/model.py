@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ddx_tools.rank_spans import rank_spans, runs
+
 
 class Contract(BaseModel):
     """A model that is part of the public contract: unknown fields are errors, not noise."""
@@ -323,21 +325,10 @@ def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
 
     Many pieces are cut short.
     """
-    from ddx_tools.rank_spans import rank_spans
-
     ordered = sorted(set(ranks))
     if not ordered:
         return nobody
-    if len(ordered) < _FOLDED_FROM:
-        spans: list[list[int]] = []
-        for rank in ordered:
-            if spans and rank == spans[-1][1] + 1:
-                spans[-1][1] = rank
-            else:
-                spans.append([rank, rank])
-        text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    else:
-        text = rank_spans(ordered, most=8)
+    text = ", ".join(runs(ordered)) if len(ordered) < _FOLDED_FROM else rank_spans(ordered, most=8)
     return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
 
 

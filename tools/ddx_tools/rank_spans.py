@@ -20,14 +20,20 @@ def rank_spans(ranks: Iterable[int], most: int = 6) -> str:
         if len(full) == len(ordered) or (absent and len(ordered) > 2 * len(absent) + _MOST_EXCEPTIONS):
             text = f"{ordered[0]}-{ordered[-1]}" + (f" step {step}" if step > 1 else "")
             return text + (f" except {', '.join(map(str, absent))}" if absent else "")
-    spans: list[list[int]] = []
-    for rank in ordered:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans[:most])
+    spans = runs(ordered)
+    shown = ", ".join(spans[:most])
     return shown if len(spans) <= most else f"{shown}, … ({len(ordered)} in all)"
+
+
+def runs(numbers: Iterable[int]) -> list[str]:
+    """Numbers in their order, those that follow each other as one: `0-3`, `7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
 
 
 def step_of(ranks: Iterable[int]) -> int | None:

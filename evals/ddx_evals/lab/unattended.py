@@ -44,10 +44,11 @@ class Unattended:
 TABLE_HEAD = "| scenario | answers | the first | exit | s | |\n|---|---|---|---|---|---|"
 
 
-def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Unattended:
+def run_unattended(scenario: Scenario, nproc: int, limit_s: int | None = LIMIT_S) -> Unattended:
     """Run a scenario that ends in a hang or a crash, to its end, and judge the answer that its output came to hold.
 
-    A hang has to be answered before any rank reports that the limit has expired.
+    A hang has to be answered before any rank reports that the limit has expired. `limit_s`: None leaves the job the
+    limit that it sets itself, as where a framework makes the process group.
     """
     with tempfile.TemporaryDirectory(prefix="notes-") as scratch:
         notes = Path(scratch) / "notes.jsonl"
@@ -56,7 +57,7 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
             run.start()
             run.wait_struck(_STRUCK_WITHIN_S)
             struck = time.monotonic()
-            code = _end(run, notes, limit_s)
+            code = _end(run, notes, limit_s or LIMIT_S)
             printed = run.launcher_log.read_text(encoding="utf-8", errors="replace")
             answers = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
             wrong = mistakes(answers[0]["diagnosis"], run.truth(), run.workdir) if answers else ["no answer"]

@@ -7,6 +7,7 @@ whose records hold everything from the beginning: a ring buffer that has wrapped
 from __future__ import annotations
 
 from ddx_tools.analysis.collectives.records.records import Records
+from ddx_tools.analysis.collectives.records.transfers import ends_of
 from ddx_tools.flight_records.intervals import Interval
 
 
@@ -33,13 +34,7 @@ class Arrows:
 
     def ends(self, group_id: int, call: int) -> tuple[int, int] | None:
         """Global ranks of source and target of a call; None if it is no transfer or the record does not say."""
-        source, _, target = self._peers.get(call, "").partition("->")
-        members = self._groups[group_id].members
-        if members is None or not (_is_small(source) and _is_small(target)):
-            return None
-        if max(int(source), int(target)) >= len(members):
-            return None
-        return members[int(source)], members[int(target)]
+        return ends_of(self._groups[group_id].members, self._peers.get(call))
 
     def number(self, each: Interval) -> tuple[int, bool] | None:
         """The arrow at an operation, and whether it begins there. To be asked in the order of each rank's calls."""
@@ -67,7 +62,3 @@ class Arrows:
                 counts = found.setdefault((row["group_id"], *ends), {})
                 counts[row["rank"]] = counts.get(row["rank"], 0) + row["times"]
         return found
-
-
-def _is_small(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 8

@@ -105,70 +105,34 @@ def _timed(rows: Sequence[tuple[Any, ...]], end_ns: int) -> Iterator[Interval]:
 
 
 def _arranged(timed: Iterator[Interval]) -> list[Interval]:
-    """Each on a lane of its group. Collectives of a group run one after the other: they share one."""
-    lanes: dict[tuple[int, bool], list[_Lane]] = {}
+    """Each on a lane of its group: one that is free, a new one, or the one that is free first.
+
+    Collectives of a group run one after the other: they share one lane.
+    """
+    lanes: dict[tuple[int, bool], list[list[Interval]]] = {}
     arranged = []
     for each in timed:
-        mine = lanes.setdefault((each.group_id, each.is_transfer), [_Lane()])
-        each.lane = _lane_for(each, mine, _LANES_OF_TRANSFERS if each.is_transfer else 1)
-        mine[each.lane].take(each)
+        mine = lanes.setdefault((each.group_id, each.is_transfer), [])
+        each.lane = next((at for at, lane in enumerate(mine) if lane[0].end_ns <= each.start_ns), len(mine))
+        if each.lane == (_LANES_OF_TRANSFERS if each.is_transfer else 1):
+            each.lane = min(range(len(mine)), key=lambda at: mine[at][-1].end_ns)
+        elif each.lane == len(mine):
+            mine.append([])
+        _draw(each, mine[each.lane])
         arranged.append(each)
     return arranged
 
 
-def _lane_for(each: Interval, lanes: list[_Lane], most: int) -> int:
-    """A lane that is free, a new one, one on which it lies inside another operation, the one that is free first."""
-    for at, lane in enumerate(lanes):
-        if lane.is_free(each):
-            return at
-    if len(lanes) < most:
-        lanes.append(_Lane())
-        return len(lanes) - 1
-    for at, lane in enumerate(lanes):
-        if lane.holds(each):
-            return at
-    return min(range(len(lanes)), key=lambda at: lanes[at].free_ns)
-
-
-class _Lane:
-    """What is drawn on one track: side by side or one inside the other, never across."""
-
-    def __init__(self) -> None:
-        self._open: list[Interval] = []
-        """The operations around the place that was reached, outermost first."""
-        self._reached_ns = 0
-
-    @property
-    def free_ns(self) -> int:
-        """When the innermost open operation ends."""
-        return self._open[-1].end_ns if self._open else self._reached_ns
-
-    def is_free(self, each: Interval) -> bool:
-        """Whether nothing else is there when an operation begins."""
-        return each.start_ns >= self._reached_ns and not self._around(each.start_ns)
-
-    def holds(self, each: Interval) -> bool:
-        """Whether there is room for an operation as it is."""
-        around = self._around(each.start_ns)
-        fits = not around or each.end_ns <= around[-1].end_ns
-        return fits and each.start_ns >= self._reached_ns and len(around) < _MOST_NESTED
-
-    def take(self, each: Interval) -> None:
-        """Draw it, from the moment on at which there is room."""
-        each.start_ns = max(each.start_ns, self._reached_ns)
-        self._open = self._around(each.start_ns)
-        while self._open and each.end_ns > self._open[-1].end_ns:
-            # It cannot have begun before the one before it ended.
-            each.start_ns = self._open[-1].end_ns
-            self._open = self._around(each.start_ns)
-        each.end_ns = max(each.end_ns, each.start_ns)
-        if self._open:
-            each.is_alone = self._open[-1].is_alone = False
-        if len(self._open) < _MOST_NESTED:
-            self._open.append(each)
-        else:
-            each.end_ns = each.start_ns
-        self._reached_ns = each.start_ns
-
-    def _around(self, at_ns: int) -> list[Interval]:
-        return [each for each in self._open if each.end_ns > at_ns]
+def _draw(each: Interval, lane: list[Interval]) -> None:
+    """Put it behind or inside what the lane holds, never across. `lane`: what is open there, outermost first."""
+    each.start_ns = max(each.start_ns, lane[-1].start_ns if lane else 0)
+    while lane and (lane[-1].end_ns <= each.start_ns or lane[-1].end_ns < each.end_ns):
+        # It cannot have begun before the one before it ended.
+        each.start_ns = max(each.start_ns, lane.pop().end_ns)
+    each.end_ns = max(each.end_ns, each.start_ns)
+    if lane:
+        each.is_alone = lane[-1].is_alone = False
+    if len(lane) < _MOST_NESTED:
+        lane.append(each)
+    else:
+        each.end_ns = each.start_ns

@@ -18,6 +18,7 @@ from ddx_tools.parsers.flight_records.fr_calls import Call
 from ddx_tools.parsers.flight_records.fr_dump import FrDump, GroupStatus
 from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, Frame
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers
+from ddx_tools.rank_spans import runs
 
 _NOT_RECORDED = GroupStatus(None, None, None)
 
@@ -50,14 +51,8 @@ def _known_spans(members: tuple[int, ...]) -> str:
 
 
 def _spans(members: Sequence[int]) -> str:
-    """Group order matters, so only runs of consecutive ranks are drawn together: `0-3`, `0,2,4`, `3,1`."""
-    spans: list[list[int]] = []
-    for rank in members:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    """Group order matters: `0-3`, `0,2,4`, `3,1`."""
+    return ",".join(runs(members))
 
 
 @dataclass

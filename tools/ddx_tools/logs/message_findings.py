@@ -16,11 +16,11 @@ from ddx_tools.logs.event import Event
 from ddx_tools.logs.handled import handled_exceptions
 from ddx_tools.logs.identity import Enclosing
 from ddx_tools.logs.message_readers import READERS
-from ddx_tools.logs.phases import phase_of
 from ddx_tools.model import Finding, Location, Severity, rank_list
 from ddx_tools.parsers.logs.library_messages import exception_messages
 from ddx_tools.parsers.logs.message_values import message_values
 from ddx_tools.parsers.logs.signatures import Signature, signature
+from ddx_tools.parsers.python.phases import phase_of_exception
 
 _EVIDENCE_LIMIT = 8
 _WAYS_LIMIT = 8
@@ -137,7 +137,7 @@ def _values(known: Signature, groups: dict[str, str], text: str, frames: list[st
     values = message_values(known, own)
     if known.reader:
         values |= READERS[known.reader](text, values)
-    return {**values, "phase": phase} if (phase := phase_of(frames)) else values
+    return {**values, "phase": phase} if (phase := phase_of_exception(frames)) else values
 
 
 # --- messages that say the same

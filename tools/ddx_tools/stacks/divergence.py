@@ -20,7 +20,6 @@ class Parting:
     relation: Relation
     place: Location | None
     """The rank's line in the shared function; None if the stacks share none."""
-    peer_place: Location | None
     left_out_by: Bypass | None = None
     """The way around its peers' call that the rank took.
 
@@ -101,7 +100,6 @@ class ProgramTexts:
         return Parting(
             relation,
             self._place(rank, depth),
-            self._place(peer, depth),
             (theirs_by_rank or theirs[0]) if left_out else None,
             own_by_rank if theirs_by_rank is None else None,
             self._in_loop(rank.user_stack[depth + 1 :]),

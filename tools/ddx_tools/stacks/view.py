@@ -36,7 +36,6 @@ class RankView:
     user_stack: tuple[UserFrame, ...]
     """User frames, outermost first."""
     user_source: str | None
-    frames_key: str
     source: str
     source_line: int | None = None
     """Of a file with several ranks: the line that shows where it is."""
@@ -131,7 +130,6 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
         brought=brought,
         user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
         user_source=last["user_source"],
-        frames_key=last["frames_key"],
         source=last["source"],
         source_line=last["source_line"],
         source_text=last["source_text"],

@@ -8,14 +8,15 @@ numbers. Nobody is blamed for that.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import ASPECTS, Aspect, Shown, State, Where
 from ddx_tools.analysis.collectives.sides import Sides, part
+from ddx_tools.analysis.collectives.waiting import Graph, Hold, Known, graph_of
 from ddx_tools.model import Evidence, Finding, Location, Severity
 
 _MOST_EVIDENCE = 8
@@ -101,46 +102,83 @@ def party_findings(parties: Sequence[Party], explained: Collection[int | None] =
 
     `explained`: numbers at which something else tells why ranks wait, so that nobody's silence does.
     """
-    found: list[Finding] = []
+    by_attempt: dict[tuple[int, ...], list[_Seen]] = defaultdict(list)
     for party in parties:
         if party.waiting:
-            others = {rank for other in parties if other is not party for rank in other.waiting}
-            found += _Solver(party, others, explained).findings()
-    return found
+            by_attempt[tuple(party.attempts)].append(_Seen(party))
+    return [finding for together in by_attempt.values() for finding in _of_attempt(together, explained)]
 
 
-class _Solver:
+def _of_attempt(together: Sequence[_Seen], explained: Collection[int | None]) -> list[Finding]:
+    """What the groups of one attempt show, and whom all their waiting leads back to."""
+    found = []
+    ties: dict[int, bool] = {}
+    waiting = {rank for seen in together for rank in seen.party.waiting}
+    for seen in together:
+        mine = [each for each in (seen.mismatch(), seen.positions(), seen.missing(waiting)) if each is not None]
+        if not mine and seen.at.seq not in explained and (silent := seen.silent()):
+            seen.hold.unknown = tuple(silent[0])
+            ties.update(dict.fromkeys(silent[0], silent[1]))
+        elif not mine and (all_in := seen.all_entered()):
+            mine.append(all_in)
+        found += mine
+
+    def state(rank: int) -> State | None:
+        lacking = [seen for seen in together if rank in seen.hold.lacking]
+        members = [seen.party.members[rank] for seen in lacking]
+        if rank in waiting or any(seen.apart for seen in lacking) or any(each.completed is None for each in members):
+            return None
+        return "outside" if all(each.is_idle for each in members) else "stands_still"
+
+    known = Known[Hold](state, lambda _: (ties, any(ties.values())), silence="silent")
+    graph = graph_of([seen.hold for seen in together], known)
+    return [*found, *(_roots(graph, together) if graph else ())]
+
+
+def _roots(graph: Graph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
+    states = {state: ranks for state, ranks in graph.by_state().items() if state != "unseen"}
+    for state, ranks in states.items():
+        direct = [seen for seen in together if {*seen.hold.blockers, *seen.hold.unknown} & set(ranks)]
+        victims = {*graph.victims, *(rank for seen in direct for rank in seen.party.spoke)}
+        yield raising.waited_for(
+            state,
+            ranks,
+            victims,
+            direct[0].at,
+            direct[0].shown(ranks, direct[0].lines(direct[0].here)),
+            sole=len(states) == 1,
+            tie=graph.tie or (state != "silent" and len(ranks) >= len(victims)),
+            simultaneous="unknown" if state == "silent" else "yes",
+            world_size=direct[0].party.job.world_size,
+        )
+
+
+class _Seen:
     """One group, seen from the operation that most of its ranks wait in."""
 
-    def __init__(self, party: Party, waiting_elsewhere: set[int], explained: Collection[int | None]) -> None:
+    def __init__(self, party: Party) -> None:
         self.party, self.job = party, party.job
-        self.elsewhere = waiting_elsewhere
-        self.explained = explained
         waiting = party.waiting
         counts = Counter(call.seq for call in waiting.values())
-        self.seq = min(counts, key=lambda seq: (-counts[seq], -1 if seq is None else seq))
-        self.here = {rank: call for rank, call in waiting.items() if call.seq == self.seq}
-        self.apart = {rank: call for rank, call in waiting.items() if call.seq != self.seq}
-        self.entered = set(self.here) | {each.rank for each in party.members.values() if self._is_inside(each)}
-        operation = next(iter(self.here.values())).operation
-        self.at_one = self.seq is not None or party.one_point
-        self.at = Where(party.basis, party.label, self.seq, operation, party.attempts)
-
-    def findings(self) -> list[Finding]:
-        found = [self._mismatch(), self._apart(), *self._missing()]
-        if not any(found):
-            found.append(self._silent() or self._all_entered())
-        return [each for each in found if each is not None]
-
-    def _is_inside(self, member: Member) -> bool:
-        """It called the operation, and did not report it: its own limit had not run out."""
-        if self.seq is None or member.call or member.enqueued is None or member.completed is None:
-            return False
-        return member.completed < self.seq <= member.enqueued
+        seq = min(counts, key=lambda seq: (-counts[seq], -1 if seq is None else seq))
+        self.here = {rank: call for rank, call in waiting.items() if call.seq == seq}
+        self.apart = {rank: call for rank, call in waiting.items() if call.seq != seq}
+        others = [each for each in party.members.values() if not each.call and each.enqueued is not None]
+        self.at = Where(party.basis, party.label, seq, next(iter(self.here.values())).operation, party.attempts)
+        self.hold = Hold(at=self.at, waiting={rank: call.wait_s for rank, call in self.here.items()})
+        self.entered = set(self.here)
+        """Who is in it, also without a report: its own limit had not run out."""
+        if seq is not None:
+            self.hold.lacking = tuple(each.rank for each in others if (each.enqueued or 0) < seq)
+            self.entered |= {
+                each.rank
+                for each in others
+                if each.completed is not None and each.completed < seq <= (each.enqueued or 0)
+            }
 
     # --- what they are in
 
-    def _mismatch(self) -> Finding | None:
+    def mismatch(self) -> Finding | None:
         """Different operations under one number, or else different roots, sizes or data types of one."""
         for aspect in ASPECTS:
             told = {rank: call.values[aspect] for rank, call in self.here.items() if aspect in call.values}
@@ -150,23 +188,24 @@ class _Solver:
 
     def _differing(self, aspect: Aspect, sides: Sides) -> Finding:
         one = aspect == "operation"
-        if one and not self.at_one:
+        at_one = self.at.seq is not None or self.party.one_point
+        if one and not at_one:
             sides = Sides(sides.groups, tuple(sorted(self.here)), tie=True)
         ranks = sides.deviating
-        first = self.here[ranks[0]].operation
         facts = self.party.contexts(ranks, self.here.keys() - set(ranks)) if one else {}
         if one and set(self.here) >= self.job.everybody:
             facts["complete"] = self.job.complete
         return raising.mismatch(
             aspect,
             sides,
-            Where(self.at.basis, self.at.group, self.seq, first, self.at.attempts),
-            self._shown(ranks, self._lines(ranks)),
-            severity=Severity.FAILURE if self.party.named and self.at_one else Severity.WARNING,
+            replace(self.at, operation=self.here[ranks[0]].operation),
+            self.shown(ranks, self.lines(ranks)),
+            severity=Severity.FAILURE if self.party.named and at_one else Severity.WARNING,
             **facts,
         )
 
-    def _apart(self) -> Finding | None:
+    def positions(self) -> Finding | None:
+        """Ranks that wait at another number than most."""
         if not self.apart:
             return None
         waiting = self.party.waiting
@@ -179,8 +218,8 @@ class _Solver:
             sides.deviating,
             f"Ranks of {self.party.label or 'one group'} wait at different numbers: {sides.words()}. "
             "That alone does not say who is wrong.",
-            Where(self.at.basis, self.at.group, self.seq, None, self.at.attempts),
-            self._shown(sides.deviating, self._lines(waiting)),
+            replace(self.at, operation=None),
+            self.shown(sides.deviating, self.lines(waiting)),
             operations={value: list(ranks) for value, ranks in sides.groups},
             behind=sorted(rank for rank, seq in numbers.items() if seq == lowest),
             ahead=sorted(rank for rank, seq in numbers.items() if seq == highest),
@@ -189,57 +228,32 @@ class _Solver:
 
     # --- who is not in it
 
-    def _missing(self) -> list[Finding]:
-        """Who never entered it; all waiting leads back to them, unless they wait in another group."""
-        if self.seq is None:
-            return []
-        others = [each for each in self.party.members.values() if not each.call and each.enqueued is not None]
-        lacking = {each.rank: each for each in others if (each.enqueued or 0) < self.seq}
+    def missing(self, waiting: Set[int]) -> Finding | None:
+        """Who never entered it. `waiting`: all ranks that wait in any group."""
+        lacking = {rank: self.party.members[rank] for rank in self.hold.lacking}
         if not lacking:
-            return []
-        unclear = bool(self.apart) or bool(self.elsewhere & lacking.keys())
+            return None
+        elsewhere = waiting & lacking.keys()
+        unclear = bool(self.apart or elsewhere)
         lines = [told for each in lacking.values() for told in each.evidence[-1:]][: _MOST_EVIDENCE - 2]
-        absent = raising.missing(
+        return raising.missing(
             self.at,
             lacking,
             self.here,
-            self._shown(lacking, self._lines(self.here)[:2] + lines),
+            self.shown(lacking, self.lines(self.here)[:2] + lines),
             severity=Severity.FAILURE if len(self.here) >= len(lacking) and not unclear else Severity.WARNING,
             last_seq={rank: each.enqueued for rank, each in lacking.items()},
-            waiting_elsewhere=sorted(self.elsewhere & lacking.keys()) or None,
+            waiting_elsewhere=sorted(elsewhere) or None,
             simultaneous="yes",
             unclear=unclear,
         )
-        by_state: dict[State, list[int]] = {}
-        for rank, each in lacking.items():
-            if not unclear and each.completed is not None:
-                by_state.setdefault("outside" if each.is_idle else "stands_still", []).append(rank)
-        return [
-            absent,
-            *(self._root(state, ranks, sole=len(by_state) == 1) for state, ranks in sorted(by_state.items())),
-        ]
 
-    def _root(self, state: State, ranks: list[int], *, sole: bool, tie: bool | None = None) -> Finding:
-        return raising.waited_for(
-            state,
-            ranks,
-            self.here.keys() | self.party.spoke,
-            self.at,
-            self._shown(ranks, self._lines(self.here)),
-            sole=sole,
-            tie=len(ranks) >= len(self.here) if tie is None else tie,
-            simultaneous="unknown" if state == "silent" else "yes",
-            world_size=self.job.world_size,
-        )
+    def silent(self) -> tuple[list[int], bool] | None:
+        """Where all others report that they wait here: the ranks without a word, and whether they may be absent."""
+        return self.job.silent_among(frozenset(self.entered | self.party.spoke)) if self._is_world else None
 
-    def _silent(self) -> Finding | None:
-        """All others report that they wait here: the ranks without a word are those that they wait for."""
-        if not self._is_world or self.seq in self.explained:
-            return None
-        silent = self.job.silent_among(frozenset(self.entered | self.party.spoke))
-        return self._root("silent", silent[0], sole=True, tie=silent[1]) if silent else None
-
-    def _all_entered(self) -> Finding | None:
+    def all_entered(self) -> Finding | None:
+        """Everybody is in it, and nobody gets out."""
         if not self._is_world or len(self.entered) < 2 or self.job.everybody - self.entered:
             return None
         if self.at.operation in (None, *_TRANSFERS):
@@ -249,7 +263,7 @@ class _Solver:
         return raising.all_entered(
             self.at,
             self.entered,
-            self._shown(self.entered, self._lines(self.here)),
+            self.shown(self.entered, self.lines(self.here)),
             who="All ranks that the log speaks of",
             severity=Severity.FAILURE if self.job.complete else Severity.WARNING,
             complete=self.job.complete,
@@ -262,11 +276,12 @@ class _Solver:
     def _is_world(self) -> bool:
         return self.party.is_world or not self.party.named
 
-    def _shown(self, ranks: Collection[int], evidence: list[Evidence]) -> Shown:
+    def shown(self, ranks: Collection[int], evidence: list[Evidence]) -> Shown:
+        """Lines, places and hosts of ranks."""
         members = [self.party.members[rank] for rank in ranks if rank in self.party.members]
         return Shown(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
 
-    def _lines(self, ranks: Iterable[int]) -> list[Evidence]:
+    def lines(self, ranks: Iterable[int]) -> list[Evidence]:
         """The lines of some ranks, and one of another to hold against them."""
         waiting = self.party.waiting
         wanted = list(ranks)[:_MOST_EVIDENCE]

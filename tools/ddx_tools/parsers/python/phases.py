@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from ddx_tools.parsers.python.pyspy_json import Frame
+from ddx_tools.parsers.python.user_frames import module_path
 from ddx_tools.yaml_data import shipped
 
 _Rule = tuple[str, re.Pattern[str], re.Pattern[str]]
@@ -15,12 +16,31 @@ _Rule = tuple[str, re.Pattern[str], re.Pattern[str]]
 def phase_of(frames: Sequence[Frame]) -> str | None:
     """The phase that the library frames of a stack tell, innermost first; None if they tell none."""
     inside = [frame for frame in frames if not frame.is_user]
-    for rules in (_rules("beside_step"), _rules("step")):
-        for frame in inside:
-            for phase, module, function in rules:
-                if module.fullmatch(frame.module) and function.fullmatch(frame.bare_function):
-                    return phase
+    for part in ("beside_step", "step"):
+        if phases := [phase for frame in inside if (phase := _phase(part, frame.module, frame.bare_function))]:
+            return phases[0]
     return None
+
+
+def phase_of_exception(frames: Sequence[str]) -> str | None:
+    """init, load, forward, backward, optimizer or collective; None if no frame tells.
+
+    `frames`: "file:line function", outermost first, as `log_events.frames` holds them. The innermost frame that
+    tells decides, unless it is part of something wider: recomputing activations is a forward inside backward, and
+    moving a module is part of loading it.
+    """
+    phases = []
+    for frame in reversed(frames):
+        place, _, function = frame.partition(" ")
+        if phase := _phase("raised", module_path(place.rpartition(":")[0]), function):
+            phases.append(phase)
+    wider = {"forward": "backward", "init": "load"}.get(phases[0]) if phases else None
+    return wider if wider in phases else next(iter(phases), None)
+
+
+def _phase(part: str, module: str, function: str) -> str | None:
+    known = (phase for phase, file, name in _rules(part) if file.fullmatch(module) and name.fullmatch(function))
+    return next(known, None)
 
 
 def beside_step(phase: str | None) -> bool:

@@ -10,12 +10,12 @@ from ddx_tools.analysis.collectives.records.group_choice import group_mismatches
 from ddx_tools.analysis.collectives.records.lateness import arrives_late
 from ddx_tools.analysis.collectives.records.matching import Disagreements, disagreements, mismatches
 from ddx_tools.analysis.collectives.records.progress import frozen_ranks, is_unsettled, ranks_behind, stands_still
+from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
 from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.analysis.collectives.records.roots import root_mismatches
 from ddx_tools.analysis.collectives.records.shift_findings import shifted_calls
 from ddx_tools.analysis.collectives.records.stalls import nobody_started, stands_in_something
 from ddx_tools.analysis.collectives.records.wait_findings import awaited_if_hung, point_to_point, waiting
-from ddx_tools.analysis.collectives.records.wait_graph import graph_of
 from ddx_tools.analysis.collectives.records.waits import find_holds
 from ddx_tools.model import Finding
 from ddx_tools.store import Store
@@ -49,7 +49,7 @@ def analyse_records(records: Records) -> list[Finding]:
     fronts = fronts_of(records)
     behind = ranks_behind(records)
     holds = find_holds(records, fronts, deviating)
-    graph = graph_of(records, fronts, holds, set().union(*deviating.values()))
+    graph = recorded_graph(records, fronts, holds, set().union(*deviating.values()))
     unsettled = is_unsettled(records, fronts, holds, graph)
     frozen = set[int]() if unsettled else frozen_ranks(records, behind, graph)
     moving = unsettled or bool({each.rank for each in behind} - frozen)
@@ -61,7 +61,7 @@ def analyse_records(records: Records) -> list[Finding]:
     elif graph is None and records.only_active:
         # Dumps of active work are taken of jobs that hang, and tell nothing of how long their operations take.
         short = find_holds(records, fronts, deviating, patience_s=0.0)
-        faults += awaited_if_hung(records, graph_of(records, fronts, short, set()))
+        faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()))
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)
     faults += [*root_mismatches(records, holds), *exchange_mismatches(records, holds)]

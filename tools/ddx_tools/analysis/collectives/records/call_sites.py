@@ -83,23 +83,21 @@ def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] =
     return Compared(tuple(shifts), with_sites, tie=2 * len(shifts) >= len(calls.agreement) and not known)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Distinct pairs (own call, the reference's call) of one rank, in the order in which they first came."""
+_Pairs = list[tuple[int, Token, Token]]
+"""Distinct pairs (own call, the reference's call) of one rank, in the order in which they first came, with numbers."""
 
-    pairs: tuple[tuple[int, Token, Token], ...]
 
-    def first_conflict(self) -> int | None:
-        """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
-        mine = {own for _, own, _ in self.pairs}
-        theirs = {other for _, _, other in self.pairs}
-        forward: dict[Token, Token] = {}
-        backward: dict[Token, Token] = {}
-        for seq, own, other in self.pairs:
-            as_before = forward.setdefault(own, other) == other and backward.setdefault(other, own) == own
-            if own != other and (own in theirs or other in mine or not as_before):
-                return seq
-        return None
+def _first_conflict(pairs: _Pairs) -> int | None:
+    """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
+    mine = {own for _, own, _ in pairs}
+    theirs = {other for _, _, other in pairs}
+    forward: dict[Token, Token] = {}
+    backward: dict[Token, Token] = {}
+    for seq, own, other in pairs:
+        as_before = forward.setdefault(own, other) == other and backward.setdefault(other, own) == own
+        if own != other and (own in theirs or other in mine or not as_before):
+            return seq
+    return None
 
 
 class _Calls:
@@ -133,17 +131,12 @@ class _Calls:
             "WHERE g.rank <> ? GROUP BY ALL ORDER BY g.rank, min(seq)",
             [reference, reference],
         )
-        by_rank: dict[int, list[tuple[int, Token, Token]]] = {}
+        by_rank: dict[int, _Pairs] = {}
         for row in rows:
             pair = (row["op"], row["detail"]), (row["other_op"], row["other_detail"])
             by_rank.setdefault(row["rank"], []).append((row["seq"], *pair))
-        found = {}
-        for rank, pairs in by_rank.items():
-            known = _Pairs(tuple(pairs))
-            start = known.first_conflict()
-            if start is not None:
-                found[rank] = (start, known)
-        return found
+        starts = {rank: _first_conflict(pairs) for rank, pairs in by_rank.items()}
+        return {rank: (start, by_rank[rank]) for rank, start in starts.items() if start is not None}
 
     def window(self, ranks: Iterable[int], start: int) -> dict[int, dict[int, Token]]:
         """The calls of some ranks from a sequence number on."""
@@ -178,11 +171,22 @@ def _shift(
     calls: _Calls, rank: int, reference: int, start: int, pairs: _Pairs, window: Mapping[int, Mapping[int, Token]]
 ) -> Shift | None:
     mine, theirs = window[rank], window[reference]
-    same = _Same({(own, other) for seq, own, other in pairs.pairs if seq < start})
-    unshifted = same.run(mine, theirs, start + 1, start + 1)
+    alike = {(own, other) for seq, own, other in pairs if seq < start}
+
+    def run(own: int, other: int) -> tuple[int, int]:
+        """(calls in a row that are equal or stood for each other before, calls that could be compared), from here."""
+        length = 0
+        while own + length in mine and other + length in theirs:
+            pair = mine[own + length], theirs[other + length]
+            if pair[0] != pair[1] and pair not in alike:
+                return length, length + 1
+            length += 1
+        return length, length
+
+    unshifted = run(start + 1, start + 1)
     # The smallest shift that the following calls fit best: extra calls of this rank before those it left out.
     candidates = [calls for size in range(1, _MAX_SHIFT + 1) for calls in (size, -size)]
-    fits = [(same.run(mine, theirs, start + max(calls, 0), start + max(-calls, 0)), calls) for calls in candidates]
+    fits = [(run(start + max(calls, 0), start + max(-calls, 0)), calls) for calls in candidates]
     (fitting, available), shift = max(fits, key=lambda fit: fit[0][0])
     if fitting < max(1, min(_CALLS_THAT_CONVINCE, available)):
         return None
@@ -194,20 +198,3 @@ def _shift(
     if own_is_odd == other_is_odd:
         return None
     return Shift(rank, reference, start, 1 if own_is_odd else -1, True)
-
-
-class _Same:
-    """Whether two calls belong together: equal, or one always stood for the other before."""
-
-    def __init__(self, pairs_before: set[tuple[Token, Token]]) -> None:
-        self._pairs = pairs_before
-
-    def run(self, mine: Mapping[int, Token], theirs: Mapping[int, Token], own: int, other: int) -> tuple[int, int]:
-        """(calls in a row that belong together, calls that could be compared), from these numbers on."""
-        length = 0
-        while own + length in mine and other + length in theirs:
-            a, b = mine[own + length], theirs[other + length]
-            if a != b and (a, b) not in self._pairs:
-                return length, length + 1
-            length += 1
-        return length, length

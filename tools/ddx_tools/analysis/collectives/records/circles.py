@@ -19,16 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from itertools import pairwise
-from typing import Literal
 
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
+from ddx_tools.analysis.collectives.waiting import By
 
-By = Literal["pairing", "absence", "order", "nothing"]
 
-
-def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Hold]) -> tuple[set[int], By]:
+def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded]) -> tuple[set[int], By]:
     """The odd ones of a circle, empty if nobody is singled out; and what tells it.
 
     By pairing of sends and receives, by absence from where many are, or by the order of calls that others follow.
@@ -48,7 +46,7 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Hold]) -> 
     return odd, "order" if odd else "nothing"
 
 
-def _without_held(few: set[int], holds: Sequence[Hold]) -> set[int]:
+def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
     """Without those of them that wait for others of them only."""
     blockers: dict[int, set[int]] = {rank: set() for rank in few}
     for hold in holds:
@@ -57,7 +55,7 @@ def _without_held(few: set[int], holds: Sequence[Hold]) -> set[int]:
     return {rank for rank in few if not blockers[rank] <= few} or few
 
 
-def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Hold]) -> bool:
+def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool:
     """Whether all others wait for these, directly or through others, and these wait for more than they are."""
     waiting = {rank for hold in holds if set(hold.blockers) == few for rank in hold.waiting}
     awaited = {rank for hold in holds if few & hold.waiting.keys() for rank in hold.blockers} - few
@@ -72,7 +70,7 @@ def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Hold]) -> bool:
     return circle <= reached
 
 
-def _misdirected(circle: Set[int], holds: Sequence[Hold]) -> set[int]:
+def _misdirected(circle: Set[int], holds: Sequence[Recorded]) -> set[int]:
     """Ranks whose transfer has no other end, while a third's with them has none either: they took another peer.
 
     If everybody in the circle is in a transfer, that may be all there is to it, unless the sizes tell which belong
@@ -99,7 +97,7 @@ _ROUNDS = 6
 """Rounds of the past that are looked at."""
 
 
-def odd_by_rounds(records: Records, holds: Sequence[Hold]) -> set[int]:
+def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
     """The rank of a circle that made fewer or more transfers than usual; empty if that is neither or both."""
     lonely = [hold for hold in holds if hold.transfer is not None and hold.lacking]
     if records.only_active or len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
@@ -121,7 +119,7 @@ _Made = dict[int, list[int]]
 """By rank: how many transfers it had made at each of the last collectives; the last one is the one that hangs."""
 
 
-def _transfers_made(records: Records, collective: Hold, transfers: Group) -> _Made:
+def _transfers_made(records: Records, collective: Recorded, transfers: Group) -> _Made:
     """Of all ranks of groups of one kind. Who has not come to the collective counts as far as it came."""
     alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(transfers)]
     listed = ", ".join(map(str, alike))
@@ -158,7 +156,7 @@ def _compared(records: Records, made: _Made, group: Group, rank: int, other: int
     return steps[-1] - steps[0] if len(steps) > 2 and len(set(steps[:-1])) == 1 else 0
 
 
-def odd_by_order(records: Records, holds: Sequence[Hold]) -> set[int]:
+def odd_by_order(records: Records, holds: Sequence[Recorded]) -> set[int]:
     """The ranks of a circle of two collectives that did not follow the others' order; empty if that is unclear."""
     collectives = [hold for hold in holds if hold.transfer is None and hold.seq is not None and hold.fronts]
     if len(collectives) != 2:
@@ -181,7 +179,7 @@ def odd_by_order(records: Records, holds: Sequence[Hold]) -> set[int]:
     return odd if len(odd) < len(suspects) else set()
 
 
-def _called_before(records: Records, smaller: Hold, larger: Hold) -> dict[int, int]:
+def _called_before(records: Records, smaller: Recorded, larger: Recorded) -> dict[int, int]:
     """For each rank that called the larger group's operation: its last one of the smaller kind before that."""
     alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(smaller.group)]
     return {

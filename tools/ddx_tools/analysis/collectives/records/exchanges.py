@@ -15,11 +15,11 @@ from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.records.comparable import EXCHANGES, elements
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.shown import shown, where
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model import Finding, Severity, rank_list
 
 
-def exchange_mismatches(records: Records, holds: Iterable[Hold]) -> list[Finding]:
+def exchange_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
     """One finding for each all_to_all that nobody gets out of and whose splits or, without these, sums do not fit."""
     found = []
     for hold in holds:
@@ -28,7 +28,7 @@ def exchange_mismatches(records: Records, holds: Iterable[Hold]) -> list[Finding
     return [finding for finding in found if finding is not None]
 
 
-def _unpaired(hold: Hold) -> Finding | None:
+def _unpaired(hold: Recorded) -> Finding | None:
     members = hold.group.ranks()
     entries = {entry.rank: entry for entry in hold.entries()}
     sent = {rank: _splits(entry.input_splits, len(members)) for rank, entry in entries.items()}
@@ -84,7 +84,7 @@ _FEWEST = 3
 """Of two ranks either may be the odd one."""
 
 
-def _unbalanced(records: Records, hold: Hold) -> Finding | None:
+def _unbalanced(records: Records, hold: Recorded) -> Finding | None:
     entries = {entry.rank: entry for entry in hold.entries()}
     if set(entries) != set(hold.group.ranks()) or splits_are_recorded(entries.values()):
         return None
@@ -111,7 +111,7 @@ def _unbalanced(records: Records, hold: Hold) -> Finding | None:
     )
 
 
-def _without_mirror(records: Records, hold: Hold, entries: Mapping[int, Entry]) -> list[int]:
+def _without_mirror(records: Records, hold: Recorded, entries: Mapping[int, Entry]) -> list[int]:
     """The one rank whose sizes its neighbouring exchange does not have the other way round, while all others' do."""
     if hold.seq is None or len(entries) < _FEWEST:
         return []

@@ -8,14 +8,14 @@ from itertools import combinations
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of, shown, where
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.sides import part
 from ddx_tools.model import Finding, Severity, rank_list
 
 _DEFAULT = "default_pg"
 
 
-def group_mismatches(records: Records, holds: Sequence[Hold]) -> list[Finding]:
+def group_mismatches(records: Records, holds: Sequence[Recorded]) -> list[Finding]:
     """One finding for each two operations that come from one call path and hold each other up."""
     return [
         finding
@@ -24,12 +24,12 @@ def group_mismatches(records: Records, holds: Sequence[Hold]) -> list[Finding]:
     ]
 
 
-def _mismatch(records: Records, one: Hold, other: Hold) -> Finding | None:
+def _mismatch(records: Records, one: Recorded, other: Recorded) -> Finding | None:
     mutual = set(one.blockers) & other.waiting.keys() and set(other.blockers) & one.waiting.keys()
     if one.group.id == other.group.id or not mutual:
         return None
     entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
-    sites = {entry.site for entry in entries.values()}
+    sites = {entry.path for entry in entries.values()}
     if len(sites) != 1 or None in sites:
         return None
     used = _groups_used(records, next(iter(entries.values())))
@@ -69,6 +69,6 @@ def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], i
     rows = records.query(
         "SELECT rank, list(DISTINCT group_id) AS groups, count(*) AS calls FROM recorded "
         "WHERE path = ? AND op = ? AND NOT is_p2p GROUP BY rank",
-        [entry.site, entry.op],
+        [entry.path, entry.op],
     )
     return {row["rank"]: (row["groups"], row["calls"]) for row in rows}

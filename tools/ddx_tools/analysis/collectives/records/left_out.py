@@ -61,7 +61,7 @@ def _goes_on_without(records: Records, group: Group, odd: int, usual: Entry, len
 
 def _call(entry: Entry) -> _Call:
     """What makes two calls of one program the same call."""
-    return entry.op, elements(entry.input_sizes) or elements(entry.output_sizes), entry.site
+    return entry.op, elements(entry.input_sizes) or elements(entry.output_sizes), entry.path
 
 
 def _until(calls: list[_Call], start: int, own: _Call, theirs: _Call) -> int | None:

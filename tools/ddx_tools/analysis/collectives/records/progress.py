@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ddx_tools.analysis.collectives.records.fronts import Fronts
 from ddx_tools.analysis.collectives.records.patience import SETTLED_S, STANDING_S
+from ddx_tools.analysis.collectives.records.recorded_graph import may_be_a_host
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.analysis.collectives.records.wait_graph import Graph, may_be_a_host
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
+from ddx_tools.analysis.collectives.waiting import Graph
 
 _MOMENT_OF_UNDATED_S = 3.0
 """Ranks of a moving job do something about as often."""
@@ -51,7 +52,7 @@ def ranks_behind(records: Records) -> list[Behind]:
     return found
 
 
-def frozen_ranks(records: Records, behind: list[Behind], graph: Graph | None) -> set[int]:
+def frozen_ranks(records: Records, behind: list[Behind], graph: Graph[Recorded] | None) -> set[int]:
     """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
 
     They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
@@ -67,7 +68,7 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: Graph | None) ->
     return ranks if any(each.frozen for each in behind) else set()
 
 
-def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph: Graph | None) -> bool:
+def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: Graph[Recorded] | None) -> bool:
     """Whether undated records show ranks at work that do not wait for the same as the others.
 
     A job that has stood still for long has nobody left who is not held up by what holds up all, and that is one rank or
@@ -87,7 +88,7 @@ def is_unsettled(records: Records, fronts: Fronts, holds: Sequence[Hold], graph:
     return any(rank not in accounted and status in _AT_WORK for rank, status in fronts.status.items())
 
 
-def stands_still(holds: Sequence[Hold]) -> bool:
+def stands_still(holds: Sequence[Recorded]) -> bool:
     """Whether somebody waits for longer than ranks of a moving job do."""
     return any((hold.wait_s or 0.0) >= STANDING_S for hold in holds)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,10 +56,11 @@ class Entry:
     user_file: str | None
     user_line: int | None
     user_function: str | None
-    site: str | None
+    path: str | None
+    """Of calls, from the program's outermost frame to the one that made it: equal for equal ones."""
+    source: str
     contexts: tuple[str, ...]
     """What encloses the call, as far as its frames show it (checkpoint, fsdp, evaluation, …)."""
-    source: str
 
     def location(self) -> Location | None:
         """The user's line that made the call; None without frames."""
@@ -70,6 +71,11 @@ class Entry:
     def evidence(self) -> Evidence:
         """Where a reader finds the entry, and its words."""
         return Evidence(source=f"{self.source}#record_id={self.record_id}", quote=entry_words(asdict(self)))
+
+
+_ENTRY = [each.name for each in fields(Entry) if each.name != "contexts"]
+"""Columns of the view `recorded`."""
+_IF_UNKNOWN: dict[str, Any] = {"record_id": -1, "seq": -1, "op": "", "done": False, "is_p2p": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,30 +298,6 @@ def _group(row: dict[str, Any]) -> Group:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    return Entry(
-        rank=row["rank"],
-        record_id=-1 if row["record_id"] is None else row["record_id"],
-        seq=-1 if row["seq"] is None else row["seq"],
-        op=row["op"] or "",
-        input_sizes=row["input_sizes"],
-        input_dtypes=row["input_dtypes"],
-        output_sizes=row["output_sizes"],
-        output_dtypes=row["output_dtypes"],
-        input_splits=row["input_splits"],
-        output_splits=row["output_splits"],
-        state=row["state"],
-        done=bool(row["done"]),
-        created_ns=row["created_ns"],
-        started_ns=row["started_ns"],
-        completed_ns=row["completed_ns"],
-        timeout_ms=row["timeout_ms"],
-        is_p2p=bool(row["is_p2p"]),
-        p2p_seq=row["p2p_seq"],
-        peer=row["peer"],
-        user_file=row["user_file"],
-        user_line=row["user_line"],
-        user_function=row["user_function"],
-        site=row["path"],
-        contexts=tuple(json.loads(row["contexts"] or "[]")),
-        source=row["source"],
-    )
+    told = {name: row[name] for name in _ENTRY}
+    unknown = {name: instead for name, instead in _IF_UNKNOWN.items() if told[name] is None}
+    return Entry(**told | unknown, contexts=tuple(json.loads(row["contexts"] or "[]")))

@@ -13,20 +13,20 @@ from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.shown import shown, where
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ROOTED = ("gather", "scatter")
 
 
-def root_mismatches(records: Records, holds: Iterable[Hold]) -> list[Finding]:
+def root_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
     """One finding for each such operation that nobody gets out of."""
     return [
         finding for hold in holds if hold.op in _ROOTED and (finding := _mismatch(records, hold, hold.op)) is not None
     ]
 
 
-def _mismatch(records: Records, hold: Hold, op: str) -> Finding | None:
+def _mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
     roots = sorted((entry for entry in hold.entries() if _is_root(entry)), key=lambda entry: entry.rank)
     complete = hold.is_complete and len(hold.entries()) == len(hold.group.ranks())
     if len(roots) == 1 or not (roots or complete):
@@ -64,7 +64,7 @@ def _lists(op: str, input_sizes: str | None, output_sizes: str | None) -> bool:
     return counted is not None and sum(json.loads(counted)) > 0
 
 
-def _usual_roots(records: Records, hold: Hold, op: str) -> list[int]:
+def _usual_roots(records: Records, hold: Recorded, op: str) -> list[int]:
     """The ranks that were roots of this operation in this group before."""
     rows = records.query(
         "SELECT DISTINCT rank, input_sizes, output_sizes FROM recorded WHERE group_id = ? AND op = ? AND seq < ?",

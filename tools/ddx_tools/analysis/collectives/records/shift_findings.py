@@ -49,7 +49,7 @@ def _finding(records: Records, group: Group, alike: list[Shift], compared: Compa
         kind="extra_call" if extra else "left_out",
         shift=shift.calls,
         call=_place(odd[0]),
-        path=odd[0].site,
+        path=odd[0].path,
         compared="call_sites" if compared.with_sites else "operations_and_sizes",
         ambiguous=shift.ambiguous,
         minority=not tie,

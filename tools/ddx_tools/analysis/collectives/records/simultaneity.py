@@ -10,7 +10,7 @@ from ddx_tools.analysis.collectives.records.patience import SETTLED_S
 from ddx_tools.analysis.collectives.records.progress import Behind
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.shown import shown, where
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _NS = 1e9
@@ -58,7 +58,9 @@ def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
     return [entry.evidence() for entry in last]
 
 
-def different_moments(records: Records, holds: list[Hold], behind: list[Behind], frozen: Set[int]) -> Finding | None:
+def different_moments(
+    records: Records, holds: list[Recorded], behind: list[Behind], frozen: Set[int]
+) -> Finding | None:
     """Dumps that were taken apart, by their times or because one finished what another has not begun."""
     taken = {
         rank: records.true_ns(rank, record.taken_ns)

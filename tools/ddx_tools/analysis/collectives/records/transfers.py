@@ -82,7 +82,7 @@ def pending_transfers(
         return found
     store.execute(_MAKE_CLOSED + ("" if only_active else " LIMIT 0"))
     for row in store.query(_PENDING):
-        ends = _ends(members[row["group_id"]], row["peer"])
+        ends = ends_of(members[row["group_id"]], row["peer"])
         if ends is None or row["rank"] not in ends or ends[0] == ends[1]:
             continue
         transfer = Transfer(
@@ -144,8 +144,8 @@ ORDER BY e.rank, e.record_id
 """
 
 
-def _ends(members: tuple[int, ...] | None, peer: str | None) -> tuple[int, int] | None:
-    """Global ranks of source and target of `1->2`, whose numbers count within the group."""
+def ends_of(members: tuple[int, ...] | None, peer: str | None) -> tuple[int, int] | None:
+    """Global ranks of source and target of `1->2`, whose numbers count within the group; None if that is not known."""
     source, _, target = (peer or "").partition("->")
     # Gloo's receive from any source says `?`: nobody can be named.
     if not (source.isdecimal() and target.isdecimal()) or members is None:

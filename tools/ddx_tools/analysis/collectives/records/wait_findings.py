@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddx_tools.analysis.collectives import raising
-from ddx_tools.analysis.collectives.raising import Shown, State
+from ddx_tools.analysis.collectives.raising import Shown
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of, label_of, shown, where
-from ddx_tools.analysis.collectives.records.wait_graph import Graph
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.records.waits import Recorded
+from ddx_tools.analysis.collectives.waiting import Graph
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
 _MAX_PLACES = 64
 
 
-def waiting(records: Records, holds: list[Hold], graph: Graph | None, moving: bool) -> list[Finding]:
+def waiting(records: Records, holds: list[Recorded], graph: Graph[Recorded] | None, moving: bool) -> list[Finding]:
     """All findings about waits, those of all groups of one kind together."""
     findings = [_peers_wait(records, together) for together in _alike(hold for hold in holds)]
     if graph is None:
@@ -28,15 +28,15 @@ def waiting(records: Records, holds: list[Hold], graph: Graph | None, moving: bo
     return findings if graph.roots else findings + _all_entered(holds)
 
 
-def _alike(holds: Iterable[Hold]) -> list[list[Hold]]:
+def _alike(holds: Iterable[Recorded]) -> list[list[Recorded]]:
     """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
-    alike: dict[tuple[str, str], list[Hold]] = {}
+    alike: dict[tuple[str, str], list[Recorded]] = {}
     for hold in holds:
         alike.setdefault((kind_of(hold.group), "p2p" if hold.transfer else hold.op), []).append(hold)
     return [alike[key] for key in sorted(alike)]
 
 
-def _peers_wait(records: Records, together: list[Hold]) -> Finding:
+def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
     label = label_of(hold.group for hold in together)
     p2p = together[0].transfer is not None
     numbers = sorted({hold.seq for hold in together if hold.seq is not None})
@@ -59,14 +59,12 @@ def _peers_wait(records: Records, together: list[Hold]) -> Finding:
     )
 
 
-def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
+def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> list[Finding]:
     """One finding for the roots of each state."""
     undated = any(hold.undated for hold in graph.holds)
-    by_state: dict[State, list[int]] = {"unseen": list(graph.unseen)} if graph.unseen else {}
-    for rank, state in sorted(graph.roots.items()):
-        by_state.setdefault(state, []).append(rank)
+    by_state = graph.by_state()
     findings = []
-    for state, ranks in sorted(by_state.items()):
+    for state, ranks in by_state.items():
         direct = [hold for hold in graph.holds if {*hold.blockers, *hold.unknown} & set(ranks)]
         own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
         first = direct[0] if direct else None
@@ -88,7 +86,7 @@ def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
                 sole=len(by_state) == 1,
                 tie=graph.tie,
                 unmatched=state == "circle" and graph.told_by == "pairing",
-                circle_of_p2p=state == "circle" and graph.circle_of_transfers,
+                circle_of_p2p=state == "circle" and _is_of_transfers(graph),
                 p2p=any(hold.transfer is not None for hold in direct),
                 simultaneous="unknown" if undated else "yes",
                 moving=moving,
@@ -97,7 +95,7 @@ def _waited_for(records: Records, graph: Graph, moving: bool) -> list[Finding]:
     return findings
 
 
-def awaited_if_hung(records: Records, graph: Graph | None) -> list[Finding]:
+def awaited_if_hung(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
     """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
     ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
     if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
@@ -106,7 +104,7 @@ def awaited_if_hung(records: Records, graph: Graph | None) -> list[Finding]:
     return [raising.if_hung(ranks, where(None), pointed, waiting=len(graph.victims), chain=list(graph.sentences))]
 
 
-def _missing_ranks(records: Records, graph: Graph) -> Finding | None:
+def _missing_ranks(records: Records, graph: Graph[Recorded]) -> Finding | None:
     """The collective that the most ranks wait in and that a root never entered."""
     roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
     direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
@@ -132,7 +130,7 @@ def _missing_ranks(records: Records, graph: Graph) -> Finding | None:
     )
 
 
-def _all_entered(holds: Sequence[Hold]) -> list[Finding]:
+def _all_entered(holds: Sequence[Recorded]) -> list[Finding]:
     """Every member is in the same operation and none gets out; groups of one kind together."""
     complete = [
         hold
@@ -142,7 +140,7 @@ def _all_entered(holds: Sequence[Hold]) -> list[Finding]:
     return [_entered_together(together) for together in _alike(complete)]
 
 
-def _entered_together(together: list[Hold]) -> Finding:
+def _entered_together(together: list[Recorded]) -> Finding:
     entries = [entry for hold in together for entry in hold.entries()]
     label = label_of(hold.group for hold in together)
     known = [wait for hold in together for wait in hold.waiting.values() if wait is not None]
@@ -161,14 +159,14 @@ def _entered_together(together: list[Hold]) -> Finding:
     )
 
 
-def _entries(records: Records, holds: Sequence[Hold]) -> list[Entry]:
+def _entries(records: Records, holds: Sequence[Recorded]) -> list[Entry]:
     """The entries of the ranks in some operations; those of transfers are looked up."""
     found = [entry for hold in holds for entry in hold.entries()]
     transfers = [hold.transfer for hold in holds[:_MAX_PLACES] if hold.transfer is not None]
     return found + records.entries_of([(t.rank, t.group_id, t.record_id) for t in transfers])
 
 
-def _behind(holds: Sequence[Hold], ranks: Iterable[int]) -> list[Evidence]:
+def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
     """What the ranks called themselves and their devices did not come to: among the peers' the odd one."""
     called = [hold.group.at.get(hold.seq, {}) for hold in holds if hold.seq is not None]
     own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
@@ -179,7 +177,7 @@ def _behind(holds: Sequence[Hold], ranks: Iterable[int]) -> list[Evidence]:
     ]
 
 
-def _own_calls(records: Records, own: Sequence[Hold], ranks: Sequence[int]) -> list[Evidence]:
+def _own_calls(records: Records, own: Sequence[Recorded], ranks: Sequence[int]) -> list[Evidence]:
     """What the ranks that are waited for are in themselves."""
     return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
 
@@ -215,7 +213,7 @@ def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]
 _MAX_EVIDENCE = 8
 
 
-def point_to_point(records: Records, graph: Graph | None) -> list[Finding]:
+def point_to_point(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
     """A circle of ranks that wait for each other in such operations only, or operations that have no partner.
 
     What waits for a rank that is held up itself is a consequence, and is told by the chain of waits.
@@ -224,7 +222,7 @@ def point_to_point(records: Records, graph: Graph | None) -> list[Finding]:
         return []
     transfers = [hold for hold in graph.holds if hold.transfer is not None]
     circle = set(graph.circle)
-    if graph.circle_of_transfers and circle == graph.roots.keys():
+    if _is_of_transfers(graph) and circle == graph.roots.keys():
         inside = [hold for hold in transfers if circle & hold.waiting.keys() and circle & set(hold.blockers)]
         return [
             _transfers(records, "p2p.circular_wait", inside, f"{rank_list(circle).capitalize()} wait for each other")
@@ -241,7 +239,14 @@ def point_to_point(records: Records, graph: Graph | None) -> list[Finding]:
     ]
 
 
-def _transfers(records: Records, code: str, holds: Sequence[Hold], text: str) -> Finding:
+def _is_of_transfers(graph: Graph[Recorded]) -> bool:
+    """Whether sends and receives alone make up the circle."""
+    return bool(graph.circle) and all(
+        hold.transfer is not None for hold in graph.holds if set(hold.waiting) & set(graph.circle)
+    )
+
+
+def _transfers(records: Records, code: str, holds: Sequence[Recorded], text: str) -> Finding:
     transfers = [hold.transfer for hold in holds if hold.transfer is not None]
     entries = records.entries_of([(each.rank, each.group_id, each.record_id) for each in transfers])
     return raising.finding(

@@ -12,53 +12,23 @@ from dataclasses import dataclass, field
 from ddx_tools.analysis.collectives.records.fronts import Front, Fronts
 from ddx_tools.analysis.collectives.records.patience import SETTLED_S
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.shown import where
 from ddx_tools.analysis.collectives.records.transfers import Transfer
+from ddx_tools.analysis.collectives.waiting import Hold
 
 _NS = 1e9
 
 
-@dataclass
-class Hold:
-    """One operation, the ranks in it, and those that keep them there."""
+@dataclass(kw_only=True)
+class Recorded(Hold):
+    """One operation of the records."""
 
     group: Group
-    op: str
-    seq: int | None
-    """Sequence number of the collective; None for a transfer."""
-    waiting: dict[int, float | None] = field(default_factory=dict)
-    """Rank to seconds from its call to the moment of its dump; None if the dump's time is unknown."""
     fronts: dict[int, Front] = field(default_factory=dict)
-    """Where each of these is."""
+    """Where each of the waiting ranks is."""
     transfer: Transfer | None = None
-    lacking: tuple[int, ...] = ()
-    """Ranks that had not called it when their record was taken."""
-    behind: tuple[int, ...] = ()
-    """Ranks that called it, but are in something older, or their device never came to it."""
-    elsewhere: tuple[int, ...] = ()
-    """Ranks that called another operation in its place, against a majority if there is one."""
-    unknown: tuple[int, ...] = ()
-    """Ranks without a record."""
-    too_early: tuple[int, ...] = ()
-    """Ranks whose record was taken too early to tell."""
-    by_deviation: bool = False
-    """The rank in it got there by its own deviation, and waits for nobody."""
     undated: bool = False
     """Some rank in `lacking` has a record of unknown time."""
-
-    @property
-    def blockers(self) -> tuple[int, ...]:
-        """The ranks with a record that keep the others waiting."""
-        return tuple(sorted({*self.lacking, *self.behind, *self.elsewhere}))
-
-    @property
-    def wait_s(self) -> float | None:
-        """The longest wait that is known."""
-        return max((wait for wait in self.waiting.values() if wait is not None), default=None)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nobody of its members is missing: they are all in it."""
-        return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
 
     def entries(self) -> list[Entry]:
         """The entries of the ranks that wait in a collective."""
@@ -67,14 +37,14 @@ class Hold:
 
 def find_holds(
     records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]], patience_s: float | None = None
-) -> list[Hold]:
+) -> list[Recorded]:
     """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates.
 
     `patience_s`: how long a moment is, if it is not what the records tell.
     """
     patience_s = records.patience_s if patience_s is None else patience_s
-    holds: dict[tuple[int, int, str], Hold] = {}
-    others: list[Hold] = []
+    holds: dict[tuple[int, int, str], Recorded] = {}
+    others: list[Recorded] = []
     for rank, mine in fronts.of.items():
         for front in mine:
             wait_s = _wait_s(records, rank, front.created_ns)
@@ -83,7 +53,7 @@ def find_holds(
             if front.entry is None:
                 others += _of_transfers(records, fronts, rank, front, wait_s)
                 continue
-            hold = Hold(front.group, front.entry.op, front.entry.seq)
+            hold = Recorded(at=where(front.group, front.entry.seq, front.entry.op), group=front.group)
             if rank in deviating.get(front.group.id, ()):
                 hold.by_deviation = True
                 others.append(hold)
@@ -102,7 +72,7 @@ def find_holds(
     return [*holds.values(), *others]
 
 
-def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
+def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Recorded]:
     """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings.
 
     For how long is not told, but a rank that called something a moment ago goes on.
@@ -122,7 +92,13 @@ def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Hold]:
         entry = next(iter(group.at.get(seq, {}).values()), None)
         if lacking or unknown:
             op = entry.op if entry else "a collective"
-            hold = Hold(group, op, seq, dict.fromkeys(ranks), lacking=tuple(lacking), unknown=tuple(unknown))
+            hold = Recorded(
+                at=where(group, seq, op),
+                group=group,
+                waiting=dict.fromkeys(ranks),
+                lacking=tuple(lacking),
+                unknown=tuple(unknown),
+            )
             hold.undated = any(records.ranks[rank].taken_ns is None for rank in lacking)
             yield hold
 
@@ -134,7 +110,7 @@ def _wait_s(records: Records, rank: int, created_ns: int | None) -> float | None
     return max(0.0, (taken - created_ns) / _NS)
 
 
-def _find_absent(records: Records, fronts: Fronts, hold: Hold, deviating: Set[int]) -> None:
+def _find_absent(records: Records, fronts: Fronts, hold: Recorded, deviating: Set[int]) -> None:
     """Sort the members that are not in it. Whoever called last gives the others the least time to come."""
     last = max(hold.entries(), key=lambda entry: entry.created_ns or 0)
     found: dict[str, list[int]] = {"lacking": [], "behind": [], "elsewhere": [], "unknown": [], "too_early": []}
@@ -188,11 +164,17 @@ def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
     return None
 
 
-def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Hold]:
+def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Recorded]:
     """One hold for each transfer of the front whose other end is not there; one for all if everything is there."""
     found = []
     for transfer in front.transfers:
-        hold = Hold(front.group, transfer.words, None, {rank: wait_s}, {rank: front}, transfer)
+        hold = Recorded(
+            at=where(front.group, None, transfer.words),
+            group=front.group,
+            waiting={rank: wait_s},
+            fronts={rank: front},
+            transfer=transfer,
+        )
         peer = transfer.peer
         if peer not in records.ranks:
             hold.unknown = (peer,)

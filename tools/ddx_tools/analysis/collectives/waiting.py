@@ -1,32 +1,81 @@
-"""The wait-for graph over all groups, and the smallest set of ranks whose absence explains every wait.
+"""Who waits for whom, over all groups, and the smallest set of ranks whose absence explains every wait.
 
 An edge leads from a waiting rank through the operation that it is in to each rank that is not in it. Who waits for
-nobody is a root. Ranks that wait for each other in a circle hold each other up (see `circles`). A rank without a record
-may be anything: it is blamed only for waits that no record explains.
+nobody is a root. Ranks that wait for each other in a circle hold each other up. A rank that left no record, or no word,
+may be anything: it is blamed only for waits that nothing else explains.
+
+What tells who is in which operation (flight records, what logs report) makes the `Hold`s, and knows in what state a
+rank is that holds others up.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
-from ddx_tools.analysis.collectives.raising import State
-from ddx_tools.analysis.collectives.records.circles import By, odd_of_circle
-from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
-from ddx_tools.analysis.collectives.records.fronts import Fronts
-from ddx_tools.analysis.collectives.records.records import Records
-from ddx_tools.analysis.collectives.records.waits import Hold
+from ddx_tools.analysis.collectives.raising import State, Where
 from ddx_tools.model import rank_list
 
-_SMALLEST_HOST = 4
+By = Literal["pairing", "absence", "order", "nothing"]
+"""What tells the odd ones of a circle: the pairing of sends and receives, their absence from where many are, or the
+order of calls that others follow."""
+
+
+@dataclass(kw_only=True)
+class Hold:
+    """One operation, the ranks in it, and those that keep them there."""
+
+    at: Where
+    waiting: dict[int, float | None] = field(default_factory=dict)
+    """Rank to seconds from its call to the moment of which it is told; None if that is not known."""
+    lacking: tuple[int, ...] = ()
+    """Ranks that had not called it then."""
+    behind: tuple[int, ...] = ()
+    """Ranks that called it, but are in something older, or their device never came to it."""
+    elsewhere: tuple[int, ...] = ()
+    """Ranks that called another operation in its place, against a majority if there is one."""
+    unknown: tuple[int, ...] = ()
+    """Ranks of which nothing tells."""
+    too_early: tuple[int, ...] = ()
+    """Ranks of which what tells is too old."""
+    by_deviation: bool = False
+    """The rank in it got there by its own deviation, and waits for nobody."""
+
+    @property
+    def op(self) -> str:
+        """What was called."""
+        return self.at.operation or "a collective"
+
+    @property
+    def seq(self) -> int | None:
+        """Sequence number of the collective; None for a transfer, and where nothing says it."""
+        return self.at.seq
+
+    @property
+    def blockers(self) -> tuple[int, ...]:
+        """The ranks that are known to keep the others waiting."""
+        return tuple(sorted({*self.lacking, *self.behind, *self.elsewhere}))
+
+    @property
+    def wait_s(self) -> float | None:
+        """The longest wait that is known."""
+        return max((wait for wait in self.waiting.values() if wait is not None), default=None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody of its members is missing: they are all in it."""
+        return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
+
+
+H = TypeVar("H", bound=Hold)
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Generic[H]):
     """How waiting spreads, and where it leads."""
 
-    holds: tuple[Hold, ...]
+    holds: tuple[H, ...]
     """Those in which somebody waits for somebody."""
     roots: Mapping[int, State]
     """The smallest set of ranks that explains every wait, and how each of them holds the others up."""
@@ -40,22 +89,36 @@ class Graph:
     told_by: By = "nothing"
     """What tells the roots from the others of the circle."""
     unseen: tuple[int, ...] = ()
-    """Without roots: where all waiting ends, of which the records do not tell what they are in."""
+    """Without roots: where all waiting ends, of which nothing tells what they are in."""
 
-    @property
-    def circle_of_transfers(self) -> bool:
-        """Whether sends and receives alone make up the circle."""
-        return bool(self.circle) and all(
-            hold.transfer is not None for hold in self.holds if set(hold.waiting) & set(self.circle)
-        )
+    def by_state(self) -> dict[State, list[int]]:
+        """The roots of each state, by state; those that nobody saw among them."""
+        found: dict[State, list[int]] = {"unseen": list(self.unseen)} if self.unseen else {}
+        for rank, state in sorted(self.roots.items()):
+            found.setdefault(state, []).append(rank)
+        return dict(sorted(found.items()))
 
 
-def graph_of(records: Records, fronts: Fronts, holds: Sequence[Hold], deviating: Set[int]) -> Graph | None:
+@dataclass(frozen=True)
+class Known(Generic[H]):
+    """What a source knows beside the waits."""
+
+    state: Callable[[int], State | None]
+    """How a rank that waits for nobody holds others up; None if nothing more is known of it."""
+    silent: Callable[[list[H]], tuple[Iterable[int], bool]]
+    """The fewest ranks without a word that explain waits which nothing else does, and whether others would do."""
+    odd: Callable[[set[int]], tuple[Iterable[int], By]] = lambda circle: ((), "nothing")
+    """The odd ones of a circle, if anything singles them out, and what does."""
+    silence: State = "no_record"
+    """What it is called that nothing tells of a rank."""
+
+
+def graph_of(holds: Sequence[H], known: Known[H]) -> Graph[H] | None:
     """The graph behind some waits; None if nobody waits for anybody."""
     held = [hold for hold in holds if hold.blockers or hold.unknown]
     if not held:
         return None
-    roots, tie, circle, told_by = _roots(records, fronts, holds, deviating)
+    roots, tie, circle, told_by = _roots(holds, known)
     waiting = {rank for hold in held for rank in hold.waiting}
     ends = {rank for sink in _sinks(holds) for rank in sink if not any(rank in hold.waiting for hold in holds)}
     unseen = () if roots or any(hold.unknown for hold in held) else tuple(sorted(ends))
@@ -64,9 +127,7 @@ def graph_of(records: Records, fronts: Fronts, holds: Sequence[Hold], deviating:
     return Graph(tuple(held), roots, tie, victims, tuple(_sentences(held, distance)), circle, told_by, unseen)
 
 
-def _roots(
-    records: Records, fronts: Fronts, holds: Sequence[Hold], deviating: Set[int]
-) -> tuple[dict[int, State], bool, tuple[int, ...], By]:
+def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool, tuple[int, ...], By]:
     """The roots with their states, whether others would do as well, the circle they are part of, and what tells it."""
     told_by: By = "nothing"
     roots: dict[int, State] = {}
@@ -74,41 +135,30 @@ def _roots(
     circle: tuple[int, ...] = ()
     awaited = {rank for hold in holds for rank in hold.blockers}
     waits_for_unknown = {rank for hold in holds if not hold.blockers and hold.unknown for rank in hold.waiting}
-    sinks = [sink for sink in _sinks(holds) if len(sink) > 1 or sink & awaited]
-    for sink in sinks:
+    for sink in _sinks(holds):
         if len(sink) > 1:
-            odd, told_by = odd_of_circle(records, sink, holds)
+            found, told_by = known.odd(sink)
+            odd = sorted(found)
             tie = tie or not odd
-            roots.update(dict.fromkeys(sorted(odd or sink), "circle"))
+            roots.update(dict.fromkeys(odd or sorted(sink), "circle"))
             circle = tuple(sorted(sink))
             continue
         (rank,) = sink
-        state = _state(fronts, rank, deviating)
-        if state is not None:
+        state = known.state(rank) if rank in awaited else None
+        if state is not None and state != "unseen":
             roots[rank] = state
-        elif rank not in waits_for_unknown and fronts.status[rank] == "unseen":
-            unseen = True  # Its ring has lost what it is in.
-        elif rank not in waits_for_unknown:
+        elif rank not in awaited or rank in waits_for_unknown:
+            continue
+        elif state == "unseen":
+            unseen = True  # What tells of it has lost what it is in.
+        else:
             tie = True  # It is in something of which nothing more is known, like a kernel that all are in.
     if roots:
         # Who has nothing pending waits for nobody. That explains the waits, whatever the ring of another has lost.
         return roots, tie or (unseen and "outside" not in roots.values()), circle, told_by
     tie = tie or unseen
-    unknown, several = _silent(records, [hold for hold in holds if not hold.blockers and hold.unknown])
-    # A rank that is gone keeps nobody in an operation that all members are in.
-    unexplained = any(hold.is_complete and hold.transfer is None for hold in holds)
-    return dict.fromkeys(unknown, "no_record"), tie or several or unexplained, (), told_by
-
-
-def _state(fronts: Fronts, rank: int, deviating: Set[int]) -> State | None:
-    if rank in deviating:
-        return "elsewhere"
-    states: dict[str, State] = {
-        "idle": "outside",
-        "not_started": "device_behind",
-        "finished_by_peers": "stands_still",
-    }
-    return states.get(fronts.status[rank])
+    unknown, several = known.silent([hold for hold in holds if not hold.blockers and hold.unknown])
+    return dict.fromkeys(sorted(unknown), known.silence), tie or several, (), told_by
 
 
 def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
@@ -128,40 +178,6 @@ def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
         if ranks and not any(target >= 0 or edges[target] for target in beyond):
             found.append(ranks)
     return found
-
-
-def _silent(records: Records, holds: Sequence[Hold]) -> tuple[list[int], bool]:
-    """The fewest ranks without a record that explain waits which no record does, and whether others would do."""
-    silent = {
-        rank for group in records.groups.values() for rank in group.members or () if rank not in records.ranks
-    } | {rank for rank in range(records.world_size or 0) if rank not in records.ranks}
-    found = {hold.unknown[0] for hold in holds if len(hold.unknown) == 1}
-    rest = [hold for hold in holds if not found & set(hold.unknown)]
-    tie = False
-    while rest:
-        counts = Counter(rank for hold in rest for rank in hold.unknown)
-        most = max(counts.values())
-        best = {rank for rank, count in counts.items() if count == most}
-        tie = tie or len(best) > 1
-        found |= best
-        rest = [hold for hold in rest if not found & set(hold.unknown)]
-    if found and may_be_a_host(silent):
-        return sorted(silent), False
-    # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
-    # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
-    in_one = {(hold.group.id, hold.seq) for hold in holds}
-    unsaid = len(in_one) == 1 and hides_disagreement(holds[0].op)
-    # Of a single record nobody knows whether others were looked for.
-    lone = len(records.ranks) == 1
-    # What ranks only called ahead of what they are in, which their rings have lost, others may have called as well.
-    ahead = not any(hold.fronts for hold in holds)
-    return sorted(found), tie or lone or ahead or found != silent or len(found) > 1 or unsaid
-
-
-def may_be_a_host(ranks: Set[int]) -> bool:
-    """Whether these may be all ranks of one host: so many in a row, beginning at a multiple of their number."""
-    first, count = min(ranks), len(ranks)
-    return count >= _SMALLEST_HOST and max(ranks) == first + count - 1 and first % count == 0
 
 
 def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
@@ -191,7 +207,7 @@ def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
     )
     told = [
         f"{rank_list(sorted(hold.waiting)).capitalize()} wait{'' if len(hold.waiting) > 1 else 's'} in {hold.op}"
-        f" ({'' if hold.seq is None else f'collective {hold.seq} of '}{hold.group.label}) "
+        f" ({'' if hold.seq is None else f'collective {hold.seq} of '}{hold.at.group}) "
         f"for {rank_list(sorted({*hold.blockers, *hold.unknown}))}."
         for hold in ordered[:_MAX_SENTENCES]
     ]
