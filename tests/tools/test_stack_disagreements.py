@@ -326,3 +326,20 @@ def test_of_two_ranks_in_one_line_of_the_program_the_one_beside_the_step_is_name
     found = program.mismatch()
     assert (found.ranks, found.attributes["tie"]) == (odd, len(odd) == 2)
     assert found.attributes.get("told_by") == (None if len(odd) == 2 else "phase")
+
+
+@pytest.mark.parametrize(("phases", "odd"), [("forward log backward backward", [1]), ("forward log log log", [0])])
+def test_peers_that_are_in_several_calls_of_their_steps_are_one_side(phases: str, odd: list[int]) -> None:
+    """Rank 1 logs (or three do, in calls of their own), and the others are stopped in two places of the step."""
+    program = Program(FIT)
+    files = {"forward": "torch/nn/modules/module.py", "backward": "deepspeed/runtime/engine.py"}
+    calls = {
+        "forward": ["broadcast"] * 4,
+        "backward": ["all_reduce"] * 4,
+        "log": ["barrier", "barrier", "all_gather", "barrier"],
+    }
+    for rank, function in enumerate(phases.split()):
+        file = f"/v/lib/python3.11/site-packages/{files.get(function, 'transformers/trainer.py')}"
+        program.rank(rank, calls[function][rank], "trainer.fit", inside=[(function, file)])
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["tie"]) == (odd, False)

@@ -76,8 +76,9 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
 
     Else it names nobody.
     """
-    odd, usual, tie = minority_of(parties)
-    told = None if odd else _told_apart(parties, texts)
+    deciding = _in_and_beside_steps(parties)
+    odd, usual, tie = minority_of(deciding)
+    told = None if odd else _told_apart(deciding, texts)
     if told:
         odd, usual = told.odd, told.usual
     views = odd or [view for members in parties for view in members]
@@ -119,6 +120,18 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     if odd:
         finding.locations = places_of([*(view.place for view in odd), parting.place, below])
     return finding
+
+
+def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
+    """Of more than two parties, who is in a step of training and who beside it, where that is told of all ranks.
+
+    Once a rank has left the steps, its peers go on until they need it, some further than others.
+    """
+    views = [view for members in parties for view in members]
+    beside = [view for view in views if beside_step(view.phase)]
+    inside = [view for view in views if in_step(view.phase)]
+    told = len(parties) > 2 and beside and inside and len(beside) + len(inside) == len(views)
+    return sorted([inside, beside], key=len, reverse=True) if told else parties
 
 
 def _during(view: RankView) -> str:
