@@ -207,11 +207,7 @@ def test_a_hostile_pickle_costs_itself_whatever_it_does_to_its_process(monkeypat
     datas = {"a": good, "deep": DEEP, "b": good, "endless": ENDLESS, "c": good, "far": FAR, "d": good}
     found = list(decode_all([Material(name, DumpOrigin(name, "file", 0), data) for name, data in datas.items()]))
     assert [dump["source"] for each in found for dump in each.tables.dumps] == ["a", "b", "c", "d"]
-    words = [
-        "deep: not read: it ended",
-        "endless: not read: it takes more CPU",
-        "far: not a readable pickle: it asks for more memory",
-    ]
+    words = ["deep: not read: it ended", "endless: not read: it takes more CPU", "far: not read: "]
     problems = [line for each in found for line in each.problems]
     assert all(line.startswith(word) for line, word in zip(problems, words, strict=True)), problems
     assert all("more memory" in line for line in problems[2:])
