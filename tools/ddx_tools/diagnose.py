@@ -261,7 +261,9 @@ def _verdict(
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in _matches(symptom.absent, findings)]
         return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
-    if listed and listed[0].level is Level.ESTABLISHED:
+    # That something ended, and no more, is no reason of which one could act.
+    is_general = bool(listed) and listed[0].cause.residual and bool(playbooks.below(listed[0].cause.id))
+    if listed and listed[0].level is Level.ESTABLISHED and not is_general:
         # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
         blamed, first = listed[0].culprits(), listed[0].cause.id
         kin = playbooks.above(first) | playbooks.below(first)

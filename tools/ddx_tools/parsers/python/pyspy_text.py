@@ -9,7 +9,8 @@
 
 File names are shortened from their package root unless `--full-filenames` was given. The dump of several
 processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
-`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks do no harm.
+`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks and behind a frame do no harm, and where the head
+was cut off, a main thread begins the next process.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ _PROCESS = re.compile(
 )
 """The head of a dump; or the command that took it, which is what is left of one where somebody cut out threads."""
 _THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
-_FRAME = re.compile(r"^ {4}(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(\d{1,9}))?\)$")
+_MAIN = "MainThread"
+_FRAME = re.compile(
+    r"^(?: {2,12}|\t)(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(?:(\d{1,9})|[.?…]{1,3}))?\)(?:\s+(?:#|//|<-).*)?$"
+)
 _RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 """Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
+_LOCAL_RANK_ABOVE = re.compile(r"\blocal[-_ ]?rank[-_ :=#]{0,3}(\d{1,7})\b", re.I)
 _RANK_OPTION = re.compile(
     r"(?:^|\s)(?:--(?:global[-_])?rank[= ]|[#(] ?(?:global )?rank[ =:#]{0,3})(\d{1,7})(?=\s|[),;]|$)"
 )
@@ -36,32 +41,46 @@ _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
 
 def looks_like_pyspy_text(text: str) -> bool:
-    """Whether a text is such a dump: a process line followed by a thread line."""
+    """Whether a text is such a dump: a main thread or, behind the head of a process, any thread."""
     head = text[:100_000].splitlines()
-    return any(map(_PROCESS.match, head)) and any(map(_THREAD.match, head))
+    threads = [thread for line in head if (thread := _THREAD.match(line))]
+    return any(thread[3] == _MAIN for thread in threads) or (bool(threads) and any(map(_PROCESS.match, head)))
 
 
 def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
     """The dumps in a text, cut where the process of another rank begins, each with its rank if something says it.
 
     That is one of the lines above it or its command line. What follows without such words are a rank's other processes.
+    Local ranks count where no other ones are told: then the processes are those of one host.
     """
     lines = text.splitlines(keepends=True)
-    starts: list[tuple[int, int]] = []
-    above = 0
-    for at, line in enumerate(lines):
-        if process := _PROCESS.match(line.rstrip()):
-            words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
-            told = [*_RANK_ABOVE.findall(words)[-1:], *_RANK_OPTION.findall(process[3])]
-            if told:
-                starts.append((at, int(told[0])))
-        if line[:1].isspace() or _THREAD.match(line.rstrip()) or process:
-            above = at + 1
+    starts = _ranks_told(lines, _RANK_ABOVE)
+    if not starts:
+        starts = _ranks_told(lines, _LOCAL_RANK_ABOVE)
+        starts = starts if len({rank for _, rank in starts}) == len(starts) > 1 else []
     if not starts:
         return [(None, text)]
     bounds = [0, *(at for at, _ in starts[1:]), len(lines)]
     cut = ["".join(lines[begin:end]) for begin, end in itertools.pairwise(bounds)]
     return [(rank, part) for (_, rank), part in zip(starts, cut, strict=True)]
+
+
+def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Where the process of a rank begins, with its number."""
+    starts: list[tuple[int, int]] = []
+    above, main_seen = 0, True
+    for at, line in enumerate(lines):
+        process, thread = _PROCESS.match(line.rstrip()), _THREAD.match(line.rstrip())
+        headless = thread is not None and thread[3] == _MAIN and main_seen
+        if process or headless:
+            words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
+            told = rank_above.findall(words)[-1:] + (_RANK_OPTION.findall(process[3]) if process else [])
+            if told:
+                starts.append((at, int(told[0])))
+        main_seen = not process and (main_seen or thread is not None and thread[3] == _MAIN)
+        if line[:1].isspace() or thread or process:
+            above = at + 1
+    return starts
 
 
 def parse_pyspy_text(text: str) -> list[ThreadStack]:
@@ -75,7 +94,7 @@ def parse_pyspy_text(text: str) -> list[ThreadStack]:
 def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
     pid = threads = processes = 0
     current: tuple[int, int, str, str, list[Frame]] | None = None
-    at = 1
+    at, main_seen = 1, True
     for whole in text.splitlines(keepends=True):
         (line,) = whole.splitlines()
         number, at = at, at + whole.count("\n")
@@ -88,9 +107,14 @@ def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
                 yield current
                 current = None
             pid, processes, threads = int(process[1] or process[2]), processes + 1, 0
+            main_seen = False
         elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
             if current:
                 yield current
+            if thread[3] == _MAIN and main_seen:
+                # Of Linux the main thread has the number of the process; a handle of pthreads says nothing.
+                pid, processes, threads = int(thread[1]) if thread[1].isdigit() else 0, processes + 1, 0
+            main_seen = main_seen or thread[3] == _MAIN
             threads += 1
             current = (pid, int(thread[1], 0), thread[3] or "", thread[2], [])
     if current:
