@@ -95,7 +95,7 @@ def read_values(lines: Lines) -> Iterator[Said]:
 
 
 def _alone(lines: Lines) -> Iterator[Said]:
-    """Several processes say that they are rank 0 of a world of one, side by side: what lies far apart are several runs."""
+    """Several processes say, side by side, that they are rank 0 of one; what lies far apart are several runs."""
     said = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
     told = [one for one, following in pairwise(said) if following[0] - one[0] <= _SIDE_BY_SIDE]
     told += said[-1:] if told else []

@@ -9,7 +9,7 @@
 
 File names are shortened from their package root unless `--full-filenames` was given. The dump of several
 processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
-`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks and behind a frame do no harm, and where the head
+`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks and behind a frame do no harm. Where the head
 was cut off, a main thread begins the next process.
 """
 
@@ -77,7 +77,7 @@ def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int
             told = rank_above.findall(words)[-1:] + (_RANK_OPTION.findall(process[3]) if process else [])
             if told:
                 starts.append((at, int(told[0])))
-        main_seen = not process and (main_seen or thread is not None and thread[3] == _MAIN)
+        main_seen = not process and (main_seen or (thread is not None and thread[3] == _MAIN))
         if line[:1].isspace() or thread or process:
             above = at + 1
     return starts
