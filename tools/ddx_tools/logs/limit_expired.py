@@ -109,7 +109,13 @@ def _continues(label: str, event: Event, timeouts: list[Event], crowd: Crowd) ->
         Severity.WARNING,
         [event],
         f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
-        {"what": label or None, "percent": percent, "elapsed_s": event.details.get("elapsed_s"), "joined": joined, "waited_for": waited_for},
+        {
+            "what": label or None,
+            "percent": percent,
+            "elapsed_s": event.details.get("elapsed_s"),
+            "joined": joined,
+            "waited_for": waited_for,
+        },
         ranks=ranks,
     )
 

@@ -56,7 +56,8 @@ _TRANSFER = re.compile(
 _BUS_BANDWIDTH = re.compile(r"^# Avg bus bandwidth\s*:\s*(?P<gb>\d+(?:\.\d+)?)")
 _RANK_OF_ONE = re.compile(
     r"\brank\W{0,4}0\b.{0,40}\b(?:world(?:[_ ]?size)?|nranks|size)\W{0,4}1\b(?!\.)|"
-    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b",
+    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b|"
+    r"^# +Rank +0 (?:Group +\d+ )?Pid +\d+ on ",
     re.I,
 )
 _SIDE_BY_SIDE = 8

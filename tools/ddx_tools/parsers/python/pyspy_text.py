@@ -11,6 +11,13 @@ File names are shortened from their package root unless `--full-filenames` was g
 processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
 `pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks and behind a frame do no harm. Where the head
 was cut off, a main thread begins the next process.
+
+What `faulthandler` prints of a process that lives (`dump_traceback_later`, a registered signal) is read as well;
+its main thread comes last. What it prints of one that dies is no dump: see `fatal_stack`.
+
+    Timeout (0:20:00)!
+    Thread 0x00007f5e3b7fe740 (most recent call first):
+      File "/ws/train.py", line 37 in train_step
 """
 
 from __future__ import annotations
@@ -30,6 +37,11 @@ _MAIN = "MainThread"
 _FRAME = re.compile(
     r"^(?: {2,12}|\t)(\S.{0,400}?) \(([^()\n]{1,600}?)(?::(?:(\d{1,9})|[.?…]{1,3}))?\)(?:\s+(?:#|//|<-).*)?$"
 )
+_FAULT_THREAD = re.compile(
+    r"^(?:Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[([^\]]{0,100})\])? \(most recent call first\):$"
+)
+_FAULT_FRAME = re.compile(r"^  (File \"([^\"]{1,1000})\", line (\d{1,9}) in (.{1,300}))$")
+_DIES = "Fatal Python error: "
 _RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 """Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
 _LOCAL_RANK_ABOVE = re.compile(r"\blocal[-_ ]?rank[-_ :=#]{0,3}(\d{1,7})\b", re.I)
@@ -44,7 +56,9 @@ def looks_like_pyspy_text(text: str) -> bool:
     """Whether a text is such a dump: a main thread or, behind the head of a process, any thread."""
     head = text[:100_000].splitlines()
     threads = [thread for line in head if (thread := _THREAD.match(line))]
-    return any(thread[3] == _MAIN for thread in threads) or (bool(threads) and any(map(_PROCESS.match, head)))
+    if any(thread[3] == _MAIN for thread in threads) or (threads and any(map(_PROCESS.match, head))):
+        return True
+    return _DIES not in text and any(map(_FAULT_THREAD.match, head))
 
 
 def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
@@ -68,17 +82,19 @@ def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
 def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int, int]]:
     """Where the process of a rank begins, with its number."""
     starts: list[tuple[int, int]] = []
-    above, main_seen = 0, True
+    above, main_seen, in_block = 0, True, False
     for at, line in enumerate(lines):
         process, thread = _PROCESS.match(line.rstrip()), _THREAD.match(line.rstrip())
-        headless = thread is not None and thread[3] == _MAIN and main_seen
+        fault = _FAULT_THREAD.match(line.rstrip())
+        headless = thread[3] == _MAIN and main_seen if thread else fault is not None and not in_block
+        in_block = fault is not None or (in_block and (not line.strip() or line[:1].isspace()))
         if process or headless:
             words = "".join(lines[max(above, at - _LINES_ABOVE) : at])
             told = rank_above.findall(words)[-1:] + (_RANK_OPTION.findall(process[3]) if process else [])
             if told:
                 starts.append((at, int(told[0])))
         main_seen = not process and (main_seen or (thread is not None and thread[3] == _MAIN))
-        if line[:1].isspace() or thread or process:
+        if line[:1].isspace() or thread or fault or process:
             above = at + 1
     return starts
 
@@ -94,20 +110,23 @@ def parse_pyspy_text(text: str) -> list[ThreadStack]:
 def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
     pid = threads = processes = 0
     current: tuple[int, int, str, str, list[Frame]] | None = None
-    at, main_seen = 1, True
+    at, main_seen, is_fault = 1, True, False
+    dies = _DIES in text
     for whole in text.splitlines(keepends=True):
         (line,) = whole.splitlines()
         number, at = at, at + whole.count("\n")
         if frame := _FRAME.match(line):
             if current and len(current[4]) < _FRAMES_LIMIT:
                 current[4].append(Frame(frame[2], int(frame[3] or 0), frame[1], at=number))
-            continue
-        if process := _PROCESS.match(line):
+        elif frame := _FAULT_FRAME.match(line):
+            if current and is_fault and len(current[4]) < _FRAMES_LIMIT:
+                current[4].append(Frame(frame[2], int(frame[3]), frame[4], at=number, shown=frame[1]))
+        elif process := _PROCESS.match(line):
             if current:
                 yield current
                 current = None
             pid, processes, threads = int(process[1] or process[2]), processes + 1, 0
-            main_seen = False
+            main_seen = is_fault = False
         elif (thread := _THREAD.match(line)) and threads < _THREADS_LIMIT and processes <= _PROCESSES_LIMIT:
             if current:
                 yield current
@@ -115,7 +134,15 @@ def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
                 # Of Linux the main thread has the number of the process; a handle of pthreads says nothing.
                 pid, processes, threads = int(thread[1]) if thread[1].isdigit() else 0, processes + 1, 0
             main_seen = main_seen or thread[3] == _MAIN
-            threads += 1
+            threads, is_fault = threads + 1, False
             current = (pid, int(thread[1], 0), thread[3] or "", thread[2], [])
+        elif not dies and threads < _THREADS_LIMIT and (fault := _FAULT_THREAD.match(line)):
+            if current:
+                yield current
+            threads, is_fault = threads + 1, True
+            current = (pid, int(fault[1], 0), fault[2] or "", "idle", [])
+        elif current and is_fault and line.strip():
+            yield (*current[:2], _MAIN, *current[3:])
+            current = None
     if current:
-        yield current
+        yield (*current[:2], _MAIN, *current[3:]) if is_fault else current
