@@ -34,6 +34,7 @@ _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
+_DIAGNOSED_MODERATELY_FROM = 0.7  # where something else could look the same, rivals and gaps weigh more
 _SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
 
@@ -282,7 +283,8 @@ def _verdict(
         kin = playbooks.above(first) | playbooks.below(first)
         others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
         agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
-        if sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
+        strongly = max(c.decided for c in agreed) >= _WEIGHTS[Strength.STRONG]
+        if sum(c.probability for c in agreed) >= (_DIAGNOSED_FROM if strongly else _DIAGNOSED_MODERATELY_FROM):
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
 
