@@ -88,8 +88,8 @@ def _outlasts(event: Event, timeouts: list[Event]) -> bool:
 def _is_as_long(event: Event, timeouts: list[Event]) -> bool:
     """Whether the work took as long as a peer waited: the wait began with it."""
     waits = [int(timeout.details["elapsed_ms"]) / 1000 for timeout in timeouts if timeout.details.get("elapsed_ms")]
-    elapsed_s = event.details.get("elapsed_s")
-    return bool(elapsed_s) and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
+    elapsed_s = event.details.get("elapsed_s") or 0.0
+    return elapsed_s > 0 and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
 
 
 def _at_work_itself(timeouts: list[Event]) -> bool:
