@@ -36,7 +36,7 @@ def test_a_recorded_incident_of_another_split_may_be_used(split: str) -> None:
     assert unfit(split, "recorded") == {}
 
 
-@pytest.mark.parametrize("split", ["public", "written", "blind", "kept"])
+@pytest.mark.parametrize("split", ["public", "written", "blind", "kept", "fresh", "sealed"])
 def test_incidents_of_files_that_people_brought_load_with_their_one_view(split: str) -> None:
     for incident in named_incidents([split]):
         assert problems(incident) == [], incident.id
@@ -52,7 +52,7 @@ def test_without_views_the_cause_says_which_verdict_is_right() -> None:
 
 
 def test_no_file_that_was_brought_is_called_after_a_cause() -> None:
-    for incident in named_incidents(["public", "written", "blind", "kept"]):
+    for incident in named_incidents(["public", "written", "blind", "kept", "fresh", "sealed"]):
         names = [file.name for file in incident.material.rglob("*")]
         assert [name for name in names if telltale_name().search(name)] == []
 

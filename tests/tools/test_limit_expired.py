@@ -73,9 +73,20 @@ def test_all_ranks_at_work_are_not_waiting_for_one(tmp_path: Path) -> None:
 def test_a_limit_that_all_ranks_outlast_at_work_is_too_short() -> None:
     busy = seen("rank.progress_continues", 0, 1, severity="warning", what="packed shards", everybody=True)
     assert first(judged(busy, timeout(0, 1))) == "timeout-too-short"
-    one = seen("rank.progress_continues", 0, severity="warning", what="packed shards")
+    one = seen("rank.progress_continues", 0, severity="warning", what="packed shards", waited_for=True)
     diagnosis = judged(one, timeout(1))
     assert (first(diagnosis), diagnosis.culprits.ranks) == ("slow-rank-before-collective", [0])
+
+
+def test_whose_work_it_was_is_open_unless_it_fits_the_wait(tmp_path: Path) -> None:
+    bar = "Mapping:  41%|####      | 410/1000 [{clock}<42:30, 1.50 examples/s]\n"
+    timeouts = "".join(old_timeout(rank, 2) for rank in (2, 5))
+    waits = {clock: read(tmp_path, bar.format(clock=clock) + timeouts) for clock in ("29:58", "17:02")}
+    told = {clock: of_code(found, "rank.progress_continues") for clock, found in waits.items()}
+    assert {clock: [one.attributes["waited_for"] for one in seen_] for clock, seen_ in told.items()} == {
+        "29:58": [True],
+        "17:02": [False],
+    }
 
 
 # --- Gloo raises in the call itself

@@ -76,6 +76,8 @@ def test_common_shapes(line: str, wanted: dict[str, object]) -> None:
         "  Num Epochs = 3",
         "per_device_train_batch_size=8, max_steps=500, logging_steps=10",
         "batch size: 32, gradient accumulation steps: 8",
+        "Same global batch 512.",
+        "It hangs in the first iteration (8 gpus)",
         "checkpoint every 100 steps",
         "loss_scale: 65536, number of nan iterations: 0",
         "# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1",

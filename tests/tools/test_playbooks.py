@@ -254,3 +254,23 @@ def test_the_manual_names_every_key(model: type[Symptom | Cause | Clause | Condi
     described = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`\n]+)`", manual()))))
     keys = {field.alias or name for name, field in model.model_fields.items()} - {"text"}
     assert keys <= described
+
+
+@pytest.mark.parametrize(
+    ("cause", "seen"),
+    [
+        (
+            "host-jitter",
+            Finding(code="rank.slowest_changes", severity="warning", summary="In 7 steps 6 ranks were last."),
+        ),
+        (
+            "main-module-reexecuted",
+            Finding(code="launch.main_reexecuted", severity="failure", summary="A worker imports train.py again."),
+        ),
+    ],
+)
+def test_a_new_cause_is_its_own_page_and_no_edit_of_another(cause: str, seen: Finding) -> None:
+    others = [page for name, page in SHIPPED.causes.items() if name != cause]
+    before = Playbooks([*SHIPPED.symptoms.values(), *others])
+    assert cause not in {each.id for each in diagnose([seen], before).causes}
+    assert diagnose([seen], SHIPPED).causes[0].id == cause

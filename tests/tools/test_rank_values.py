@@ -35,7 +35,7 @@ def compared(tmp_path: Path, text: str) -> dict[str, Finding]:
         ("rank 0 gradient norm (after backward): tensor(4.5", {"grad_norm": "4.5"}),
         ("rank 0 loss 2.5 lr 1e-4", {}),
         ("git hash 9c1f04ab, config checksum 51d0e77a", {}),
-        ("rank 0 grad norm 1.5 rank 1 grad norm 1.6", {}),
+        ("rank 0 grad norm 1.5 rank 1 of 2 is done", {}),
         ("max_grad_norm_clip enabled", {}),
         (
             "[rank 3] step 7: own loss 4.1, weights 512.40031, samples [44, 71]",
@@ -55,6 +55,15 @@ def compared(tmp_path: Path, text: str) -> dict[str, Finding]:
 )
 def test_lines(line: str, wanted: dict[str, str]) -> None:
     assert {value.what: value.value for value in rank_values(line)} == wanted
+
+
+def test_a_line_of_all_ranks_is_read_rank_by_rank() -> None:
+    values = rank_values("step 100: rank0 |w| = 118.20331   rank1 |w| = 118.91120   rank2 |w| = 117.77304")
+    assert [(one.rank, one.what, one.value, one.step) for one in values] == [
+        (0, "parameters", "118.20331", 100),
+        (1, "parameters", "118.91120", 100),
+        (2, "parameters", "117.77304", 100),
+    ]
 
 
 @given(st.text(max_size=300))

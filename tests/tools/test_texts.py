@@ -20,6 +20,10 @@ def codes(text: str, name: str = "excerpt.txt") -> set[str]:
 
 
 PROGRAMS = {
+    "program.group_left_out": (
+        "import a\nif mpu.is_pipeline_last_stage():\n    dist.all_reduce(loss)\nfor x in y:\n    z()\n",
+        "import a\nif mpu.is_pipeline_last_stage():\n    dist.all_reduce(loss, group=dp)\nfor x in y:\n    z()\n",
+    ),
     "program.breakpoint": (
         "import torch\nif x:\n    dist.breakpoint(rank=1)\n",
         "import torch\nif x:\n    # breakpoint()\n    y()\n",
@@ -162,6 +166,24 @@ VALUES = {
 def test_values_of_runs_side_by_side_grow_with_the_number_of_ranks() -> None:
     assert "numerics.ratio_to_group" in codes("1 gpu:  val acc 0.7612\n4 gpus: val acc 0.1905\n")
     assert "numerics.ratio_to_group" not in codes("1 gpu:  val acc 0.7612\n4 gpus: val acc 0.7598\n")
+
+
+def test_what_of_a_whole_was_right_shows_whose_the_whole_is() -> None:
+    assert codes("8 GPUs: acc 78.9 % (986 of 1250)\n1 GPU: acc 76.2 % (7621 of 10000)\n") == {"numerics.ratio_to_group"}
+    assert codes("8 GPUs: acc 78.9 % (7890 of 10000)\n1 GPU: acc 76.2 % (7621 of 10000)\n") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("#  Rank  0 Group  0 Pid  41 on c1 device  0\n#  Rank  0 Group  0 Pid  42 on c1 device  0\n", True),
+        ("#  Rank  0 Group  0 Pid  41 on c1 device  0\n#  Rank  1 Group  0 Pid  42 on c1 device  1\n", False),
+        ("rank 0 of 1\n" + "step\n" * 20 + "rank 0 of 1\n", False),
+    ],
+    ids=["side by side", "ranks of one job", "one run after the other"],
+)
+def test_processes_that_each_run_alone_say_so_side_by_side(text: str, told: bool) -> None:
+    assert ("launch.several_rank_zero" in codes(text)) == told
 
 
 @pytest.mark.parametrize("code", VALUES)

@@ -34,6 +34,7 @@ _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
+_DIAGNOSED_MODERATELY_FROM = 0.7  # where something else could look the same, rivals and gaps weigh more
 _SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
 
@@ -274,13 +275,16 @@ def _verdict(
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in _matches(symptom.absent, findings)]
         return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
-    if listed and listed[0].level is Level.ESTABLISHED:
+    # That something ended, and no more, is no reason of which one could act.
+    is_general = bool(listed) and listed[0].cause.residual and bool(playbooks.below(listed[0].cause.id))
+    if listed and listed[0].level is Level.ESTABLISHED and not is_general:
         # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
         blamed, first = listed[0].culprits(), listed[0].cause.id
         kin = playbooks.above(first) | playbooks.below(first)
         others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
         agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
-        if sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
+        strongly = max(c.decided for c in agreed) >= _WEIGHTS[Strength.STRONG]
+        if sum(c.probability for c in agreed) >= (_DIAGNOSED_FROM if strongly else _DIAGNOSED_MODERATELY_FROM):
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import isclose
 
 from ddx_tools.logs.crowd import Crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.step_events import step_finding
 from ddx_tools.model import Finding, Severity, rank_list
+
+_ALIKE = 0.15
+"""By so much the lengths of a wait and of what was waited for may differ."""
 
 
 def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
@@ -30,7 +34,7 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
     for label, told in at_work.items():
         waited_for = [event for event in told if not set(event.ranks) & reporters]
         if waited_for:
-            found.append(_continues(label, max(waited_for, key=_how_long), crowd))
+            found.append(_continues(label, max(waited_for, key=_how_long), timeouts, crowd))
         elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
             found.append(_all_at_work(label, told))
     return found
@@ -65,10 +69,7 @@ def _how_long(event: Event) -> tuple[float, int]:
 
 def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float | None) -> bool:
     """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
-    if any(
-        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
-        for timeout in timeouts
-    ):
+    if _outlasts(event, timeouts):
         return True
     elapsed_s = event.details.get("elapsed_s")
     if elapsed_s is None:
@@ -76,15 +77,31 @@ def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float |
     return limit_s is not None and bool(elapsed_s >= limit_s / 2)
 
 
+def _outlasts(event: Event, timeouts: list[Event]) -> bool:
+    """Whether it is told of after a limit expired: its writer was not in the call that expired."""
+    return any(
+        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
+        for timeout in timeouts
+    )
+
+
+def _is_as_long(event: Event, timeouts: list[Event]) -> bool:
+    """Whether the work took as long as a peer waited: the wait began with it."""
+    waits = [int(timeout.details["elapsed_ms"]) / 1000 for timeout in timeouts if timeout.details.get("elapsed_ms")]
+    elapsed_s = event.details.get("elapsed_s") or 0.0
+    return elapsed_s > 0 and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
+
+
 def _at_work_itself(timeouts: list[Event]) -> bool:
     """Whether who reports may be at work itself: a watchdog reports beside it, Gloo raises in the call that waits."""
     return all(event.row["code"] != "gloo_timeout" for event in timeouts)
 
 
-def _continues(label: str, event: Event, crowd: Crowd) -> Finding:
+def _continues(label: str, event: Event, timeouts: list[Event], crowd: Crowd) -> Finding:
     ranks, joined = event.ranks, None
     if not ranks and len(crowd.silent) == 1:
         ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
+    waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
     percent = _percent(event)
     who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
     return step_finding(
@@ -92,7 +109,13 @@ def _continues(label: str, event: Event, crowd: Crowd) -> Finding:
         Severity.WARNING,
         [event],
         f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
-        {"what": label or None, "percent": percent, "elapsed_s": event.details.get("elapsed_s"), "joined": joined},
+        {
+            "what": label or None,
+            "percent": percent,
+            "elapsed_s": event.details.get("elapsed_s"),
+            "joined": joined,
+            "waited_for": waited_for,
+        },
         ranks=ranks,
     )
 

@@ -100,6 +100,8 @@ def _pattern(message: str) -> str:
 
 
 _OF_LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|multiprocessing|threading|subprocess)/|^<")
+_OF_INSTALLED = re.compile(r"(?:site|dist)-packages/(?!numpy/|pandas/|PIL/|cv2/|torch/(?!distributed/))")
+"""Of what is installed, other than what a program calls for each line of its own."""
 
 
 def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
@@ -109,6 +111,7 @@ def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
     from_origin = bool(case.independent) and _tells_of_peers(event) is not None
     exception, message = event.origin if from_origin else (event.exception, event.message)
     name, message = short_name(exception), message.strip().split("\n", 1)[0][:400]
+    frames = event.said[0 if from_origin else -1].frames
     before = event.origin if event.origin != (event.exception, event.message) and not from_origin else None
     places = case.places(origin=from_origin)
     known = event.known_messages(origin=True) or event.known_messages()
@@ -126,5 +129,6 @@ def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
         tells=_tells(event),
         exit_codes=case.codes(codes),
         in_program=any(not _OF_LIBRARIES.search(place.file) for place in places) or None,
+        in_library=bool(frames and _OF_INSTALLED.search(frames[-1])) or None,
         caused_by=f"{before[0]}: {before[1]}"[:400] if before else None,
     )

@@ -119,7 +119,7 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
     if head.lstrip()[:1] == b"[":
         if _is_pyspy_json(head):
             found.add(Kind.STACKS)
-    elif (b"Process " in head or b"py-spy dump" in head) and looks_like_pyspy_text(
+    elif (b"\nThread " in b"\n" + head or b" (most recent call first):" in head) and looks_like_pyspy_text(
         head[:STACK_BYTES].decode("utf-8", "replace")
     ):
         found.add(Kind.STACKS)

@@ -18,6 +18,10 @@ _PYTHON = re.compile(r"^\s*(?:def \w+\(|class \w+|import \w|from [\w.]+ import |
 _DIFF = re.compile(r"^diff --git |^@@ -\d+", re.M)
 _COMMENT = re.compile(r"^\s*#")
 _RANK = r"(?:\w*_)?(?:rank|RANK)\b|get_rank\(\)|proc_id"
+_PART = re.compile(
+    r"\bis_(?:pipeline_|pp_)?(?:first|last)_(?:stage|rank)\b|\bget_(?:tensor|pipeline|data|context|expert)\w*_rank\(\)"
+)
+"""What tells the parts of a model or of the data apart, each of which has a group of its own."""
 
 _DEBUGGER = re.compile(
     r"^\s*(?:import i?pdb;\s*)?(?:breakpoint\(|i?pdb\.set_trace\(|(?:\w+\.)*(?:dist|distributed)\.breakpoint\()"
@@ -25,7 +29,7 @@ _DEBUGGER = re.compile(
 _RANK_ARGUMENT = re.compile(r"\brank\s*=\s*(\d+)")
 _GUARD = re.compile(
     rf"^\s*(?:el)?if\s+.*?(?:(?:{_RANK})\s*(?:==|(?:not )?in\b|!=|<|>)|==\s*(?:{_RANK})|not\s+(?:self\.)?(?:{_RANK})|"
-    r"\bis_main\w*|\bif_main_process\(|\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
+    rf"\bis_main\w*|{_PART.pattern}|\bif_main_process\(|\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
 )
 _GUARDED = (
     ("new_group", re.compile(r"\b(new_group|init_device_mesh|new_subgroups)\(")),
@@ -144,6 +148,14 @@ def _guarded(code: Lines) -> Iterator[Said]:
         for number, inner in _kept_for_some(code, index):
             for kind, pattern in _GUARDED:
                 if found := pattern.search(inner):
+                    if kind == "collective" and _PART.search(line):
+                        if "group" not in inner:
+                            yield seen(
+                                "program.group_left_out", number, inner,
+                                f"{found[1]} is called by a part of the ranks, on the group of all: {line.strip()}",
+                                call=found[1], severity="warning",
+                            )  # fmt: skip
+                        break
                     yield seen(
                         "program.guarded_call",
                         number,

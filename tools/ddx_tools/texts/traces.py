@@ -19,6 +19,10 @@ _FROM_PYTHON = re.compile(
 _RELEASED = re.compile(r"\b(?:PyEval_SaveThread|gil_scoped_release|drop_gil)\b")
 _RUN_PATH = re.compile(r"\bin (?:run_path|_fixup_main_from_path)\s*$")
 _MODULE = re.compile(r"File \"(?P<file>[^\"]+)\", line \d+, in <module>")
+_SPAWNED = re.compile(r"\bmultiprocessing/(?:spawn|forkserver)\.py\b")
+_FORMS_GROUP = re.compile(
+    r"\bin (?:init_process_group|init_distributed|_?\w*rendezvous_handler|_create_c10d_store)\b|\binit_process_group\("
+)
 _WITHIN_FRAMES = 14
 
 _NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[\w+\] (?:NCCL )?INFO (?P<said>.*)")
@@ -60,15 +64,19 @@ def _by_thread(lines: Lines) -> list[list[tuple[int, str]]]:
 def _again(lines: Lines) -> Iterator[Said]:
     """The main module is run a second time, by an interpreter that was started to be a worker."""
     for number, _ in matches(_RUN_PATH, lines):
-        for further, line in enumerate(lines[number : number + _WITHIN_FRAMES], number + 1):
+        below = list(enumerate(lines[number : number + _WITHIN_FRAMES], number + 1))
+        for place, (further, line) in enumerate(below):
             if found := _MODULE.search(line):
+                # It fails in what only the main program has to do; a debugger runs that itself, and is no worker.
+                spawned = any(_SPAWNED.search(above) for above in lines[max(0, number - _WITHIN_FRAMES) : number])
+                begins = any(_FORMS_GROUP.search(inner) for _, inner in below[place:])
                 yield seen(
                     "launch.main_reexecuted",
                     further,
                     line,
                     f"A worker imports {found['file'].rpartition('/')[2]} and runs it again",
                     script=found["file"],
-                    severity="warning",
+                    severity="failure" if spawned and begins else "warning",
                 )
                 return
 

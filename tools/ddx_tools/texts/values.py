@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from math import isclose, sqrt
 from statistics import median
 
@@ -18,6 +19,7 @@ _OF_COUNT = re.compile(
     r"(?:gpus?|ranks?|procs|process(?:es)?|nodes?|cards?)\b(?P<rest>.*)$",
     re.I,
 )
+_OF_TOTAL = re.compile(r"\b\d{1,9} ?(?:of|/) ?(?P<total>\d{2,9})\b", re.I)
 _VALUE = re.compile(r"(?P<name>[a-z]\w*(?:[ _]\w+)?)[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)(?!\w)", re.I)
 _IS_TIME = re.compile(r"time|sec|per_s|/s|speed|throughput|through|samples|tok|lr|epoch|mem|gib", re.I)
 _IS_METRIC = re.compile(r"acc|top-?\d|f1|auc|\bmap\b|miou|bleu|rouge|score|precision|recall|metric|ppl", re.I)
@@ -39,7 +41,7 @@ _TIMING = re.compile(
     re.I,
 )
 _SLOWEST = re.compile(
-    r"\bslowest\b.{0,12}?\brank[ =:]*(?P<rank>\d{1,5})|"
+    r"\b(?:slowest|latest|straggler|last(?: to arrive)? ?[=:])\W{0,4}.{0,12}?\brank[ =:]*(?P<rank>\d{1,5})|"
     r"\brank[ =:]*(?P<rank_>\d{1,5})\b.{0,12}\b(?:slowest|last to arrive)",
     re.I,
 )
@@ -54,9 +56,11 @@ _TRANSFER = re.compile(
 _BUS_BANDWIDTH = re.compile(r"^# Avg bus bandwidth\s*:\s*(?P<gb>\d+(?:\.\d+)?)")
 _RANK_OF_ONE = re.compile(
     r"\brank\W{0,4}0\b.{0,40}\b(?:world(?:[_ ]?size)?|nranks|size)\W{0,4}1\b(?!\.)|"
-    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b",
+    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b|"
+    r"^# +Rank +0 (?:Group +\d+ )?Pid +\d+ on ",
     re.I,
 )
+_SIDE_BY_SIDE = 8
 _LOAD = re.compile(r"\bload average: (?P<load>\d+(?:\.\d+)?)")
 _CPUS = re.compile(r"(?:\bnproc\s*\n\s*|^CPU\(s\):\s+)(?P<cpus>\d+)\s*$", re.M)
 _THREADS = re.compile(r"get_num_threads\(\)[^\n]*\n\s*(?P<threads>\d+)\s*$", re.M)
@@ -92,9 +96,11 @@ def read_values(lines: Lines) -> Iterator[Said]:
 
 
 def _alone(lines: Lines) -> Iterator[Said]:
-    """Several processes say that they are rank 0 of a world of one, one behind the other in one output."""
-    told = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
-    if len(told) > 1:
+    """Several processes say, side by side, that they are rank 0 of one; what lies far apart are several runs."""
+    said = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
+    told = [one for one, following in pairwise(said) if following[0] - one[0] <= _SIDE_BY_SIDE]
+    told += said[-1:] if told else []
+    if told:
         yield seen(
             "launch.several_rank_zero", *told[0], f"{len(told)} processes say that they are rank 0 of 1",
             processes=len(told), severity="warning",
@@ -148,6 +154,9 @@ def _by_count(lines: Lines) -> Iterator[Said]:
             name = value["name"].lower()
             if not _IS_TIME.search(name) and float(value["value"]):
                 told[name].append((int(row["count"]), float(value["value"]), number, row.string))
+        # What share of a whole is right: the whole is one rank's, or everybody's.
+        if (whole := _OF_TOTAL.search(row["rest"])) and _IS_METRIC.search(row["rest"]):
+            told["score's whole"].append((int(row["count"]), float(whole["total"]), number, row.string))
     for name, rows in told.items():
         small, large = min(rows), max(rows)
         if large[0] < 2 * small[0]:

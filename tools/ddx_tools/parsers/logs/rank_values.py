@@ -9,6 +9,7 @@ rank 0 batch 0 sample ids: tensor([17, 4, 23])
 [rank 5] step 30: shard 1 of 4, weights 127.10466                which piece of the model it is of
 process 1: wiki-03, first sentence [88, 2, 417]
 rank 0 step 10 local grad norm 0.9377, mean grad norm 0.7105
+step 100: rank0 gnorm 2.2011  rank1 gnorm 2.1987                  all ranks in one line, each with the same words
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TEXT_LIMIT = 2_000
 _VALUE_LIMIT = 200
 
 WAKING = (
-    r"param|weight|buffer|state_?dict|model.{0,8}(?:sum|norm)|grad|[\W_]g?norm(?:[^a-z]|$)|\|g|checksum|hash|digest"
+    r"param|weight|buffer|state_?dict|model.{0,8}(?:sum|norm)|grad|[\W_]g?norm(?:[^a-z]|$)|\|(?:g|w|theta)|checksum|hash|digest"
     r"|fingerprint|md\d|crc|(?:^|[^a-z])sha\d{0,3}(?:[^a-z]|$)|sample|sentence|example|first[_ -]"
     r"|(?:data|image|img|shard|dataset|train)[_ -]?(?:key|id|ind|name)"
 )
@@ -67,6 +68,7 @@ _EXPRESSIONS = {
     name: re.compile(expression, re.I)
     for name, expression in {
         "parameters": rf"{_sum_of(_PARAMETERS)}"
+        rf"|\|{{1,2}}(?:w|theta|{_PARAMETERS})\|{{1,2}}{_BEHIND}({_MEASURED}){_END}"
         rf"|{_BARE}(?:parameters|params|weights){_BEHIND}({_MEASURED}){_END}{_NO_COUNT}",
         "buffers": _sum_of(_BUFFERS),
         "grad_norm": rf"{_NOT_SAID_WHICH}{_GRADIENT_NORM}{_BEHIND}({_DECIMAL}){_END}",
@@ -78,7 +80,7 @@ _EXPRESSIONS = {
     }.items()
 }
 _NEEDED = {
-    "parameters": ("param", "weight", "model", "state"),
+    "parameters": ("param", "weight", "model", "state", "|w|", "|theta|"),
     "buffers": ("buffer",),
     "grad_norm": ("norm", "|g"),
     "own_grad_norm": ("own", "local"),
@@ -89,7 +91,23 @@ _NEEDED = {
 }
 """One of these stands, in small letters, in whatever an expression matches."""
 _WORDS = (
-    *("norm", "|g", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind", "name"),
+    *(
+        "norm",
+        "|g",
+        "|w|",
+        "|theta|",
+        "sha",
+        "md5",
+        "crc",
+        "hash",
+        "sum",
+        "digest",
+        "fingerprint",
+        "key",
+        "id",
+        "ind",
+        "name",
+    ),
     *("weights", "param", "sample", "example", "first", "grad"),
 )
 _RANK = re.compile(r"(?<![\w.])(?:global_)?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
@@ -127,14 +145,31 @@ class RankValue:
 
 
 def rank_values(text: str) -> list[RankValue]:
-    """The values of a line that ranks can be compared by; of each kind the first. Lines of several ranks give none."""
+    """The values of a line that ranks can be compared by; of each kind and rank the first.
+
+    Of a line that names several ranks, if each is followed by values of the same kinds, else none.
+    """
     text = text[:_TEXT_LIMIT]
     lower = text.lower()
     if not any(word in lower for word in _WORDS):
         return []
+    named = list(_RANK.finditer(text))
+    if len({int(rank[1]) for rank in named}) < 2:
+        return _values(text)
+    ends = [*(rank.start() for rank in named[1:]), len(text)]
+    parts = [
+        _values(text[: named[0].start()] + text[rank.start() : end]) for rank, end in zip(named, ends, strict=True)
+    ]
+    alike = len({tuple(value.what for value in part) for part in parts}) == 1
+    return (
+        [value for part in parts for value in part] if alike and len({int(r[1]) for r in named}) == len(named) else []
+    )
+
+
+def _values(text: str) -> list[RankValue]:
+    """Of a text that names one rank at most."""
+    lower = text.lower()
     ranks = {int(number) for number in _RANK.findall(text)}
-    if len(ranks) > 1:
-        return []
     matches = {
         name: match
         for name, known in _EXPRESSIONS.items()

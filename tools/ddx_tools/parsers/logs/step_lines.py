@@ -26,7 +26,8 @@ _WORDS = ("step", "iter", "epoch", "batch", "loss", "%|")
 
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?)(?![\w.]*\w)"
 _NAME = r"['\"]?(?: {0,3}[:=]| is)? {0,12}"
-_COUNT = r"[#(\[]?(\d{1,12})(?! ?,\d{3})(?: {0,8}(?:/|of) {0,8}(\d{1,12}))?(?!\.?\w|\.\d)"
+_NOT_OF = r"(?! {0,2}(?:gpus?|ranks?|nodes?|hosts?|cards?|workers?|processes)\b)"
+_COUNT = r"[#(\[]?(\d{1,12})(?! ?,\d{3})(?: {0,8}(?:/|of) {0,8}(\d{1,12}))?(?!\.?\w|\.\d)" + _NOT_OF
 _STEP = re.compile(
     r"(?<![\w.])(?:global[_ ]?|train(?:ing)?[_ /]?)?(?:step|iter(?:ation)?|update)s?" + _NAME + _COUNT, re.I
 )
@@ -50,7 +51,7 @@ _STATED_RANK = re.compile(r"(?<![\w.])(?:local_|local )?rank ?[:=#]? ?(\d{1,6})(
 # The settings of a job name steps and batches as well ("Total optimization steps = 500").
 _SETTING = re.compile(
     r"(?:total|num(?:ber)?(?: of)?|max(?:imum)?|min|warm-?up|every|per|each|optimi[sz]ation|accumulation|at most"
-    r"|after|of|nan|skipped)[ _:-]{0,3}$",
+    r"|after|of|nan|skipped|global|micro|mini|effective|local)[ _:-]{0,3}$",
     re.I,
 )
 

@@ -27,10 +27,14 @@ class Frame:
     """Local variables, arguments first, with what `repr` makes of them; of a dump that was asked for them."""
     at: int = field(default=0, compare=False)
     """The line of the dump that shows it, 1-based; 0 in a form that has no such lines."""
+    shown: str = field(default="", compare=False)
+    """How a dump shows it that is not py-spy's."""
 
     @property
     def printed(self) -> str:
-        """As py-spy's text shows it."""
+        """As the dump shows it, where that is a text."""
+        if self.shown:
+            return self.shown
         return f"{self.function} ({self.file}:{self.line})" if self.line else f"{self.function} ({self.file})"
 
     @property

@@ -1,0 +1,2 @@
+for p in model.parameters():
+    dist.all_reduce(p.grad)
