@@ -46,6 +46,7 @@ from ddx_tools.store import Store
 
 if TYPE_CHECKING:
     from ddx_tools.cluster.targets import Reach
+    from ddx_tools.sources.hosts.local import LocalHost
 
 Progress = Callable[[str], None]
 _NOT_LOOKED_AT = "what stands there was not looked at"
@@ -53,7 +54,7 @@ _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
 
-def this_machine(name: str | None = None) -> Host:
+def this_machine(name: str | None = None) -> LocalHost:
     """The machine that ddx runs on, with what it does that is itself an investigation."""
     from ddx_tools.sources.hosts.local import LocalHost
 

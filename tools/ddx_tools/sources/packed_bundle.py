@@ -36,7 +36,7 @@ def begins_as_a_bundle(archive: Path) -> bool:
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`, whole or not at all. Raises UsageError if nothing can be written there."""
+    """Write a bundle directory as `.tar.zst`, whole or not at all. Raises UsageError where it cannot be written."""
     try:
         with (
             _named_at_the_end(target) as out,
