@@ -143,7 +143,9 @@ def _refuse_absent(item: str) -> None:
     if not item.isdigit() and not _exists(item):
         raise UsageError(
             f"{item}: no such file or directory",
-            "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+            'What you know goes behind --note: ddx why … --note "…"'
+            if " " in Path(item).name and not Path(item).suffix
+            else "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
         )
 
 
@@ -307,8 +309,9 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     materials = [material for taken in brought.intakes.values() for material in taken.materials]
     reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
     reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)
-    reasons |= dict.fromkeys(shown(problem) for raw in raws for problem in raw.problems)
-    why = "; ".join(list(reasons)[:_MOST_REASONS])
+    reasons |= dict.fromkeys(shown(problem.replace("\n", ". ")) for raw in raws for problem in raw.problems)
+    told = [reason for reason in reasons if not any(other.startswith(f"{reason}. ") for other in reasons)]
+    why = "; ".join(told[:_MOST_REASONS])
     raise UsageError(
         f"nothing usable in {', '.join(target)[:300]}: no log, flight record, trace, error file, stack dump, "
         f"environment, launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
