@@ -99,6 +99,7 @@ STRUCTURES = [
 # Shapes that nobody had in mind who wrote the rules: of the first 97 of these, 21 were left at first sight, of the other 79 24.
 SHORT = "tiger9"
 HELD_OUT = [
+    ("export SECRET_KEY_BASE='{}'", _hex(64)),
     ("PIN: {}", "482913"), ("pin={} ok", "4829"), ("password=<{}>", SHORT), ("pw={}", SHORT),
     ("pw={} host=x", "Tiger9"), ('expect "assword:"; send "{}\\r"', SHORT),
     ('expect "*assword*" {{ send "{}\\r" }}', SHORT), ("snmp-server community {} RO", SHORT),
