@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import cost_of
 from ddx_tools.logs.scan import scan_log
+from ddx_tools.parsers.lines import selection
 from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.sources.redaction.text import redact_lines
 
 _MIB = 1 << 20
 _PIECE_BYTES = 8 * _MIB
@@ -29,6 +32,7 @@ _FAILURE = Path(__file__).parents[1] / "tests" / "fixtures" / "logs" / "torchrun
 def measure() -> Iterator[Measurement]:
     """All measurements."""
     piece = noise(_PIECE_BYTES)
+    yield _redacting(piece)
     yield _reading(piece)
     yield _alike()
     with logs({"train.log": 64}, piece) as directory:
@@ -50,6 +54,23 @@ def _reading(piece: bytes) -> Measurement:
     cpu_s = _cpu_s(Repeated(piece, 256 * _MIB))
     speed = 256 * _MIB / 1e6 / cpu_s
     return Measurement("an interleaved log, for each 100 MB", 100 / speed, 1.0, "s", f"CPU; {speed:.0f} MB/s")
+
+
+def _redacting(piece: bytes) -> Measurement:
+    """What redaction takes of the time to read a log, the compiling of its expressions included."""
+    spent_s = 0.0
+
+    def timed(lines: list[bytes]) -> list[bytes]:
+        nonlocal spent_s
+        started_s = time.process_time()
+        clean = redact_lines(lines)
+        spent_s += time.process_time() - started_s
+        return clean
+
+    with mock.patch.object(selection, "redact_lines", timed):
+        cpu_s = _cpu_s(Repeated(piece, 64 * _MIB))
+    how = f"CPU; {spent_s:.2f} s of {cpu_s:.2f} s for 64 MiB"
+    return Measurement("redaction while a log is read", 100 * spent_s / cpu_s, 10.0, "%", how)
 
 
 def _alike() -> Measurement:

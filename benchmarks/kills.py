@@ -1,7 +1,7 @@
 """Kills at random moments: what ddx leaves behind when it is ended while it looks at a live job.
 
 `python -m benchmarks.kills 50`: so many for each of TERM, HUP, INT and KILL. Counted two seconds later, and for KILL
-after the next start: temporary directories, processes, and ranks that are stopped or traced.
+after the next start: temporary directories, bundles that are not whole, processes, ranks that are stopped or traced.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks.measurement import DDX
+from ddx_tools.errors import UnreadableInput
+from ddx_tools.sources.bundle import Bundle
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 _SETTLED_S = 2.0
@@ -88,6 +90,7 @@ def _wait(ddx: subprocess.Popen[bytes], seconds: float) -> set[psutil.Process]:
 
 def _left(temporary: Path, children: set[psutil.Process], ranks: list[subprocess.Popen[bytes]]) -> list[str]:
     left = [f"file {path.name}" for path in temporary.iterdir()]
+    left += [f"half of {path.name}" for path in temporary.parent.iterdir() if path != temporary and not _is_whole(path)]
     left += [f"process {child.name()}" for child in children if child.is_running() and not _is_gone(child)]
     for rank in ranks:
         status = Path(f"/proc/{rank.pid}/status").read_text()
@@ -95,6 +98,14 @@ def _left(temporary: Path, children: set[psutil.Process], ranks: list[subprocess
         if fields["State"][0] in "Tt" or fields["TracerPid"] != "0":
             left.append(f"rank {fields['State']}, traced by {fields['TracerPid']}")
     return left
+
+
+def _is_whole(bundle: Path) -> bool:
+    try:
+        with Bundle(bundle):
+            return True
+    except UnreadableInput:
+        return False
 
 
 def _is_gone(process: psutil.Process) -> bool:

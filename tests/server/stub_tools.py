@@ -41,6 +41,7 @@ class StubTools:
     """`together` is how many calls of `meet` must be in progress before any of them returns."""
 
     together: int = 1
+    headline: str = HEADLINE
     called: list[str] = field(default_factory=list)
     meeting: anyio.Event = field(default_factory=anyio.Event)
 
@@ -51,7 +52,9 @@ class StubTools:
         def diagnose(target: list[str]) -> Diagnosis:
             """Start here."""
             self.called.append("diagnose")
-            return Diagnosis(verdict=Verdict.DIAGNOSED, headline=HEADLINE, chain=["rank 3 left", "the others wait"])
+            return Diagnosis(
+                verdict=Verdict.DIAGNOSED, headline=self.headline, chain=["rank 3 left", "the others wait"]
+            )
 
         @stub.tool(annotations=LOOKS)
         def report_diagnosis(diagnosis: Diagnosis) -> Accepted:

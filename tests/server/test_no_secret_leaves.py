@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import sys
 import tarfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
 import pytest
+from asking import conversing, report
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
 from mcp_types import TextResourceContents
-from planted_secrets import KEY, KEY_LINES, PLANTED, TOKENS, leaks
+from messages_api import call, result_text
+from planted_secrets import FORMS, KEY, KEY_LINES, PLANTED, TOKENS, leaks, seen
 from serve_session import in_session
+from stub_tools import StubTools
 
 from ddx_server import cli
 from ddx_server.ask.transcript import Transcript
+from ddx_server.output import print_json
+from ddx_server.redacted_streams import as_it_is, redacted
+from ddx_server.run.notify import Notifier
 from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.redaction import without_secrets
+from ddx_server.serve.replies import result
 from ddx_tools.sources.bundle import Bundle
 
 IN_NAME, IN_NOTE, IN_SOURCE, IN_LOCALS = TOKENS[0], TOKENS[1], TOKENS[5], "swordfish-of-the-locals"
 IN_VARIABLE, IN_OPTION = "tiger-of-the-environment", "lion-of-the-command-line"
-ALL = [secret for _, secret in PLANTED if len(secret) >= 16]
+ALL = sorted({secret for _, secret in PLANTED if len(secret) >= 6})
 ALL += [IN_NAME, IN_NOTE, IN_SOURCE, IN_LOCALS, IN_VARIABLE, IN_OPTION, *KEY_LINES]
 
 LOG = """\
@@ -55,6 +68,7 @@ def place(tmp_path: Path) -> Path:
     lines = "\n".join(f"[rank0]: {line}" for line, _ in PLANTED)
     error = LOG.format(source=IN_SOURCE, line=PLANTED[1][0])
     (place / f"run-{IN_NAME}" / "job.log").write_text(f"{lines}\n{KEY}\n{error}", encoding="utf-8")
+    (place / "in_many_forms.log").write_text(EVERYTHING, encoding="utf-8")
     (place / "utf16.log").write_text(f"{lines}\n{error}", encoding="utf-16")
     (place / "old.log.gz").write_bytes(gzip.compress(f"{lines}\n{error}".encode()))
     with tarfile.open(place / "more.tar.gz", "w:gz") as archive:
@@ -71,7 +85,67 @@ def place(tmp_path: Path) -> Path:
 
 
 def leaked(text: str) -> list[str]:
-    return [secret for secret in ALL if leaks(secret, text)]
+    shown = seen(text.encode("utf-8", "replace"))
+    return [secret for secret in ALL if leaks(secret, text) or leaks(secret.replace("\\", ""), shown)]
+
+
+ONE_LINE = [form for name, form in FORMS.items() if "utf-16" not in name]
+EVERYTHING = "\n".join(
+    ONE_LINE[(at + turn) % len(ONE_LINE)](*planted).decode("utf-8", "replace")
+    for at, planted in enumerate(PLANTED)
+    for turn in (0, 5)
+)
+"""Each shape, and each form in which it may stand in a text. (test_redaction_catalogue.py has each with each.)"""
+
+
+def printed(text: str, _: Path) -> str:
+    (shown := redacted(io.StringIO())).write(text)
+    return cast("io.StringIO", as_it_is(shown)).getvalue()
+
+
+def printed_as_json(text: str, _: Path) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        print_json(json.dumps({"line": text}))
+    return str(json.loads(shown.getvalue())["line"])
+
+
+def answered(text: str, _: Path) -> str:
+    content = result({"summary": text}).structured_content
+    assert content is not None
+    return str(content["summary"])
+
+
+def refused(text: str, _: Path) -> str:
+    def fail(_: Any) -> Any:
+        raise MCPError(1, text)
+
+    with pytest.raises(MCPError) as error:
+        anyio.run(without_secrets, cast("Any", SimpleNamespace(method="tools/call")), fail)
+    return error.value.message
+
+
+def noted(text: str, place: Path) -> str:
+    with Transcript(place / "asked.jsonl") as transcript:
+        transcript.add("result", text=text)
+    return str(json.loads((place / "asked.jsonl").read_text())["text"])
+
+
+def notified(text: str, place: Path) -> str:
+    Notifier(file=place / "told").tell({"text": text})
+    return str(json.loads((place / "told").read_text())["text"])
+
+
+def asked(text: str, place: Path) -> str:
+    script = lambda request: report() if request.turn else [call("diagnose", target=["1"])]  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        done = conversing(patch, place)(script, tools=StubTools(headline=text))
+    return "".join(map(result_text, done.requests[1].results))
+
+
+@pytest.mark.parametrize("door", [printed, printed_as_json, answered, refused, noted, notified, asked])
+def test_each_door_holds_each_shape_in_each_form(door: Callable[[str, Path], str], tmp_path: Path) -> None:
+    shown = door(EVERYTHING, tmp_path)
+    assert len(shown) > 1000 and not leaked(shown)
 
 
 def test_a_bundle_holds_none(place: Path, tmp_path: Path) -> None:

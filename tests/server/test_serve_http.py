@@ -153,6 +153,30 @@ def test_ctrl_c_ends_it_quietly_also_with_a_client_that_listens(tmp_path: Path) 
         assert (server.process.returncode, out, err) == (128 + signal.SIGINT, "", "")
 
 
+def test_clients_that_go_away_leave_no_traceback(tmp_path: Path) -> None:
+    """In the middle of a request, before its answer, and while they listen."""
+    with http_server("--root", str(tmp_path)) as server:
+        call = {"name": "diagnose", "arguments": {"target": ["."]}}
+        session = post(server).headers["mcp-session-id"]
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: {server.url.split('/')[2]}\r\nAuthorization: Bearer {server.token}\r\n"
+            f"Accept: application/json, text/event-stream\r\nMcp-Session-Id: {session}\r\n"
+            "Content-Type: application/json\r\nContent-Length: "
+        )
+        body = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+        name, _, port = server.url.split("/")[2].partition(":")
+        for text in (f"{head}9999\r\n\r\n{{", f"{head}{len(body)}\r\n\r\n{body}", "GET /mcp HTTP/1.1\r\n"):
+            with socket.create_connection((name, int(port)), timeout=END_S) as client:
+                client.sendall(text.encode())
+        headers = {"Authorization": f"Bearer {server.token}", "Accept": "text/event-stream", "Mcp-Session-Id": session}
+        with httpx2.stream("GET", server.url, headers=headers, timeout=END_S) as listening:
+            assert listening.status_code == 200
+        assert post(server).status_code == 200
+        server.process.send_signal(signal.SIGINT)
+        out, err = server.process.communicate(timeout=END_S)
+        assert (server.process.returncode, out, err) == (128 + signal.SIGINT, "", "")
+
+
 def test_what_it_prints_is_what_a_client_needs(server: HttpServer) -> None:
     _, claude_code, others = server.announced.splitlines()
     assert claude_code.endswith(

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import random
+import re
 import string
 from collections.abc import Callable
 
@@ -94,8 +96,139 @@ STRUCTURES = [
     ("+trainer.logger.api_key={}", WEAK), ("passwd:\t{}", "tiger"), ("client-key-data: {}", _base64(60)),
 ]  # fmt: skip
 
+# Shapes that nobody had in mind who wrote the rules: of the first 97 of these, 21 were left at first sight, of the other 79 24.
+SHORT = "tiger9"
+HELD_OUT = [
+    ("export SECRET_KEY_BASE='{}'", _hex(64)),
+    ("PIN: {}", "482913"), ("pin={} ok", "4829"), ("password=<{}>", SHORT), ("pw={}", SHORT),
+    ("pw={} host=x", "Tiger9"), ('expect "assword:"; send "{}\\r"', SHORT),
+    ('expect "*assword*" {{ send "{}\\r" }}', SHORT), ("snmp-server community {} RO", SHORT),
+    ("snmpwalk -v2c -c {} node-1", SHORT), ("net use Z: \\\\srv\\share {} /user:me", SHORT),
+    ("net use Z: \\\\srv\\share /user:me {}", SHORT), ("access key id: {}", some(20)),
+    ('"private_key_id": "{}"', _hex(40)), ('{{"key": "{}"}}', _hex(32)), ('"key": "{}"', _hex(64)),
+    ("ansible_become_pass: {}", SHORT), ('ansible-playbook -e "ansible_ssh_pass={}" x.yml', SHORT),
+    ("smbclient //h/s -U me%{}", SHORT), ("mount -t cifs //h/s /m -o username=me,password={},vers=3", SHORT),
+    ("PGPASSWORD={} psql -h h", SHORT), ("redis-cli -a {} ping", SHORT), ("ldapsearch -D cn=x -w {} -b dc=x", SHORT),
+    ('echo "me:{}" | chpasswd', SHORT), ("aws configure set aws_secret_access_key {}", _base64(30)),
+    ("az login --service-principal -u id -p {} --tenant t", SHORT),
+    ("az storage blob upload --account-key {}", _base64(64)),
+    ("kubectl create secret generic x --from-literal=password={}", SHORT),
+    ("kubectl create secret docker-registry r --docker-password={}", SHORT),
+    ("helm install x ./c --set db.password={}", SHORT), ('docker run -e "DB_PASS={}" image', SHORT),
+    ('curl -H "X-Auth-Token: {}" u', some(40)), ('curl -H "PRIVATE-TOKEN: {}" u', SHORT),
+    ("curl --oauth2-bearer {} u", SHORT), ("wget --http-password={} u", SHORT), ("http -a me:{} https://h", SHORT),
+    ("openssl enc -aes-256-cbc -k {}", SHORT), ("gpg --batch --passphrase {} -c f", SHORT),
+    ("zip -P {} a.zip f", SHORT), ("7z x -p{} a.7z", SHORT), ("vault kv put secret/x password={}", SHORT),
+    ("Unseal Key 1: {}", _base64(33)), ("Initial Root Token: s.{}", some(24)),
+    ("http://127.0.0.1:8888/lab?token={}", _hex(48)), ("ray start --head --redis-password={}", SHORT),
+    ("ray.init(_redis_password='{}')", SHORT), ("Server=h;Database=d;User Id=u;Password={};Encrypt=yes", SHORT),
+    ("mongodb+srv://u:{}@c.mongodb.net/x", SHORT), ('smtp.login("me", "{}")', SHORT),
+    ('{{"AccessKeySecret": "{}"}}', SHORT),
+    ("Endpoint=sb://x/;SharedAccessKeyName=n;SharedAccessKey={}", _base64(32)), ("Authorization: ApiKey {}", SHORT),
+    ("Ocp-Apim-Subscription-Key: {}", _hex(32)), ('Digest username="u", realm="r", response="{}"', _hex(32)),
+    ("wandb: Paste an API key from your profile and hit enter: {}", HEX), ("Enter password for me: {}", SHORT),
+    ("Password for user me is {}", SHORT), ("your password has been set to {}", SHORT),
+    ("login: me  password: {}", SHORT), ("credentials: me/{}", SHORT), ("user=me pass={} host=h", SHORT),
+    ("otpauth://totp/x?secret={}&issuer=x", "JBSWY3DPEHPK3PXP"), ("psk={}", "tiger9tiger"),
+    ("enable secret 5 {}", "$1$mERr$hx5rVt7rPNoS4wqbXKX7m0"), ("me:{}", "$2b$12$"+some(53)),
+    ("me:$apr1${}", some(8)+"$"+some(22)),
+    ("# AGE-SECRET-KEY-1{}", "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7LQPZRY9X8GF2TVDW0S3JN54KHCE"),
+    ('{{"kty":"oct","k":"{}"}}', some(43)), ("rk_live_{}", some(24)), ("whsec_{}", some(32)),
+    ("https://{}@o1.ingest.sentry.io/2", _hex(32)), ("DD_API_KEY={}", _hex(32)), ("hf auth login --token {}", SHORT),
+    ("git remote set-url origin https://oauth2:{}@gitlab.example.org/x.git", SHORT),
+    ('git config http.extraheader "AUTHORIZATION: basic {}"', _base64(20)), ("GH_PAT={}", SHORT),
+    ("AZDO_PAT: {}", SHORT), ("Enter passphrase for key '/home/u/.ssh/id': {}", SHORT), ("OS_PASSWORD={}", SHORT),
+    ("fs.s3a.secret.key={}", SHORT), ("fs.azure.account.key.x.dfs.core.windows.net={}", _base64(64)),
+    ("--conf spark.x.password={}", SHORT), ("-Djavax.net.ssl.keyStorePassword={} -jar x", SHORT),
+    ("('password', '{}')", SHORT), ("[['api_key', '{}']]", SHORT),
+    ("Config(wandb=WandbConfig(api_key='{}', entity='e'))", SHORT), ("{{token: {}, x: 1}}", SHORT),
+    ("UserWarning: got api key '{}' from env", SHORT),
+    ("api_key\n  Input should be shorter [type=string_type, input_value='{}', input_type=str]", SHORT),
+    ("train.py: error: unrecognized arguments: --wandb-key={}", SHORT), ("+ export WANDB_API_KEY={}", SHORT),
+    ("++ TOKEN={}", SHORT), ("setenv HF_TOKEN {}", SHORT), ("set -gx HF_TOKEN {}", SHORT),
+    ('$env:HF_TOKEN = "{}"', SHORT), ('declare -x HF_TOKEN="{}"', SHORT), ("ENV HF_TOKEN {}", SHORT),
+    ("#SBATCH --export=ALL,HF_TOKEN={},WANDB_API_KEY=x", SHORT), ("mpirun -x HF_TOKEN={} -np 8", SHORT),
+    ("mpiexec -genv HF_TOKEN {} -n 8", SHORT), ("GET /x?a=1%26password%3D{}%26b=2", SHORT),
+    ("&quot;password&quot;: &quot;{}&quot;", SHORT), (".dockerconfigjson: {}", "eyJhdXRocyI6"+some(60)),
+    ("secret_access_key = {}", SHORT), ("X-Vault-Token: {}", SHORT), ("[('authorization', 'Bearer {}')]", SHORT),
+    ("[(b'authorization', b'Bearer {}')]", SHORT), ('<Header name="Authorization">Bearer {}</Header>', SHORT),
+    ("htpasswd -b f me {}", SHORT), ("keytool -storepass {} -list", SHORT), ("scrypt passphrase was {}", SHORT),
+    ("secret: !vault {}", SHORT), ("LDAP bind failed for cn=x with password {}", SHORT),
+    ('comet_ml.Experiment("{}", project_name="p")', some(25)), ('openai.api_key = "{}"', SHORT),
+    ("OpenAI(api_key='{}')", SHORT), ('headers = {{"x-api-key": "{}"}}', SHORT),
+    ("session.auth = ('me', '{}')", SHORT), ('create_engine("mysql+pymysql://me:{}@h/db")', SHORT),
+    ('os.environ.update(WANDB_API_KEY="{}")', SHORT), ("{{'password': b'{}'}}", SHORT),
+    ('{{"password":["{}"]}}', SHORT), ("password: ['x1x', '{}']", SHORT),
+    ("Secret(name='hf_token', value='{}')", SHORT), ("WARNING:root:Using token {} for hub", "tiger9token123456"),
+    ("Login successful with token: {}", SHORT), ("Secret access key: {}", _base64(30)),
+    ("Credentials(access_key='a', secret_key='{}', token=None)", SHORT),
+    ("ReadOnlyCredentials(access_key='a', secret_key='b', token='{}')", SHORT),
+    ("https://s3.example.org/x?AWSAccessKeyId=a&Signature={}&Expires=1", some(27)+"%3D"),
+    ("SAS token: ?sv=2020&sp=r&sig={}", some(43)+"%3D"), ('BlobServiceClient(u, credential="{}")', _base64(64)),
+    ("rclone copy a b --sftp-pass {}", SHORT), ("AKIAIOSFODNN7EXAMPLE:{}", _base64(30)),
+    ("export http_proxy=http://me:{}@proxy:3128", SHORT), ("> AUTH PLAIN {}", _base64(15)),
+    ("AUTH default {}", SHORT), ("ALTER USER me WITH PASSWORD '{}'", SHORT),
+    ("CREATE USER me IDENTIFIED BY '{}'", SHORT), ("PRAGMA key='{}'", SHORT), ("userPassword: {}", SHORT),
+    ("radius shared secret {}", SHORT), ("ip ospf authentication-key {}", SHORT),
+    ("neighbor 10.0.0.1 password {}", SHORT), ("username admin password 0 {}", SHORT),
+    ("tacacs-server key {}", SHORT), ("crypto isakmp key {} address 10.0.0.1", SHORT),
+    ("PrivateKey = {}", _base64(32)), ("ipmitool lan set 1 password {}", SHORT),
+    ("node.session.auth.password = {}", SHORT), ("mount.ceph h:/ /m -o name=admin,secret={}", _base64(28)),
+    ("[client.admin] key = {}", _base64(28)), ("StoragePass={}", SHORT),
+    ("kubeadm join h:6443 --token {} --x", "abcdef.0123456789abcdef"),
+    ("docker swarm join --token {} h:2377", "SWMTKN-1-"+some(50)+"-"+some(25)),
+    ("jupyter: c.ServerApp.password = 'sha1:{}'", _hex(12)+":"+_hex(40)), ("SM_HPS={{\"hub_token\":\"{}\"}}", SHORT),
+    ("--hparams '{{\"api_key\": \"{}\"}}'", SHORT), ("train.py wandb.key={}", SHORT),
+    ("pip install --extra-index-url https://__token__:{}@pypi.example.org/simple x", SHORT),
+    ("https://conda.example.org/t/{}/main", "tk-"+_hex(20)), ('//npm.example.org/:_password="{}"', _base64(12)),
+    ("poetry config http-basic.x me {}", SHORT), ("Authorization=Bearer%20{}", SHORT),
+    ('"Authorization","Bearer {}"', SHORT), ("<Cookie session={} for x.org/>", STRONG),
+    ("JSESSIONID={}; Path=/", _hex(32)), ("csrftoken={}", some(32)), ("Fernet(b'{}')", _base64(32)),
+    ("fernet key: {}", _base64(32)), ("ENV PASSWORD {}", SHORT), ("mot de passe : {}", SHORT),
+    ("password=Ab,{} user=x", "cd!ef9"), ("password={}", "größe9tiger"), ("user=me, pw {}", SHORT),
+    ("recovery code: {}", "ABCD-1234-EFGH"),
+    ("mnemonic: {}", "abandon ability able about above absent absorb abstract"),
+    ("spack mirror set --s3-access-key-secret {}", SHORT), ("nmcli dev wifi connect x password {}", SHORT),
+    ("docker secret create db_pass <<< {}", SHORT), ("printf '%s' {} | docker login --password-stdin", SHORT),
+    ("[http \"x\"]\n\textraheader = Authorization: Basic {}", _base64(20)),
+    ("password => [REDACTED], old_password => {}", SHORT), ("The temporary password for admin is: {}", SHORT),
+    ("generated root password: {}", SHORT), ("auth_basic me:{}", "{SHA}"+_base64(20)),
+]  # fmt: skip
+
 PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
-PLANTED += [(line.format(secret), secret) for line, secret in STRUCTURES]
+PLANTED += [(line.format(secret), secret) for line, secret in [*STRUCTURES, *HELD_OUT]]
+
+
+def coloured(line: str, secret: str) -> bytes:
+    return line.replace(secret, f"\x1b[32m{secret[:3]}\x1b[1;31m{secret[3:]}\x1b[0m").encode()
+
+
+FORMS: dict[str, Callable[[str, str], bytes]] = {
+    "plain": lambda line, _: line.encode(),
+    "coloured": coloured,
+    "behind a colour": lambda line, secret: line.replace(secret, f"\x1b[32m{secret}").encode(),
+    "rank": lambda line, _: f"[rank0]: {line}\n[rank1]: fine".encode(),
+    "default": lambda line, _: f"[default0]:{line}".encode(),
+    "timestamp": lambda line, _: f"2026-11-22T10:00:00.123Z stdout F {line}".encode(),
+    "json": lambda line, _: json.dumps({"rank": 1, "line": line}).encode(),
+    "json behind a newline": lambda line, _: json.dumps("before\n" + line).encode(),
+    "colours in json": lambda line, secret: json.dumps({"line": coloured(line, secret).decode()}).encode(),
+    "NULs in json": lambda line, secret: json.dumps(line.replace(secret, f"{secret[:5]}\0{secret[5:]}")).encode(),
+    "json in json": lambda line, _: json.dumps({"text": json.dumps({"line": line})}).encode(),
+    "repr": lambda line, _: repr("\x1b[1mx\n" + line).encode(),
+    "repr of bytes": lambda line, _: repr(line.encode()).encode(),
+    "utf-16": lambda line, _: f"one\n{line}\nthree\n".encode("utf-16"),
+    "utf-16 without a mark": lambda line, _: f"{line}\n".encode("utf-16-be"),
+    "behind a hole": lambda line, _: b"\0" * 500 + line.encode() + b"\0" * 7 + b"\n",
+    "with NULs": lambda line, secret: line.replace(secret, f"{secret[:5]}\0{secret[5:]}\0").encode(),
+    "zero width": lambda line, secret: line.replace(secret, f"{secret[:5]}\u200b{secret[5:]}").encode(),
+}
+
+
+def seen(data: bytes) -> str:
+    text = data.replace(b"\0", b"").decode("utf-8", "replace").replace("\u200b", "")
+    return re.sub(r"(?:\x1b|\\u001b)\[[0-9;]*m|\\u0000", "", text).replace("\\'", "'").replace("\\", "")
+
 
 KEY_LINES = [_base64(48) for _ in range(12)] + [_base64(20)]
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "\n".join(KEY_LINES) + "\n-----END OPENSSH PRIVATE KEY-----"

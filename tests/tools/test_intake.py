@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import shutil
 import sys
 from collections import Counter
@@ -227,14 +228,14 @@ def test_every_file_has_a_row_that_says_what_it_is_or_why_it_was_not_read(tmp_pa
 def test_what_may_not_be_read_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_bytes(RAISED)
     (tmp_path / "secret.log").write_bytes(RAISED)
-    real = open
+    real = os.open
 
     def refuse(path: Any, *arguments: Any, **others: Any) -> Any:
         if str(path).endswith("secret.log"):
             raise PermissionError(13, "Permission denied", path)
         return real(path, *arguments, **others)
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     found = investigate([str(tmp_path)])
     assert [missing.what for missing in found.missing] == [f"{tmp_path}/secret.log: permission denied"]
 

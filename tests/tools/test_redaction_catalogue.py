@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from planted_secrets import KEY, KEY_LINES, PLANTED, leaks, ordinary_lines
+from planted_secrets import FORMS, KEY, KEY_LINES, PLANTED, leaks, ordinary_lines, seen
 
 from ddx_tools.sources.redaction.text import MARK, redact, redact_bytes
 
-
-def coloured(line: str, secret: str) -> bytes:
-    return line.replace(secret, f"\x1b[32m{secret[:3]}\x1b[1;31m{secret[3:]}\x1b[0m").encode()
+LOST_WHEN_WRAPPED = ("hit enter:", "$apr1$", "comet_ml.", "/t/tk-")
+"""Of these no half tells that it belongs to another."""
 
 
 def wrapped(line: str, secret: str) -> bytes:
@@ -23,31 +21,6 @@ def wrapped(line: str, secret: str) -> bytes:
     line = "step 100 of 2000 on node-7, all is well so far " + line
     middle += len("step 100 of 2000 on node-7, all is well so far ")
     return (line[:middle] + "\n" + line[middle:] + "\nnext line").encode()
-
-
-FORMS: dict[str, Callable[[str, str], bytes]] = {
-    "plain": lambda line, _: line.encode(),
-    "coloured": coloured,
-    "behind a colour": lambda line, secret: line.replace(secret, f"\x1b[32m{secret}").encode(),
-    "rank": lambda line, _: f"[rank0]: {line}\n[rank1]: fine".encode(),
-    "default": lambda line, _: f"[default0]:{line}".encode(),
-    "timestamp": lambda line, _: f"2026-11-22T10:00:00.123Z stdout F {line}".encode(),
-    "json": lambda line, _: json.dumps({"rank": 1, "line": line}).encode(),
-    "json behind a newline": lambda line, _: json.dumps("before\n" + line).encode(),
-    "json in json": lambda line, _: json.dumps({"text": json.dumps({"line": line})}).encode(),
-    "repr": lambda line, _: repr("\x1b[1mx\n" + line).encode(),
-    "repr of bytes": lambda line, _: repr(line.encode()).encode(),
-    "utf-16": lambda line, _: f"one\n{line}\nthree\n".encode("utf-16"),
-    "utf-16 without a mark": lambda line, _: f"{line}\n".encode("utf-16-be"),
-    "behind a hole": lambda line, _: b"\0" * 500 + line.encode() + b"\0" * 7 + b"\n",
-    "with NULs": lambda line, secret: line.replace(secret, f"{secret[:5]}\0{secret[5:]}\0").encode(),
-    "zero width": lambda line, secret: line.replace(secret, f"{secret[:5]}\u200b{secret[5:]}").encode(),
-}
-
-
-def seen(data: bytes) -> str:
-    text = data.replace(b"\0", b"").decode("utf-8", "replace").replace("\u200b", "")
-    return re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\\'", "'").replace("\\", "")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,7 +45,7 @@ def test_a_secret_that_a_terminal_has_wrapped_is_redacted_in_both_lines() -> Non
     """Where the shape survives that: of a short password the second half may be any word."""
     leaked = []
     for line, secret in PLANTED:
-        if len(secret) < 16 or " " in secret:
+        if len(secret) < 16 or " " in secret or "\n" in line or any(shape in line for shape in LOST_WHEN_WRAPPED):
             continue
         clean = redact_bytes(wrapped(line, secret))
         if leaks(secret, clean.decode()) or clean.count(b"\n") != 2:

@@ -82,6 +82,8 @@ Neither NCCL_P2P_DISABLE=1 nor NCCL_IB_DISABLE=1 helped. | not works_with_p2p_di
 I've tried NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1 to no avail. | not works_with_p2p_disabled
 Tried: NCCL_P2P_DISABLE=1, gloo backend. None of these worked. | not works_with_p2p_disabled, not works_with_gloo
 No, NCCL_P2P_DISABLE=1 didn't change anything. | not works_with_p2p_disabled
+works on one node, NCCL_P2P_DISABLE=1 changes nothing | works_on_one_node, not works_with_p2p_disabled
+hangs at epoch end with 8 GPUs | hangs, fails_at_epoch_end
 - NCCL_P2P_DISABLE=1: hangs | not works_with_p2p_disabled
 - NCCL_SHM_DISABLE=1 -> works | works_with_shm_disabled
 NCCL_IB_DISABLE=1 lets it run | works_with_ib_disabled

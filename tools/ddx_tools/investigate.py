@@ -46,6 +46,7 @@ from ddx_tools.store import Store
 
 if TYPE_CHECKING:
     from ddx_tools.cluster.targets import Reach
+    from ddx_tools.sources.hosts.local import LocalHost
 
 Progress = Callable[[str], None]
 _NOT_LOOKED_AT = "what stands there was not looked at"
@@ -53,7 +54,7 @@ _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
 
-def this_machine(name: str | None = None) -> Host:
+def this_machine(name: str | None = None) -> LocalHost:
     """The machine that ddx runs on, with what it does that is itself an investigation."""
     from ddx_tools.sources.hosts.local import LocalHost
 
@@ -142,7 +143,9 @@ def _refuse_absent(item: str) -> None:
     if not item.isdigit() and not _exists(item):
         raise UsageError(
             f"{item}: no such file or directory",
-            "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+            'What you know goes behind --note: ddx why … --note "…"'
+            if " " in Path(item).name and not Path(item).suffix
+            else "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
         )
 
 
@@ -306,8 +309,9 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     materials = [material for taken in brought.intakes.values() for material in taken.materials]
     reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
     reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)
-    reasons |= dict.fromkeys(shown(problem) for raw in raws for problem in raw.problems)
-    why = "; ".join(list(reasons)[:_MOST_REASONS])
+    reasons |= dict.fromkeys(shown(problem.replace("\n", ". ")) for raw in raws for problem in raw.problems)
+    told = [reason for reason in reasons if not any(other.startswith(f"{reason}. ") for other in reasons)]
+    why = "; ".join(told[:_MOST_REASONS])
     raise UsageError(
         f"nothing usable in {', '.join(target)[:300]}: no log, flight record, trace, error file, stack dump, "
         f"environment, launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",

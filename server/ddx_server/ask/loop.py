@@ -10,7 +10,7 @@ from ddx_server.ask import prompt
 from ddx_server.ask.conclusion import diagnosis_in
 from ddx_server.ask.display import call_in_words
 from ddx_server.ask.toolbox import Answer
-from ddx_tools.sources.redaction.structures import redact_value
+from ddx_tools.sources.redaction.structures import redact_json, redact_value
 from ddx_tools.sources.redaction.text import redact
 
 if TYPE_CHECKING:
@@ -146,4 +146,9 @@ def _report(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis |
 
 
 def _result(call: ToolCall, answer: Answer) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call.id, "content": redact(answer.text), "is_error": answer.is_error}
+    return {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "content": redact_json(answer.text),
+        "is_error": answer.is_error,
+    }

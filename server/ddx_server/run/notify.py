@@ -34,7 +34,9 @@ class Notifier:
 
     def tell(self, message: Mapping[str, Any]) -> str | None:
         """Why it could not be told; None if it was."""
-        text = json.dumps(message) + "\n"
+        from ddx_tools.sources.redaction.structures import redact_value
+
+        text = json.dumps(redact_value(message)) + "\n"
         try:
             if self.file:
                 with self.file.open("a", encoding="utf-8") as file:

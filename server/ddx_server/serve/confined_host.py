@@ -32,6 +32,7 @@ class ConfinedHost(Host):
         self._inner = this_machine(brought_as)
         self.name = self._inner.name
         self._roots = tuple(roots) if brought_as else None
+        self._inner.roots = self._roots or ()
         self._stop_if_cancelled = stop_if_cancelled
         self._checks: dict[str, Callable[[Call], None]] = {
             "read": self._check_path,

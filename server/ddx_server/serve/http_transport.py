@@ -63,7 +63,8 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
     class Http(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             # Requests that are cut off now are no errors.
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            for name in ("uvicorn.error", "mcp"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
             end_soon()
             super().handle_exit(sig, frame)
 
@@ -75,11 +76,19 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
         # The gate has looked at Host and Origin, and says what to do about them.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
+    logging.getLogger("mcp.server.streamable_http").addFilter(_is_no_goodbye)
     gate = HttpGate(app, token, any_host)
     # Without a configuration of its own, uvicorn logs as the rest does: warnings, on standard error.
     # The gate guards HTTP alone, so there are no web sockets.
     config = uvicorn.Config(gate, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=_WIND_UP_S)
     Http(config).run([listening])
+
+
+def _is_no_goodbye(record: logging.LogRecord) -> bool:
+    """Whether a record tells of more than a client that went away in the middle of its request."""
+    from starlette.requests import ClientDisconnect
+
+    return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
 def _refuse_remote(options: HttpOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import posixpath
 import re
@@ -18,7 +19,7 @@ from ddx_tools.parsers.logs.log_text import as_utf8
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of
-from ddx_tools.sources.kinds import Kind, plain_name
+from ddx_tools.sources.kinds import Kind, is_log_name, plain_name
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.redaction.text import redact_bytes
 
@@ -37,9 +38,13 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
     taken.note_gaps(raw, _WHY)
     files = taken.of(Kind.LOG, Kind.ERROR_FILE)
     if len(files) > _FILES_LIMIT:
-        raw.problems.append(f"{len(files)} files: only the first {_FILES_LIMIT} were read. Name a smaller directory.")
+        raw.problems.append(
+            f"{len(files)} files: {_FILES_LIMIT} were read, first those that are called as logs are, then the newest. "
+            "Name a smaller directory."
+        )
         raw.status = ProbeStatus.PARTIAL
-    for material in files[:_FILES_LIMIT]:
+        files = sorted(heapq.nlargest(_FILES_LIMIT, files, key=_promise), key=files.index)
+    for material in files:
         try:
             raw.items += _items(raw, taken, material)
         except HostError as error:
@@ -53,6 +58,12 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
+
+
+def _promise(log: Material) -> tuple[bool, bool, int]:
+    """What is read first, where there are too many files, is more."""
+    is_log = Kind.ERROR_FILE in log.kinds or is_log_name(log.path)
+    return log.named, is_log, log.written_ns or 0
 
 
 def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:

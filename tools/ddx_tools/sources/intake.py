@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from io import BytesIO
 from itertools import islice
 from typing import Any
 
@@ -136,14 +137,23 @@ class Intake:
             self._whole[text.path] = [Part(self._source(text, reply), reply.data, reply.file) for reply in replies]
         return self._whole[text.path]
 
-    def read_lines(self) -> None:
-        """Pass over each text once, for all who want its lines so far; in the order in which they were brought."""
+    def read_lines(self) -> Iterator[str]:
+        """Pass over each text once, for all who want its lines so far; in the order in which they were brought.
+
+        Yields lines for a person: what could no more be read.
+        """
         for material in self.materials:
             for part in self._whole.get(material.path, ()):
-                if part.wanted_by:
+                if not part.wanted_by:
+                    continue
+                try:
                     with part.open() as stream:
                         part.reading = read_lines(stream, part.wanted_by)
-                    part.wanted_by.clear()
+                except (OSError, HostError):  # renamed, removed or replaced since
+                    material.why_not = "it went away while it was read"
+                    part.reading = read_lines(BytesIO(), part.wanted_by)
+                    yield f"{material.path}: {material.why_not}."
+                part.wanted_by.clear()
 
     def beginning(self, text: Material, most_bytes: int) -> bytes:
         """The first bytes of a text. Raises HostError."""
@@ -321,7 +331,7 @@ def read_lines_of(raw: Raw) -> None:
     """Read the lines that a capture wants, and with them those that others want of the same files."""
     for taken in raw.keep:
         if isinstance(taken, Intake):
-            taken.read_lines()
+            raw.problems += taken.read_lines()
 
 
 def _end_bytes(material: Material) -> int:

@@ -12,6 +12,7 @@ from ddx_tools.errors import HostError
 from ddx_tools.parsers.file_suffixes import NO_TEXT, PROGRAM, suffix
 from ddx_tools.parsers.lines.stream import Consumer, Reading
 from ddx_tools.sources.kinds import plain_name
+from ddx_tools.sources.regular_files import open_regular
 
 _PROGRAMS_DEEP, _PROGRAM_BYTES = 1, 64 << 10
 """A short program that lies beside the logs may be the job's; what is deeper is a library, or a whole project."""
@@ -75,4 +76,4 @@ class Part:
 
     def open(self) -> BinaryIO:
         """The bytes as a stream. Raises OSError."""
-        return io.BytesIO(self.data) if self.file is None else Path(self.file).open("rb")
+        return io.BytesIO(self.data) if self.file is None else io.BufferedReader(open_regular(Path(self.file)))

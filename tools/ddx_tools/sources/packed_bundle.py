@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import zstandard
 
@@ -33,16 +36,37 @@ def begins_as_a_bundle(archive: Path) -> bool:
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`. Raises UsageError if nothing can be written there."""
+    """Write a bundle directory as `.tar.zst`, whole or not at all. Raises UsageError where it cannot be written."""
     try:
         with (
-            target.open("wb") as out,
-            zstandard.ZstdCompressor(level=6).stream_writer(out) as stream,
+            _named_at_the_end(target) as out,
+            zstandard.ZstdCompressor(level=6).stream_writer(out, closefd=False) as stream,
             tarfile.open(fileobj=stream, mode="w|") as archive,
         ):
             archive.add(directory, arcname=".", filter=_anonymous)
     except OSError as error:
         raise not_writable(target, error) from error
+
+
+@contextmanager
+def _named_at_the_end(target: Path) -> Iterator[BinaryIO]:
+    """A file without a name until all is written: a process that is killed leaves no half."""
+    try:
+        number = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except (AttributeError, OSError):  # not Linux, or a file system that cannot
+        try:
+            with target.open("wb") as out:
+                yield out
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return
+    with os.fdopen(number, "wb") as out:
+        yield out
+        out.flush()
+        target.unlink(missing_ok=True)
+        # With a directory given, the link to the file is followed.
+        os.link(f"/proc/self/fd/{number}", target, src_dir_fd=number)
 
 
 def not_writable(target: Path, error: OSError) -> UsageError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import glob
+import io
 import json
 import os
 import socket
-import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
@@ -24,6 +24,7 @@ from ddx_tools.sources.hosts.threads import read_threads
 from ddx_tools.sources.hosts.unpacked import Unpacked
 from ddx_tools.sources.hosts.walk import walk
 from ddx_tools.sources.kinds import OTHER, TEXT, may_be_text
+from ddx_tools.sources.regular_files import open_regular
 
 _GLOB_LIMIT = 10_000
 _MOST_LISTED = 100_000
@@ -40,6 +41,8 @@ class LocalHost(Host):
         self.name = name or socket.gethostname()
         self._operations = {**_OPERATIONS, **(more or {}), **dict.fromkeys(_OF_FILES, self._of_file)}
         self._unpacked = Unpacked()
+        self.roots: Sequence[Path] = ()
+        """If there are any, no file is read that lies elsewhere, whatever a link was made to lead to meanwhile."""
 
     def pause(self, seconds: float) -> None:
         """Really wait."""
@@ -67,7 +70,9 @@ class LocalHost(Host):
         file = self._unpacked.file(call.key) or Path(call.key)
         if call.op == "unpack":
             return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
-        return _look(file, call) if call.op == "look" else _read(file, call)
+        answer = _look if call.op == "look" else _read
+        # What was unpacked lies where only we write.
+        return answer(file, call, self.roots if str(file) == call.key else ())
 
 
 def _now(_: Call) -> Reply:
@@ -86,27 +91,28 @@ def _run(call: Call) -> Reply:
     return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
 
 
-def _read(path: Path, call: Call) -> Reply:
+def _read(path: Path, call: Call, below: Sequence[Path]) -> Reply:
     most = call.options["max_bytes"]
-    size = _size_of_regular(path)
     if call.options.get("in_place"):
-        if size > most:
+        if (size := path.stat().st_size) > most:
             raise HostError(f"{call.key}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
+        if not path.is_file():
+            raise NotFound(f"{path}: not a regular file", "")
         if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, "permission denied", call.key)
         return Reply(file=str(path))
-    with path.open("rb") as stream:
+    with io.BufferedReader(open_regular(path, below)) as stream:
         if call.options.get("tail"):
+            size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - most))
             return Reply(stream.read(most), truncated=size > most)
         data = stream.read(most + 1)
     return Reply(data[:most], truncated=len(data) > most)
 
 
-def _look(path: Path, call: Call) -> Reply:
+def _look(path: Path, call: Call, below: Sequence[Path]) -> Reply:
     most, end_bytes = call.options["max_bytes"], call.options["end_bytes"]
-    size = _size_of_regular(path)
-    with open(path, "rb", buffering=0) as stream:
+    with open_regular(path, below) as stream:
         data = stream.read(HEAD_BYTES)
         kind = kind_of(data)
         if kind not in _READ_AS_TEXT or not may_be_text(data):
@@ -116,17 +122,9 @@ def _look(path: Path, call: Call) -> Reply:
             data += chunk
         end = None
         if len(data) > most and end_bytes:
-            stream.seek(max(0, size - end_bytes))
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - end_bytes))
             end = stream.read(end_bytes)
     return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT, end=end)
-
-
-def _size_of_regular(path: Path) -> int:
-    """Bytes of a file. Opening a pipe or a device can do things, or block."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise NotFound(f"{path}: not a regular file", "")
-    return status.st_size
 
 
 def _glob(call: Call) -> Reply:

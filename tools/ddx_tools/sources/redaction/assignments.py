@@ -29,10 +29,14 @@ NAME_HINT = (
     r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
     r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
-    r"|(?:[\w\-]pw|[\"']pass|[\"']pw|^pw|[\s,;=&?]pw|(?:\b|\\n)otp)[\"'`\\\])]{0,6}[ \t]{0,8}[:=]"
+    r"|(?:pw|[\"']pass|(?:\b|\\n)otp)[\"'`\\\])]{0,6}[ \t]{0,8}[:=]"
     r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]"
     r"|(?:key|token|secret|password|credential)s?[ \t][\"'\\\[(<]{0,4}[A-Za-z0-9+/=_.~\-]{16}"
-    r"|(?:password|secret|token)s? [\\\"']"
+    r"|(?:password|passphrase|secret|token|(?:api|access|private|license|encryption)[ _-]?key)s? [\\\"'\[]"
+    r"|(?:pass(?:word|phrase|code)s?|\bpw) (?:(?:to|as|with|of|=) )?[\w.$!@#%^&*+-]{0,40}[0-9]"
+    r"|(?:key|token)[ _-]id[ :=]|(?:recovery|backup)[ _-]codes?[\"'\\]{0,4} ?[:=]"
+    r"|(?:word|phrase|code|secret|token|key) (?:(?:has|have) been )?(?:re)?(?:set|changed) to "
+    r"|[\"']key\\{0,3}[\"'] ?[:=] ?\\{0,3}[\"'][a-z0-9+/=_-]{20}"
     r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
     r"[A-Za-z_$/%^*!#@~]"
@@ -55,8 +59,12 @@ _ASSIGNMENT = compiled(
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
 _SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
 _IN_PROSE = compiled(
-    r"((?:[A-Za-z]{1,20}[ _\-])?(?i:key|token|secret|password|credential))[ \t]+"
+    r"((?:[A-Za-z]{1,20}[ _\-])?(?i:key|token|secret|password|credential))(?:[ _\-](?i:id))?[ \t]+"
     r"(?:[\"'\[(]{1,2}([^\s\"'\])]+)[\"'\])]|([A-Za-z0-9+/=_~\-]{16,})(?:[^A-Za-z0-9]|$))"
+)
+_SET_TO = compiled(
+    r"(?i)\b(password|passphrase|passcode|pw|secret|(?:[a-z]{1,20}[ _\-])?(?:key|token))"
+    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|) [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+[\"']?([^\s\"']+)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
@@ -64,7 +72,10 @@ _DIRECTIVE = compiled(
 _ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
-_ELEMENT = compiled(r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s[^<>]{0,200})?>([^<>]+)</")
+_ELEMENT = compiled(
+    r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s(?:[^<>]{0,80}?(?i:name|key|id)=[\"']([^\"'<>]{1,80})[\"'])?[^<>]{0,200})?>"
+    r"([^<>]+)</"
+)
 _FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
 _URL_USER = compiled(r"://([^\s/\"'`\\<>?#]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
 _QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
@@ -76,11 +87,15 @@ _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Z
 
 _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
+_IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
+_TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
+_LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
+_ALGORITHM = re.compile(rb"(?i)(?:sha|md|aes|utf|base|scrypt|bcrypt|argon|pbkdf|scram|x|v)-?[0-9]")
 _LONG = 12
 _FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
 _LEAST_DIGITS = 3
@@ -119,9 +134,12 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         words = [word for word in name.split() if word not in ("is", "was")] or [name]
         has_secret = any(meaning_of(word) is Meaning.CERTAINLY for word in words)
         meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
+    if is_name_quoted and name == "key" and separator in (b":", b"="):
+        meaning = Meaning.PERHAPS if _LONG_KEY.match(line, at) else meaning
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())
+    at = tag.end() if (tag := _TAG.match(line, at)) else at
     string = _STRING.match(line, at)
     if string:
         if is_name_quoted and name in _FIELDS_OF_LOGINS and separator == b":":
@@ -130,6 +148,10 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         return
     if line[at : at + 1] in (b"[", b"(", b"{") and meaning is Meaning.CERTAINLY and separator in (b":", b"="):
         yield from _each_string(line, at)
+        return
+    if meaning is Meaning.CERTAINLY and (angle := _IN_ANGLES.match(line, at)):
+        if is_value(angle[1]) and not is_name(angle[1]):
+            yield Span(*angle.span(1), KIND)
         return
     run = _RUN.match(line, at)
     is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
@@ -253,9 +275,9 @@ def _of_elements(line: bytes) -> Iterator[Span]:
     for match in _ELEMENT.finditer(line):
         element = match[1].decode("latin-1")
         is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and is_value_field(element))
-        if is_secret and match[2].strip():
-            yield Span(match.start(2), match.end(2), KIND)
-        named = is_name_field(element) and _is_secret_name(match[2])
+        if (is_secret or (match[2] and is_secret_name(match[2]))) and match[3].strip():
+            yield Span(match.start(3), match.end(3), KIND)
+        named = is_name_field(element) and is_secret_name(match[3])
 
 
 def _of_pairs(line: bytes) -> Iterator[Span]:
@@ -267,7 +289,7 @@ def _of_pairs(line: bytes) -> Iterator[Span]:
         at = match.end()
         field = match[2].decode("latin-1")
         value = rest_as_value(line, at, _BARE)
-        if value and is_name_field(field) and _is_secret_name(line[value.start : value.end]):
+        if value and is_name_field(field) and is_secret_name(line[value.start : value.end]):
             names.append(value.start)
             at = value.end
         elif value and is_value_field(field):
@@ -288,6 +310,11 @@ def _of_words(line: bytes) -> Iterator[Span]:
         is_one = _is_prose_secret(match[group], meaning, is_quoted=group == 2)
         if is_one:
             yield Span(match.start(group), match.end(group), KIND)
+    for match in _SET_TO.finditer(line):
+        value = match[2].rstrip(b".,;:!?)")
+        is_named = meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
+        if is_named and looks_secret(value) and not _ALGORITHM.match(value):
+            yield Span(match.start(2), match.start(2) + len(value), KIND)
     for match in _DIRECTIVE.finditer(line):
         is_named = match[1] not in _PLAIN_WORDS and meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
         if is_named and may_be_secret(match[2].decode("latin-1")):
@@ -307,7 +334,8 @@ def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
     return is_long and looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
 
 
-def _is_secret_name(name: bytes) -> bool:
+def is_secret_name(name: bytes) -> bool:
+    """Whether something is a name, and one of a secret."""
     return bool(_NAME_ALONE.fullmatch(name)) and meaning_of(name.decode("latin-1")) >= Meaning.PROBABLY
 
 
@@ -316,7 +344,7 @@ def names_a_secret(line: bytes) -> bool:
     match = deque(_FIELD.finditer(line), maxlen=1)
     if not match or not is_name_field(match[0][2].decode("latin-1")):
         return False
-    return _is_secret_name(line[match[0].end() :].strip(b" \t\r\n\"',"))
+    return is_secret_name(line[match[0].end() :].strip(b" \t\r\n\"',"))
 
 
 def option_at_the_end(line: bytes) -> bool:

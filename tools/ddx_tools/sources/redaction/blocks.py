@@ -10,8 +10,10 @@ from typing import Any
 
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 from ddx_tools.sources.redaction.assignments import (
+    KIND,
     NAME_HINT,
     assigned,
+    is_secret_name,
     names_a_secret,
     option_at_the_end,
     rest_as_value,
@@ -25,6 +27,8 @@ _LONG_BYTES = 16 << 10
 """Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
 _BEFORE_BYTES, _BEHIND_BYTES = 1 << 10, 12 << 10
 _MOST_SHAPES = 20_000
+_NEWLINE = 0x0A
+_LONGEST_ESCAPE = 6
 _FIELD_LINES = 4
 """So many lines below its name a value may stand."""
 
@@ -36,20 +40,30 @@ _KEY_END = re.compile(rb"-{4,5} ?END [A-Z0-9 ]{0,40}(?:KEY|key V1)(?: BLOCK)?-{0
 _KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{1,1000}|[A-Z][A-Za-z-]{2,30}: .{1,200}|")
 _KEY_LINES = 400
 _OTHERS_LINES = 200
+_MOST_LINES = 2_000
 _LONG_KEY_LINE = re.compile(rb"[A-Za-z0-9+/=]{40,}$")
 _OPENED = re.compile(rb".*[\"']")
 _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
+_PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", re.I)
+_ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
+_REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
+_LAST_WORD = re.compile(rb"[A-Za-z_][\w.-]*$")
+"""What pydantic says of a value, below the line with its name."""
+
 _SHAPE_HINT = (
     r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
     r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
-    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00[2-7]|\\x[2-7]|&#"
+    r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
+    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
+    r"|\\u[0-9a-f]{4}[\\\"']{0,4}\s?[:=]|\\uff1a"
 )
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
-    "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=",
+    "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=", '"key": "',
+    'response="',
 )  # fmt: skip
 
 
@@ -77,27 +91,38 @@ def secrets_of(block: bytes) -> list[Span]:
     at = 0
     search = _hint().search
     while at < len(block) and (match := search(block, at)):
-        start = block.rfind(b"\n", 0, match.start()) + 1
-        end = block.find(b"\n", match.start())
+        place = match.start() + (block[match.start()] == _NEWLINE)  # what a name may stand behind
+        start = block.rfind(b"\n", 0, place) + 1
+        end = block.find(b"\n", place)
         end = len(block) if end < 0 else end
         if end - start > _LONG_BYTES:
-            start, end = max(start, match.start() - _BEFORE_BYTES, at), min(end, match.end() + _BEHIND_BYTES)
+            start = _before_escape(block, max(start, place - _BEFORE_BYTES, at))
+            end = max(_before_escape(block, min(end, match.end() + _BEHIND_BYTES)), match.end())
             found += _in_line(block, start, end)
             at = max(match.end(), end - _BEFORE_BYTES if end < len(block) else end)
             continue
         line = block[start:end]
-        at = end + 1
+        at = end  # the end of a line is what the next may stand behind
         shape = line.translate(DIGITS_AS_ZERO)
         if shape in _clean_shapes:
             continue
         here = [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not _shape_hint_alone().search(line):
+        elif not (_shape_hint_alone().search(line) or option_at_the_end(line) or names_a_secret(line)):
             _remember(shape)
     if b"\n" in block:
         found += _over_seams(block, found)
     return merged_spans(found) if found else found
+
+
+def _before_escape(block: bytes, at: int) -> int:
+    """A place that no escape like `\\\\u001b` stands over."""
+    last = block.rfind(b"\\", max(0, at - _LONGEST_ESCAPE), at)
+    if last < 0:
+        return at
+    before = block[max(0, last - 16) : last]
+    return max(last - 16, 0) + len(before.rstrip(b"\\"))
 
 
 def _remember(shape: bytes) -> None:
@@ -111,8 +136,8 @@ def _in_line(block: bytes, start: int, end: int) -> Iterator[Span]:
     line = block[start:end]
     for reading in unescaped(line):
         found = secrets_in_text(reading.text)
-        if reading.starts is not None and _KEY_BEGIN.search(reading.text):
-            found = itertools.chain(found, _keys(reading.text))
+        if reading.starts is not None and b"\n" in reading.text:
+            found = itertools.chain(found, _in_lines(reading.text))
         for span in found:
             first, last = _between_escapes(line, *reading.place(span.start, span.end))
             if first < last:
@@ -150,7 +175,7 @@ def secrets_in_text(text: bytes) -> Iterator[Span]:
 def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
     """What stands in the lines below one: of a private key, of a name, of an option at the end of its line."""
     if begin := _KEY_BEGIN.search(line):
-        yield from _key_lines(block, line[: begin.start()], line[begin.end() :], end)
+        yield from _key_lines(block, _OPENED.sub(b"", line[: begin.start()]), line[begin.end() :], end)
     elif _KEY_END.search(line) and KEY_BLOCK in line.lower():
         yield from _key_lines_above(block, start)
     elif option_at_the_end(line):
@@ -160,6 +185,15 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
             if value := rest_as_value(below, 0):
                 shift = last - len(below)
                 yield Span(shift + value.start, shift + value.end, value.kind)
+    elif _PROMPT.search(line):
+        for first, last in _lines(block, end, _FIELD_LINES):
+            if answer := _ANSWER.search(block, first, last):
+                yield Span(*answer.span(1), "answer to a prompt")
+                return
+    elif refused := _REFUSED.search(line):
+        name = _LAST_WORD.search(block, block.rfind(b"\n", 0, max(0, start - 1)) + 1, max(0, start - 1))
+        if name and is_secret_name(name[0]):
+            yield Span(start + refused.start(1), start + refused.end(1), KIND)
     elif names_a_secret(line):
         for first, last in _lines(block, end, _FIELD_LINES):
             if value := value_of_a_field(block[first:last]):
@@ -167,13 +201,10 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
                 return
 
 
-def _keys(text: bytes) -> Iterator[Span]:
-    """The private keys in lines that were one: each line of such a key may stand behind the prefix of a launcher."""
-    for begin in _KEY_BEGIN.finditer(text):
-        start = text.rfind(b"\n", 0, begin.start()) + 1
-        end = text.find(b"\n", begin.end())
-        if end >= 0:
-            yield from _key_lines(text, _OPENED.sub(b"", text[start : begin.start()]), text[begin.end() : end], end)
+def _in_lines(text: bytes) -> Iterator[Span]:
+    """What only the lines of a text say together: a text that was one line with escapes."""
+    for start, end in _lines(text, -1, _MOST_LINES):
+        yield from _below(text, text[start:end], start, end)
 
 
 def _lines(block: bytes, end: int, most: int) -> Iterator[tuple[int, int]]:
@@ -250,7 +281,7 @@ def _seam_hint() -> Any:
     tokens = "|".join(map(re.escape, prefixes()))
     return compiled(
         rf"(?:(?i:(?:{whole}){rest}|(?:key|token|secret) [\[(']?[a-z0-9]{{6}}{rest}|{cut})"
-        rf"|(?:{tokens}){rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"|(?:{tokens})[$]?{rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
         rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
     )
 
@@ -316,7 +347,7 @@ def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, li
 
 def _continues(rest: bytes, behind: bytes) -> bool:
     """Whether a piece at the beginning of a line is the rest of what stands at the end of the one before."""
-    if behind[:1] in (b":", b"(", b"=") or re.match(rb"[A-Za-z_][A-Za-z0-9_]*[=:]", rest):
+    if behind[:1] in (b":", b"(", b"=") or re.match(rb"[A-Za-z_][A-Za-z0-9_]*(?:=[^=]|:)", rest):
         return False
     has_digit = any(48 <= c < 58 for c in rest)
     both = rest.lower() != rest and rest.upper() != rest and not rest.istitle()

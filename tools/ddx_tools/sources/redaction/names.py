@@ -38,7 +38,16 @@ def _flat(value: list[Any]) -> frozenset[str]:
 @functools.lru_cache(maxsize=8192)
 def meaning_of(name: str) -> Meaning:
     """What a variable, an option, a key, a header or some words of a sentence say of the value beside them."""
-    return _meaning(_words(name))
+    meaning = _meaning(_words(name))
+    if meaning is Meaning.NOTHING and "." in name:  # fs.azure.account.key.<host>
+        parts = name.split(".")
+        heads = (".".join(parts[:end]) for end in range(2, len(parts)))
+        return Meaning.PERHAPS if any(_is_one_name(head) for head in heads) else meaning
+    return meaning
+
+
+def _is_one_name(name: str) -> bool:
+    return "".join(_words(name)[-2:]) in _known()["certain_endings"]
 
 
 def _words(name: str) -> list[str]:
@@ -61,6 +70,8 @@ def _meaning(words: list[str]) -> Meaning:
         tuple(known["certain_endings"])
     ):
         return Meaning.NOTHING if before in ("public", "pub") else Meaning.CERTAINLY
+    if last == "pw" and not before:
+        return Meaning.CERTAINLY
     if last in ("pass", "pw"):
         return _of_pass(before)
     if last in ("pwd", "dsn", "auth", "webhook", "pat", "bearer"):

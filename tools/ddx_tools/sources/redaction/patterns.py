@@ -15,4 +15,4 @@ def compiled(pattern: str) -> Any:
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = _MEMORY_BYTES
     options.log_errors = False
-    return re2.compile(pattern.encode("latin-1"), options)
+    return re2.compile(pattern.encode(), options)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _DENSE_NULS = 0.25
 _MOST_LEVELS = 4
 
-_NUL_BEFORE_VARIABLE = re.compile(rb"\0(?=[A-Za-z_][A-Za-z0-9_]{0,200}=)|(\0)")
+_NUL_BEFORE_VARIABLE = re.compile(rb"\0(?=[A-Za-z_][A-Za-z0-9_]{0,200}=[^\0=\s])|(\0)")
 _CONTROLS = bytes(set(range(1, 32)) - {9, 10, 13}) + b"\x7f"
 # Colours and other sequences of a terminal (of a link's only the frame: its address is text), control characters,
 # and what has no width or turns the direction of writing, as UTF-8.
@@ -60,7 +60,7 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
     Of UTF-16 and UTF-32 they are a part of each letter. Ends of lines stay where they are.
     """
     data = _with_bars(data)
-    yield _NUL_BEFORE_VARIABLE.sub(lambda match: b"" if match[1] else b" ", data)
+    yield _NUL_BEFORE_VARIABLE.sub(_blank_before_variable, data)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield data.replace(b"\0", b" ")
 
@@ -68,9 +68,13 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 def placed_without_nuls(data: bytes) -> Iterator[Reading]:
     """The same as `without_nuls`, of one line and with places."""
     data = _with_bars(data)
-    yield _rewritten(Reading(data), _NUL_BEFORE_VARIABLE, lambda match: b"" if match[1] else b" ")
+    yield _rewritten(Reading(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield Reading(data.replace(b"\0", b" "))
+
+
+def _blank_before_variable(match: re.Match[bytes]) -> bytes:
+    return b"" if match[1] else b" "
 
 
 def _with_bars(data: bytes) -> bytes:
@@ -99,6 +103,8 @@ def unescaped(text: bytes) -> Iterator[Reading]:
             return
         reading = placed_seen(_rewritten(reading, _ESCAPE, _escaped))
         yield reading
+        if has_nul(reading.text):
+            yield _rewritten(reading, _NUL_BEFORE_VARIABLE, _blank_before_variable)
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:
@@ -109,12 +115,12 @@ def _escaped(match: re.Match[bytes]) -> bytes:
             return b"|"
         if code in _NO_WIDTH:
             return b""
-        return bytes([code]) if code < 128 or match[2] or match[5] else b"?"
+        return bytes([code]) if code < 128 or match[2] or match[5] else chr(code).encode("utf-8", "surrogatepass")
     return _BY_LETTER.get(match[4], match[4]) if match[4] else _BY_ENTITY[match[6]]
 
 
 def _rewritten(reading: Reading, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]) -> Reading:
-    """The text with each match replaced by one byte or none."""
+    """The text with each match replaced by bytes that all stand where it does, or by none."""
     text, was_starts, was_ends = reading.text, reading.starts, reading.ends
     out, starts, ends = bytearray(), array("I"), array("I")
     at = 0
@@ -123,10 +129,10 @@ def _rewritten(reading: Reading, pattern: re.Pattern[bytes], becomes: Callable[[
         out += text[at:start]
         starts.extend(was_starts[at:start] if was_starts is not None else range(at, start))
         ends.extend(was_ends[at:start] if was_ends is not None else range(at + 1, start + 1))
-        if match and (byte := becomes(match)):
-            out += byte
+        if match and (new := becomes(match)):
+            out += new
             first, last = reading.place(start, end)
-            starts.append(first)
-            ends.append(last)
+            starts.extend([first] * len(new))
+            ends.extend([last] * len(new))
         at = end
     return Reading(bytes(out), starts, ends)

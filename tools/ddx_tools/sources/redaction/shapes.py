@@ -25,6 +25,7 @@ _WORD_RUN = 4
 _LEAST_LETTERS = 0.12
 """Of each case."""
 _LEAST_DIGITS = 1
+_MARKED = (b"<redacted", b"redacted>")
 _DIGEST_BEFORE = re.compile(
     rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
@@ -62,10 +63,17 @@ def _described() -> dict[str, Any]:
 @functools.cache
 def _shapes() -> list[_Shape]:
     shapes = [_family(described) for described in _described()["families"]]
+    shapes += [_command(described) for described in _described()["commands"]]
     for other in _described()["others"]:
         hints = tuple(hint.lower().encode() for hint in other["hints"])
         shapes.append(_Shape(other["kind"], compiled(other["pattern"]), hints))
     return shapes
+
+
+def _command(described: dict[str, Any]) -> _Shape:
+    programs, value = described["programs"], described.get("value", r"[^\s\"']+")
+    pattern = rf"\b(?:{'|'.join(programs)})\b(?:[^\n]{{0,900}}?\s)??{described['before']}[\"']?({value})"
+    return _Shape("password on a command line", compiled(pattern), tuple(program.encode() for program in programs))
 
 
 def _family(described: dict[str, Any]) -> _Shape:
@@ -86,7 +94,8 @@ def hint() -> str:
     """An expression that matches wherever a shape may begin; where it does not, no shape is."""
     begin = "|".join(map(re2.escape, prefixes()))
     others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
-    return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|{'|'.join(others)}"
+    programs = "|".join(program for command in _described()["commands"] for program in command["programs"])
+    return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|(?:\b|\\[nrt])(?:{programs})[ \t]|{'|'.join(others)}"
 
 
 @functools.cache
@@ -104,6 +113,8 @@ def shaped(line: bytes) -> Iterator[Span]:
             continue
         for match in shape.pattern.finditer(line):
             group = 1 if match.re.groups and match.start(1) >= 0 else 0
+            if match[group].startswith(_MARKED):
+                continue
             if not shape.mixed or _is_mixed(match[group]):
                 yield Span(match.start(group), match.end(group), shape.kind)
 

@@ -1,0 +1,116 @@
+"""Every command that the README and the documentation show: its options are there, and what can be run here runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from test_cli import LOGS, ROOT, run
+
+from ddx_server.cli import app
+
+__all__ = ["run"]  # the fixture
+
+FENCE = re.compile(r"^ *```(?:bash|sh|shell|console)?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"\s#.*|\s{2,}\S.*|&$")
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIXTURES = ROOT / "tests/fixtures"
+
+ELSEWHERE = {
+    r"why$|why 4242|why --save|capture$|flight-recorder$|memory 4242": "a live job: tests/e2e/test_scenarios.py",
+    r"(?:why|capture) --(?:hosts|slurm|k8s)": "other hosts: tests/e2e/test_hosts_over_ssh.py, test_many_hosts.py",
+    r"run ": "a job of its own: test_run.py, test_run_torchrun.py",
+    r"ask ": "a model: test_ask_command.py",
+    r"serve ": "a client: test_serve_http.py",
+    r"install ": "writes for a client: test_install_command.py",
+    r"preflight (?!all_reduce)|bisect": "test jobs: tests/e2e/test_preflight.py, test_bisect.py",
+    r"network$|network --peer|why job.log tried": "another host: tests/e2e/test_network_faults.py",
+    r"memory mem_rank": "a GPU: tests/tools/test_memory.py",
+    r"mesh dumps/|why ddx-runs|consistency": "what a run left: tests/tools/test_mesh_probe.py, test_consistency.py",
+    r"profile .*--perfetto|flight-recorder .*--perfetto": "tests/tools/test_perfetto.py",
+    r"preflight all_reduce|network capture": "what others print: test_preflight_nccl_tests.py, test_network_probe.py",
+}
+
+
+def shown() -> list[tuple[str, str]]:
+    """Pages and their commands, without `ddx`."""
+    found = []
+    for page in PAGES:
+        for block in FENCE.findall(page.read_text(encoding="utf-8")):
+            lines = re.sub(r"\\\n\s*", " ", block).splitlines()
+            commands = [part for line in lines for part in COMMENT.sub("", line.strip()).split("; ")]
+            found += [(page.name, command[4:].strip()) for command in commands if command.startswith("ddx ")]
+    return found
+
+
+def why_not(command: str) -> str | None:
+    return next((reason for prefix, reason in ELSEWHERE.items() if re.match(prefix, command)), None)
+
+
+def test_each_command_and_each_of_its_options_is_there() -> None:
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, click.Group) or hasattr(commands, "commands")
+    wrong = []
+    for page, command in shown():
+        words = shlex.split(command)
+        known: Any = commands.commands.get(words[0])
+        options = {option for parameter in getattr(known, "params", ()) for option in parameter.opts}
+        mine = words[1 : words.index("--")] if "--" in words else words[1:]
+        used = {word.partition("=")[0] for word in mine if re.match(r"--?[a-z]", word)}
+        wrong += [(page, command)] if known is None or used - options else []
+    assert not wrong
+    assert len(shown()) > 50
+
+
+def test_what_is_not_run_is_told_with_its_reason() -> None:
+    unused = [prefix for prefix in ELSEWHERE if not any(re.match(prefix, command) for _, command in shown())]
+    assert not unused
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with what the commands name."""
+    raised = (LOGS / "torchrun_raise.log").read_bytes()
+    for name in ("train.log", "rank3.txt", "slurm-4711.out", "slurm-4242.out"):
+        (tmp_path / name).write_bytes(raised)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/rank3.log").write_text("step 1 loss 0.5\n" * 40 + "KeyError: 'text'\n")
+    (tmp_path / "run.sh").write_text(
+        "torchrun --nnodes 128 --nproc-per-node 8 train.py --tensor-model-parallel-size 8\n"
+    )
+    (tmp_path / "job.sbatch").write_text("#SBATCH -N 2\nsrun torchrun --nnodes 2 --nproc-per-node 8 train.py\n")
+    (tmp_path / "train.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
+    (tmp_path / "config.json").write_text('{"world_size": 16}')
+    (tmp_path / "notes.txt").write_text("It hangs at the end of the epoch. I started it twice.\n")
+    shutil.copytree(FIXTURES / "profiles/straggler", tmp_path / "traces")
+    shutil.copy(FIXTURES / "profiles/healthy/rank0.json.gz", tmp_path)
+    shutil.copytree(FIXTURES / "memory/leak", tmp_path / "reports")
+    shutil.copytree(FIXTURES / "memory/leak", tmp_path / "mem")
+    for name in ("dumps", "nccl_dumps"):
+        shutil.copytree(FIXTURES / "flight_records/dp_tp_stall-fault", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def each(page: str) -> list[str]:
+    """The commands of the README, or of all other pages, that can be run here."""
+    return [c for name, c in shown() if (name == "README.md") == (page == "README.md") and not why_not(c)]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs", marks=pytest.mark.long)])
+def test_what_can_be_run_here_runs(page: str, run: Any) -> None:
+    failed = []
+    for command in each(page):
+        words = [re.sub(r"^/tmp/", "", word) for word in shlex.split(command)]
+        done = run(*words)
+        if done.code not in (0, 1, 3) or not done.out:
+            failed.append((command, done.code, done.err))
+    assert not failed
+    assert each(page)

@@ -1,0 +1,113 @@
+"""What somebody meets who uses ddx for the first time, at night: each was a wrong or an empty answer once."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import os
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import LOGS, ROOT, run
+
+__all__ = ["run"]  # the fixture
+
+RAISED = (LOGS / "torchrun_raise.log").read_bytes()
+RECORDS = ROOT / "tests/fixtures/flight_records"
+
+
+def tar(data: bytes, mode: Any = "w") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:
+        member = tarfile.TarInfo("train.log")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zipped(data: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("train.log", data)
+    return out.getvalue()
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "train.zip": zipped, "train.tar": tar, "train.tgz": lambda data: tar(data, "w:gz"),
+    "train.log.xz": lzma.compress, "train.log.bz2": bz2.compress,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_log_is_read_as_it_is(name: str, tmp_path: Path, run: Any) -> None:
+    (tmp_path / "plain.log").write_bytes(RAISED)
+    (tmp_path / name).write_bytes(PACKED[name](RAISED))
+    plain, packed = (run("why", str(tmp_path / file)) for file in ("plain.log", name))
+    assert (packed.code, packed.out.splitlines()[0]) == (plain.code, plain.out.splitlines()[0])
+    assert plain.code == 1
+
+
+def test_an_answer_says_what_was_looked_at(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "empty.log").write_bytes(b"")
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    told = {run("why", str(tmp_path / name)).out for name in ("empty.log", "passwd")}
+    told.add(run("why", str(RECORDS / "dp_tp_stall-fault")).out)
+    looks = [re.search(r"^looked at +(.*)", text, re.MULTILINE) for text in told]
+    assert len({look[1] for look in looks if look}) == len(told) == 3
+
+
+def test_records_that_decide_nothing_are_a_sentence(run: Any) -> None:
+    done = run("flight-recorder", str(RECORDS / "dp_tp_stall-ok"))
+    assert done.out.lstrip().startswith("•") and len(done.out.split(".")[0].split()) > 3
+
+
+def test_what_may_not_be_read_is_said_as_that(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.log").write_bytes(RAISED)
+    really = os.open
+
+    def refuse(name: Any, *arguments: Any, **options: Any) -> int:
+        if str(name).endswith("train.log"):
+            raise PermissionError(13, "Permission denied", str(name))
+        return really(name, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    one, folder = run("why", str(tmp_path / "train.log")), run("why", str(tmp_path))
+    assert "permission denied" in (one.out + one.err).lower()
+    assert (folder.out + folder.err).lower().count("permission denied") == 1
+
+
+def test_a_rank_alone_holds_not_more_than_its_peers(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "rank0.log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.15 GiB in all, "
+        "of which 1.00 GiB is free. Process 4242 has 78.00 GiB memory in use.\n"
+    )
+    assert "than its peers" not in run("why", str(tmp_path / "rank0.log")).out
+
+
+def test_what_names_no_job_says_so_at_once(run: Any) -> None:
+    assert "belongs to no distributed job" in run("why", "1").err
+
+
+def test_a_bundle_is_not_called_a_zip(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "train.log").write_bytes(RAISED)
+    done = run("why", str(tmp_path / "train.log"), "--save", str(tmp_path / "foo.zip"))
+    assert done.code == 2 and "is neither" in done.err and not (tmp_path / "foo.zip").exists()
+
+
+@pytest.mark.parametrize("command", ["notes", "why"])
+def test_a_sentence_is_told_where_it_goes(command: str, run: Any) -> None:
+    done = run(command, "it hangs at the end of the epoch")
+    assert done.code == 2 and "--note" in done.err
+
+
+def test_a_next_check_is_short(tmp_path: Path, run: Any) -> None:
+    shutil.copy(LOGS / "torchrun_raise.log", tmp_path / "train.log")
+    check = run("why", str(tmp_path / "train.log")).out.partition("next check")[2].partition("looked at")[0]
+    assert len(check.splitlines()) <= 6

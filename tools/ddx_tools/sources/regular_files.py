@@ -1,0 +1,38 @@
+"""Files that others may swap while they are opened: for a pipe, on which one waits for ever, or for somebody else's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from io import FileIO
+from pathlib import Path
+
+from ddx_tools.errors import NotFound, NotPermitted
+
+
+def open_regular(path: Path, below: Sequence[Path] = ()) -> FileIO:
+    """A regular file, opened for reading without a buffer. Raises OSError, NotFound for what is no regular file.
+
+    If there are directories given, NotPermitted for a file that lies in none of them: what counts is where the file
+    that was opened lies, not where a link leads at another moment.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a device can do things
+        raise NotFound(f"{path}: not a regular file", "")
+    opened = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "r")
+    try:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise NotFound(f"{path}: not a regular file", "")
+        if below and not any(_place(opened, path).is_relative_to(folder) for folder in below):
+            raise NotPermitted(f"{path}: a link that leads out of what this server may read", "")
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _place(opened: FileIO, path: Path) -> Path:
+    try:
+        return Path(f"/proc/self/fd/{opened.fileno()}").readlink()
+    except OSError:  # not Linux
+        return path.resolve()
