@@ -105,6 +105,28 @@ def test_fragments_are_told_from_a_full_gpu(tmp_path: Path) -> None:
     assert said.causes[0].id == "cuda-oom-fragmentation"
 
 
+def test_what_fsdp_left_whole_is_seen_in_a_snapshot(tmp_path: Path) -> None:
+    for name, sharded in (("left", 6), ("all", 8), ("none", 0)):
+        (tmp_path / name).mkdir()
+        found = findings(written(tmp_path / name, replace(HEALTHY, sharded=sharded)))
+        assert ("memory.unsharded" in found) is (name == "left")
+    [left] = [f for f in investigate([str(tmp_path / "left")]).findings if f.code == "memory.unsharded"]
+    assert left.attributes["share"] == 0.25 and left.locations[0].line == 31
+
+
+def test_what_each_step_keeps_is_seen_in_a_snapshot(tmp_path: Path) -> None:
+    written(tmp_path, replace(HEALTHY, steps=8, kept_mib=32, tried_mib=512))
+    said = investigate([str(tmp_path)]).diagnose()
+    assert (said.verdict, said.causes[0].id) == (Verdict.DIAGNOSED, "cuda-memory-leak")
+    assert said.causes[0].culprits.locations[0].line == 61
+    assert not any(kept for kept in (gpu.kept for gpu in read_snapshot(snapshot(replace(HEALTHY, steps=8)))))
+
+
+def test_the_snapshot_of_an_oom_says_whose_it_was_and_where(tmp_path: Path) -> None:
+    found = findings(written(tmp_path, replace(HEALTHY, tried_mib=512)))["memory.cuda_oom"]
+    assert (found.attributes["phase"], found.locations[0].line) == ("forward", 52)
+
+
 @each_of(
     [
         ("leak", "memory.host_grows", "cuda-memory-leak"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.samples import sample_findings, sample_table
 from ddx_tools.store import Store
 
 _MAX_EVIDENCE = 6
@@ -77,9 +78,10 @@ def profile_findings(store: Store) -> list[Finding]:
     compared = store.derived(comparison)
     steps = steps_of(store, compared)
     if not steps:
-        return []
+        return sample_findings(store, alone=True)
     late = _arrives_late(compared, steps)
-    return [_parts(compared, steps), *_input_wait(steps), *late, *_input_slow(steps, late)]
+    found = [_parts(compared, steps), *_input_wait(steps), *late, *_input_slow(steps, late)]
+    return [*found, *sample_findings(store, alone=False)]
 
 
 def _parts(compared: Comparison, steps: list[Step]) -> Finding:
@@ -261,4 +263,4 @@ def rows_for_person(store: Store) -> list[dict[str, Any]]:
     from ddx_tools.profiles.table import profile_rows
 
     compared = store.derived(comparison)
-    return profile_rows(store, compared, steps_of(store, compared))
+    return [*profile_rows(store, compared, steps_of(store, compared)), *sample_table(store)]

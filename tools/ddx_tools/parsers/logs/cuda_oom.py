@@ -70,6 +70,8 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
         # Where the container has process ids of its own, torch does not know itself among the others.
         found["process_bytes"] = max(others)
         others.remove(max(others))
+    if (found["free_bytes"] or 0) >= (found["tried_bytes"] or 0) > 0:
+        others = []  # There was room: a limit of its own refused it, not what others hold.
     facts: dict[str, Any] = {
         **found,
         "devices": [match[1]] if (match := _DEVICE.search(message)) else None,
