@@ -783,7 +783,7 @@ CREATE TABLE fingerprints (
     began_s         DOUBLE,   -- wall clock when the rank began its file, seconds since the epoch: tells attempts apart
     step            INTEGER,  -- step of training, as the program or the optimizer counts it
     position        INTEGER,  -- place among the lines of the step: the order in which values came up
-    what            VARCHAR,  -- parameter | gradient | own_gradient (before any reduction) | buffer | optimizer | batch | value | rng | wrapper | tied | took
+    what            VARCHAR,  -- parameter | gradient | own_gradient (before any reduction) | buffer | optimizer | batch | value | rng | wrapper | calls | tied | took
     name            VARCHAR,  -- of the tensor, without the prefixes of wrappers
     hash            VARCHAR,  -- of its bits; of a DTensor of the local part, as all numbers
     norm            DOUBLE,   -- root of the sum of squares of its finite values
