@@ -118,15 +118,15 @@ class Recorder:
             return hook
 
         def given(module: Any, arguments: Any, keywords: Any) -> None:
-            self.calls["forward"], self.calls["past_wrapper"] = _place(), False
-            self.calls["sync"] = getattr(module, "require_backward_grad_sync", True)
+            sync = getattr(module, "require_backward_grad_sync", True)
+            self.calls.update(forward=_place(), past_wrapper=False, sync=sync)
             given_now = [*arguments, *keywords.values()] if with_batch else []
             for line in _quietly(lambda: list(_batch(given_now))) or ():
                 self.own[line["what"], line["name"]] = line
 
         def inner(_: Any, __: Any) -> None:
             if "forward" not in self.calls:
-                self.calls["forward"], self.calls["past_wrapper"] = _place(), True
+                self.calls.update(forward=_place(), past_wrapper=True)
 
         for root in roots:
             self.handles.append(root.register_forward_pre_hook(given, with_kwargs=True))
@@ -145,8 +145,9 @@ class Recorder:
         """Reductions that were called since the last look, by the line that called them."""
         import pickle
 
-        dump = sys.modules["torch._C._distributed_c10d"]._dump_fr_trace
-        told = pickle.loads(dump(True, True, False))
+        of_nccl = "nccl" in sys.modules["torch.distributed"].get_backend()
+        name = "_dump_nccl_trace" if of_nccl else "_dump_fr_trace"
+        told = pickle.loads(getattr(sys.modules["torch._C._distributed_c10d"], name)(True, True, False))
         found: Dict[Any, Line] = {}
         for entry in told["entries"]:
             number, name = entry["record_id"], entry["profiling_name"].partition(":")[2]
