@@ -250,12 +250,8 @@ def _share(steps: list[Step], part: str) -> float:
 
 
 def _evidence(steps: list[Step]) -> list[Evidence]:
-    """One step of each rank, in the trace's own words."""
-    found: dict[str, Evidence] = {}
-    for step in steps:
-        quote = f"ProfilerStep#{step.step}" if step.step is not None else ""
-        found.setdefault(step.source, Evidence(source=step.source, quote=quote))
-    return list(found.values())[:_MAX_EVIDENCE]
+    """The traces. A line of them says nothing by itself: what is told is counted over all."""
+    return [Evidence(source=source) for source in dict.fromkeys(step.source for step in steps)][:_MAX_EVIDENCE]
 
 
 def rows_for_person(store: Store) -> list[dict[str, Any]]:
