@@ -59,6 +59,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
     payload.put("shown_by", bounded(diagnosis.shown_by, 200))
+    payload.put("looked_at", _texts(diagnosis.looked_at))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])
     payload.put("narrowed_to", _narrowed(diagnosis))
