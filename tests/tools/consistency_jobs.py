@@ -121,10 +121,56 @@ def meshed(rank: int, wrong: str) -> None:
     held = DTensor.from_local(part, mesh, lies, run_check=False, shape=whole.shape, stride=whole.stride())
     model.up.weight = nn.Parameter(held)
     look = recorder().look
+    if wrong in ("summand", "summed"):
+        summands(rank, wrong, look, mesh, whole)
+        return
     for step in range(STEPS):
         inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * mesh.get_coordinate()[0] + step))
         look(step, model, None, batch=inputs)
     dist.barrier()
+
+
+def summands(rank: int, wrong: str, look: Any, mesh: Any, whole: Any) -> None:
+    """A weight that all hold whole, whose gradient is a sum over tp."""
+    import torch
+    from torch import nn
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    everywhere = [Replicate(), Replicate()]
+    model = nn.Module()
+    model.weight = nn.Parameter(DTensor.from_local(whole.clone(), mesh, everywhere, run_check=False))
+    for step in range(STEPS):
+        part = DTensor.from_local(gradient(step, mesh.get_coordinate()[1]), mesh, [Replicate(), Partial()])
+        model.weight.grad = part
+        look(step, model, None)
+        used = part.redistribute(placements=everywhere) if wrong == "summed" else part
+        with torch.no_grad():
+            model.weight.to_local().sub_(used.to_local(), alpha=0.1)
+
+
+def gradient(step: int, part: int) -> Any:
+    """One of two summands."""
+    import torch
+
+    return torch.randn(8, 6, generator=torch.Generator().manual_seed(10 * step + part))
+
+
+def alone(rank: int, wrong: str) -> None:
+    """What the jobs with a mesh do, on one rank."""
+    import torch
+    from torch import nn
+
+    whole = torch.randn(8, 6, generator=torch.Generator().manual_seed(7))
+    model = nn.Module()
+    model.weight = nn.Parameter(whole.clone())
+    model.up = nn.Module()
+    model.up.weight = nn.Parameter(whole.clone())
+    look = recorder().look
+    for step in range(STEPS):
+        model.weight.grad = gradient(step, 0) + gradient(step, 1)
+        look(step, model, None)
+        with torch.no_grad():
+            model.weight.sub_(model.weight.grad, alpha=0.1)
 
 
 def resumed(rank: int, wrong: str) -> None:
@@ -134,19 +180,19 @@ def resumed(rank: int, wrong: str) -> None:
 
     saved: dict[str, Any] = {}
     for attempt in (0, 1):
-        torch.manual_seed(rank if not attempt or wrong != "rng" else 1234)
+        torch.manual_seed(rank if not attempt or "rng" not in wrong else 1234)
         model = DistributedDataParallel(torch.nn.Linear(6, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         if attempt:
             model.load_state_dict(saved["model"])
-            if wrong != "rng":
+            if "rng" not in wrong:
                 torch.set_rng_state(saved["rng"])
         module = recorder()
         os.environ["DDX_CONSISTENCY_DIR"] += "/again" if attempt else ""
         for step in range(2 * attempt, STEPS):
             inputs = torch.randn(16, 6)
             model(torch.nn.functional.dropout(inputs, 0.2)).square().mean().backward()
-            module.look(step, model, optimizer, batch=inputs)
+            module.look(step - 2 * attempt * ("anew" in wrong), model, optimizer, batch=inputs)
             optimizer.step()
             optimizer.zero_grad()
             if step == 1:
@@ -172,8 +218,13 @@ JOBS = {
     "placement": Job(meshed, 4, "placement"),
     "torn": Job(meshed, 4, "torn"),
     "copy-differs": Job(meshed, 4, "drift"),
+    "summand-used": Job(meshed, 4, "summand"),
+    "summed": Job(meshed, 4, "summed"),
+    "alone": Job(alone, 1),
     "resume": Job(resumed),
     "resume-without-rng": Job(resumed, wrong="rng"),
+    "restart": Job(resumed, wrong="counts anew"),
+    "restart-without-rng": Job(resumed, wrong="rng, counts anew"),
 }
 
 
@@ -183,6 +234,7 @@ def rank_of(job: Job, rank: int, directory: Path) -> None:
 
     torch.set_num_threads(1)
     os.environ["DDX_CONSISTENCY_DIR"] = str(directory)
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # as `ddx run` sets it
     dist.init_process_group("gloo", f"file://{directory}.store", rank=rank, world_size=job.ranks)
     job.run(rank, job.wrong)
     dist.barrier()

@@ -27,22 +27,32 @@ from ddx_tools.sources.material import Part
 from ddx_tools.store import Store
 
 PROGRAM = Path(__file__).with_name("consistency_jobs.py")
-HEALTHY = ("ddp", "attached", "by-hand", "mesh", "resume")
+HEALTHY = ("ddp", "attached", "by-hand", "mesh", "summed", "resume", "restart")
 WRONG = {
-    "no-sync": ("grads-not-reduced", [], "first in 0.weight: rank 0, rank 1"),
+    "no-sync": ("grads-not-reduced", [], "Forward runs under no_sync. The program is at consistency_jobs.py:65 "),
     "attached-no-sync": ("grads-not-reduced", [], "first in 0.weight: rank 0, rank 1"),
-    "unwrapped": ("grads-not-reduced", [], "first in 0.weight: rank 0, rank 1"),
+    "unwrapped": (
+        "grads-not-reduced",
+        [],
+        "calls the module itself, not DistributedDataParallel around it. The program",
+    ),
     "one-bias": ("grads-not-reduced", [], "1 of 4 tensors, first in 2.bias: rank 0, rank 1, rank 2, rank 3"),
-    "sum-for-mean": ("wrong-reduction", [], "is the sum over ranks 0-3"),
+    "sum-for-mean": (
+        "wrong-reduction",
+        [],
+        "is the sum over ranks 0-3, not the mean. The program is at consistency_jobs.py:93",
+    ),
     "wrong-group": ("wrong-reduction", [], "ranks 0-1, ranks 2-3"),
     "same-data": ("same-data-on-ranks", [], "batches of ranks 0-1 are equal at 3 of 3 steps"),
     "buffers": ("replicas-diverged", [], "first in 1.running_mean: rank 0, rank 1"),
     "untied": ("replicas-diverged", [0], "0.again and 0.weight are one tensor on rank 3, and several on rank 0"),
     "copy-differs": ("replicas-diverged", [], "rank 1, rank 3 along dp of the mesh"),
+    "summand-used": ("replicas-diverged", [], "Its gradient lies as a Partial"),
     "placement": ("placement-mismatch", [2], "rank 2: R, R"),
     "torn": ("placement-mismatch", [], "make 42 of its 48 elements"),
     "nan": ("rank-nan", [1], "own gradients of rank 1"),
     "nan-in-batch": ("rank-nan", [1], "batch of rank 1"),
+    "restart-without-rng": ("rng-state-mismatch", [], "at step 0 are those of step 2 before"),
     "resume-without-rng": ("rng-state-mismatch", [], "at step 2 are those of before"),
 }
 
@@ -93,6 +103,18 @@ def test_a_norm_that_is_a_group_size_times_that_of_the_other_run_says_so(jobs: P
     findings = against(jobs / "sum-for-mean", jobs / "by-hand")
     (finding,) = (each for each in findings if each.code == "numerics.ratio_to_group")
     assert finding.attributes["size"] == 4 and finding.attributes["step"] == 0
+
+
+@pytest.mark.parametrize("name", ["mesh", "summed"])
+def test_parts_and_summands_make_up_what_one_rank_holds(name: str, jobs: Path) -> None:
+    assert {finding.code for finding in against(jobs / name, jobs / "alone")} == {"numerics.runs_agree"}
+
+
+def test_a_summand_that_is_used_alone_parts_from_one_rank_at_the_next_step(jobs: Path) -> None:
+    (finding,) = (
+        each for each in against(jobs / "summand-used", jobs / "alone") if each.code == "numerics.runs_differ"
+    )
+    assert (finding.attributes["step"], finding.attributes["tensor"]) == (1, "weight")
 
 
 def test_a_run_against_itself_agrees(jobs: Path) -> None:

@@ -1,7 +1,7 @@
 """Memory snapshots and reports: what they say, whatever bytes they are made of.
 
-Snapshots are constructed (`ddx_evals.simulator.cuda_snapshot`, after torch 2.13): no GPU here. Reports of jobs are
-recorded in `tests/fixtures/memory` (record.sh there).
+Recorded snapshots (of an H100) and reports (tests/fixtures/memory/record.sh) are incidents in `evals/incidents/dev`;
+those here are constructed (`ddx_evals.simulator.cuda_snapshot`, after torch 2.13).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
 MIB = 1 << 20
-RECORDED = Path(__file__).parents[1] / "fixtures/memory"
 HEALTHY = SnapshotShape()
 
 
@@ -105,28 +104,26 @@ def test_fragments_are_told_from_a_full_gpu(tmp_path: Path) -> None:
     assert said.causes[0].id == "cuda-oom-fragmentation"
 
 
-@each_of(
-    [
-        ("leak", "memory.host_grows", "cuda-memory-leak"),
-        ("skew", "memory.rank_skew", "cuda-oom-rank-skew"),
-        ("unsharded", "memory.unsharded", "cuda-oom-unsharded"),
-    ],
-    str,
-)
-def test_recorded_jobs_are_told_apart(fault: tuple[str, str, str]) -> None:
-    found = investigate([str(RECORDED / fault[0])])
-    assert [f.code for f in found.findings if f.code.startswith("memory.")] == [fault[1]]
-    assert found.diagnose().causes[0].id == fault[2]
+def test_what_fsdp_left_whole_is_seen_in_a_snapshot(tmp_path: Path) -> None:
+    for name, sharded in (("left", 6), ("all", 8), ("none", 0)):
+        (tmp_path / name).mkdir()
+        found = findings(written(tmp_path / name, replace(HEALTHY, sharded=sharded)))
+        assert ("memory.unsharded" in found) is (name == "left")
+    [left] = [f for f in investigate([str(tmp_path / "left")]).findings if f.code == "memory.unsharded"]
+    assert left.attributes["share"] == 0.25 and left.locations[0].line == 31
 
 
-def test_recorded_reports_say_who_and_where() -> None:
-    assert findings(RECORDED / "skew")["memory.rank_skew"].ranks == [1]
-    assert findings(RECORDED / "unsharded")["memory.unsharded"].attributes["modules"] == ["embedding", "head"]
-    assert findings(RECORDED / "leak")["memory.host_grows"].attributes["per_step_bytes"] > 4 * MIB
+def test_what_each_step_keeps_is_seen_in_a_snapshot(tmp_path: Path) -> None:
+    written(tmp_path, replace(HEALTHY, steps=8, kept_mib=32, tried_mib=512))
+    said = investigate([str(tmp_path)]).diagnose()
+    assert (said.verdict, said.causes[0].id) == (Verdict.DIAGNOSED, "cuda-memory-leak")
+    assert said.causes[0].culprits.locations[0].line == 61
+    assert not any(kept for kept in (gpu.kept for gpu in read_snapshot(snapshot(replace(HEALTHY, steps=8)))))
 
 
-def test_a_recorded_healthy_job_shows_nothing() -> None:
-    assert not findings(RECORDED / "healthy")
+def test_the_snapshot_of_an_oom_says_whose_it_was_and_where(tmp_path: Path) -> None:
+    found = findings(written(tmp_path, replace(HEALTHY, tried_mib=512)))["memory.cuda_oom"]
+    assert (found.attributes["phase"], found.locations[0].line) == ("forward", 52)
 
 
 def test_a_plan_says_which_dimension_would_fix_it() -> None:

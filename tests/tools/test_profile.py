@@ -1,7 +1,7 @@
 """Profiler traces: what they say of steps and ranks, whatever bytes they are made of.
 
-`tests/fixtures/profiles/<fault>` are recorded: train.py there, 2 ranks on Gloo, torch 2.13 (record.sh). Traces with
-kernels are constructed by `ddx_evals.simulator.kineto`, after Kineto's sources.
+Recorded ones are incidents (`evals/incidents/dev`, made by tests/fixtures/profiles/record.sh, and on an H100). These
+here are constructed by `ddx_evals.simulator.kineto`, after Kineto's sources.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +21,13 @@ from hypothesis import strategies as st
 
 from ddx_evals.simulator.kineto import TraceShape, trace
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Finding, ProbeResult, Verdict
+from ddx_tools.model import Finding, ProbeResult
 from ddx_tools.one_probe import run_probe
 from ddx_tools.parsers.profiles import trace_json
 from ddx_tools.parsers.profiles.kineto import bus_factor, collective_of, kernel_class, read_trace
 from ddx_tools.plan import Step
 from ddx_tools.probes import probe
 
-RECORDED = Path(__file__).parents[1] / "fixtures/profiles"
 HEALTHY = TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0)
 
 
@@ -51,27 +50,6 @@ def profiled(directory: Path, shape: TraceShape, perfetto: Path | None = None) -
 def the(result: ProbeResult, code: str) -> Finding:
     """The finding of that code."""
     return next(finding for finding in result.findings if finding.code == code)
-
-
-@each_of([("no-overlap", []), ("input-bound", []), ("slow-shard", [1]), ("straggler", [1])], str)
-def test_recorded_jobs_are_told_apart(fault: tuple[str, list[int]]) -> None:
-    said = investigate([str(RECORDED / fault[0])]).diagnose()
-    assert said.verdict is Verdict.DIAGNOSED
-    assert said.causes[0].id == fault[0].replace("slow-shard", "straggler")
-    assert said.causes[0].culprits.ranks == fault[1]
-
-
-def test_a_recorded_healthy_job_is_healthy() -> None:
-    assert investigate([str(RECORDED / "healthy")]).diagnose().verdict is Verdict.HEALTHY
-
-
-def test_the_slow_shard_is_told_from_other_lateness() -> None:
-    codes = {
-        fault: {finding.code for finding in investigate([str(RECORDED / fault)]).findings}
-        for fault in ("slow-shard", "straggler")
-    }
-    assert "rank.input_slow" in codes["slow-shard"]
-    assert "rank.input_slow" not in codes["straggler"]
 
 
 def test_hidden_communication_costs_nothing(tmp_path: Path) -> None:
@@ -98,6 +76,56 @@ def test_a_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     # What the others wait is no communication: nobody would be helped by a faster network.
     said = the(result, "job.step_parts").attributes
     assert said["waiting"] > 2 * said["exposed"]
+
+
+@pytest.mark.parametrize("missed", [0, 2])
+def test_a_trace_without_marked_steps_is_cut_at_those_of_the_optimizer(missed: int, tmp_path: Path) -> None:
+    """Also where the trace of one rank begins some steps later."""
+    shape = replace(HEALTHY, steps=8, late_rank=1, late_us=3_000.0)
+    for rank in range(2):
+        marked = text(shape, rank)
+        for number in range(missed * rank):
+            marked = marked.replace(b"ProfilerStep#%d" % number, b"unmarked")
+        (tmp_path / f"rank{rank}.json").write_bytes(re.sub(rb"ProfilerStep#\d+", b"Optimizer.step#SGD.step", marked))
+    result, _ = run_probe(Step(probe("profile"), {"target": [str(tmp_path)]}))
+    assert the(result, "rank.arrives_late").ranks == [1]
+    assert the(result, "job.step_parts").attributes["steps"] == 2 * 7 - missed
+
+
+LOOP = "thread (41): MainThread;<module> (/srv/job/train.py:28);main (/srv/job/train.py:%s)%s %d\n"
+WAITS = ";all_reduce (/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3252)"
+LOADER = "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+FETCHES = f";__next__ ({LOADER}:733);__getitem__ (/srv/job/d.py:9)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line"),
+    [
+        ([LOOP % (24, WAITS, 70) + LOOP % (20, "", 5), LOOP % (22, "", 65) + LOOP % (24, WAITS, 10)], 22),
+        # Both compute for most of the time, and one of them a little more.
+        ([LOOP % (20, "", 60) + LOOP % (24, WAITS, 15), LOOP % (20, "", 70) + LOOP % (24, WAITS, 5)], None),
+        # Nobody waits for anybody: both stand in their collective.
+        ([LOOP % (24, WAITS, 75)] * 2, None),
+        # Too few to say.
+        ([LOOP % (24, WAITS, 8), LOOP % (22, "", 8)], None),
+    ],
+    ids=["straggler", "even", "hang", "few"],
+)
+def test_samples_tell_who_is_waited_for_and_where(ranks: list[str], line: int | None, tmp_path: Path) -> None:
+    for rank, lines in enumerate(ranks):
+        (tmp_path / f"rank{rank}.txt").write_text(lines)
+    result, _ = run_probe(Step(probe("profile"), {"target": [str(tmp_path)]}))
+    late = [finding for finding in result.findings if finding.code == "rank.waits_least"]
+    assert [place.line for finding in late for place in finding.locations] == ([line] if line else [])
+
+
+def test_samples_within_the_data_loader_are_waiting_for_data(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.txt").write_text(LOOP % (19, FETCHES, 60) + LOOP % (20, "", 30))
+    flame = tmp_path / "flame.txt"
+    result, _ = run_probe(Step(probe("profile"), {"target": [str(tmp_path)]}, {"flame": flame}))
+    assert the(result, "job.input_wait").attributes["share"] == pytest.approx(2 / 3, abs=0.01)
+    assert flame.read_text().startswith("rank 0;<module> (/srv/job/train.py:28);main")
 
 
 def test_ranks_on_time_are_not_late_for_their_clocks(tmp_path: Path) -> None:

@@ -86,6 +86,12 @@ def test_memory_is_told_in_bytes(rank: AgentAddress) -> None:
     assert header["cuda"] == {}
 
 
+def test_a_profile_without_torch_is_refused_and_leaves_nothing(rank: AgentAddress) -> None:
+    with pytest.raises(AgentRefused):
+        ask_rank(rank, {"op": "profile", "seconds": 0.1})
+    assert not list(Path(rank.run_dir, "ranks").glob("*.trace.json*"))
+
+
 def test_records_without_torch_say_why_there_are_none(rank: AgentAddress) -> None:
     header, payload = ask_rank(rank, {"op": "records"})
     assert (header["parts"], payload) == ([], b"")

@@ -659,6 +659,7 @@ CREATE TABLE trace_ranks (
     world_size      INTEGER,  -- number of ranks
     device          VARCHAR,  -- gpu: kernels were recorded, and computing is what they do; cpu: computing is what operators do
     events          BIGINT,   -- events in the trace
+    steps_by        VARCHAR,  -- what marks its steps: profiler | optimizer (numbers then count within this trace alone)
     source          VARCHAR   -- raw file of the bundle
 );
 
@@ -701,6 +702,19 @@ CREATE TABLE trace_kernels (
     source          VARCHAR   -- raw file of the bundle
 );
 
+CREATE TABLE stack_samples (
+    rank            INTEGER,  -- global rank
+    activity        VARCHAR,  -- what the main thread does there, in the words of stack_threads
+    operation       VARCHAR,  -- collective, if it is in one
+    file            VARCHAR,  -- innermost frame of the user's program: file; NULL: none is on the stack
+    line            INTEGER,  -- line
+    function        VARCHAR,  -- function
+    samples         BIGINT,   -- so often
+    stack           VARCHAR,  -- all its frames, outermost first, with semicolons between
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
 CREATE TABLE memory_devices (
     rank            INTEGER,  -- global rank, as the file's name says
     device          INTEGER,  -- number of the GPU as the process counts
@@ -711,15 +725,20 @@ CREATE TABLE memory_devices (
     expandable      BOOLEAN,  -- segments can grow (expandable_segments:True)
     peak_bytes      BIGINT,   -- most that was allocated at once while history was recorded; NULL without history
     tried_bytes     BIGINT,   -- what was asked for when memory ran out; NULL: it did not while history was recorded
+    tried_for       VARCHAR,  -- whose it was to be: a holder of knowledge/memory_holders.yaml, other, unknown (backward)
+    file            VARCHAR,  -- innermost frame of the user's program of what was asked for: file
+    line            INTEGER,  -- line
+    function        VARCHAR,  -- function
     device_free_bytes BIGINT, -- what CUDA had left then
     events          BIGINT,   -- allocations and releases in the history
+    updates         BIGINT,   -- steps of the optimizer in it that allocate something
     source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE memory_holders (
     rank            INTEGER,  -- global rank
     device          INTEGER,  -- number of the GPU as the process counts
-    moment          VARCHAR,  -- end: when the snapshot was taken | peak: when most was allocated
+    moment          VARCHAR,  -- end: when the snapshot was taken | peak: when most was allocated | kept: what each step leaves
     holder          VARCHAR,  -- whose it is by its frames: a holder of knowledge/memory_holders.yaml, other, unknown
     bytes           BIGINT,   -- so much, together
     blocks          BIGINT,   -- in so many pieces
@@ -764,7 +783,7 @@ CREATE TABLE fingerprints (
     began_s         DOUBLE,   -- wall clock when the rank began its file, seconds since the epoch: tells attempts apart
     step            INTEGER,  -- step of training, as the program or the optimizer counts it
     position        INTEGER,  -- place among the lines of the step: the order in which values came up
-    what            VARCHAR,  -- parameter | gradient | own_gradient (before any reduction) | buffer | optimizer | batch | value | rng | wrapper | tied | took
+    what            VARCHAR,  -- parameter | gradient | own_gradient (before any reduction) | buffer | optimizer | batch | value | rng | wrapper | calls | tied | took
     name            VARCHAR,  -- of the tensor, without the prefixes of wrappers
     hash            VARCHAR,  -- of its bits; of a DTensor of the local part, as all numbers
     norm            DOUBLE,   -- root of the sum of squares of its finite values

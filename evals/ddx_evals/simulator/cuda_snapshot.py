@@ -21,7 +21,12 @@ _STACKS = {
         (_SITE + "nn/modules/module.py", 1790, "_call_impl"),
         (_USER, 52, "step"),
     ),
-    "gradients": ((_SITE + "autograd/graph.py", 841, "_engine_run_backward"), (_USER, 53, "step")),
+    "gradients": (),  # Threads of autograd have no Python frames.
+    "shards": (
+        (_SITE + "distributed/fsdp/_fully_shard/_fsdp_param.py", 390, "_init_sharded_param"),
+        (_SITE + "distributed/fsdp/_fully_shard/_fully_shard.py", 210, "fully_shard"),
+        (_USER, 35, "build"),
+    ),
     "optimizer state": ((_SITE + "optim/adamw.py", 130, "_init_group"), (_USER, 54, "step")),
     "kept": ((_USER, 61, "collect"),),
 }
@@ -39,6 +44,8 @@ class SnapshotShape:
     """What each step leaves behind."""
     extra_mib: int = 0
     """What this rank holds beside: another rank's checkpoint, say."""
+    sharded: int = 0
+    """So many of the layers are cut by FSDP."""
     holes: bool = False
     """Free pieces lie between used ones."""
     tried_mib: int = 0
@@ -69,7 +76,7 @@ class _Allocator:
     def stack(self, whose: str) -> list[dict[str, Any]]:
         if whose not in self.stacks:
             more = [("/srv/job/deep.py", line, f"level_{line}") for line in range(self.shape.frames)]
-            frames = [*_STACKS[whose], *more, (_USER, 80, "main")]
+            frames = [*_STACKS[whose], *more, (_USER, 80, "main")] if _STACKS[whose] else []
             self.stacks[whose] = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
         return self.stacks[whose]
 
@@ -81,8 +88,8 @@ class _Allocator:
 def snapshot(shape: SnapshotShape) -> bytes:
     """The pickle of one rank."""
     mine = _Allocator(shape)
-    for _ in range(shape.layers):
-        mine.alloc("parameters", shape.layer_mib)
+    for layer in range(shape.layers):
+        mine.alloc("shards" if layer < shape.sharded else "parameters", shape.layer_mib)
     if shape.extra_mib:
         mine.alloc("kept", shape.extra_mib)
     for step in range(shape.steps):

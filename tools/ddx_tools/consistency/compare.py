@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from ddx_tools.consistency.calls import Calls
 from ddx_tools.consistency.placements import misplaced
 from ddx_tools.consistency.prints import Look, Print, looks, make_finding
 from ddx_tools.consistency.reduction import Reduced, group_size_of, reduction_at
@@ -26,6 +27,11 @@ _WORDS = {
 _MODEL_AXES = ("tp", "cp", "sp", "pp", "ep", "tensor", "context", "sequence", "pipeline")
 """Ranks along these read the same data."""
 _MOST_NAMES = 6
+_LEFT_OUT = {
+    "past_wrapper": " The program calls the module itself, not DistributedDataParallel around it.",
+    "no_sync": " Forward runs under no_sync.",
+    "not_summed": " Its gradient lies as a Partial: each rank holds a summand of it, and has not to be used alone.",
+}
 
 
 def consistency_findings(store: Store) -> list[Finding]:
@@ -37,19 +43,29 @@ def consistency_findings(store: Store) -> list[Finding]:
     for _, attempt in groupby(own, key=lambda look: look.attempt):
         seen = list(attempt)
         # Ranks whose random states are lost alike draw the same data.
-        found += [*([] if lost else _data(seen)), *_of_attempt(seen)]
+        shared = [] if lost else [_placed(each, Calls(seen)) for each in _data(seen)]
+        found += [*shared, *_of_attempt(seen)]
     found += [*lost, *compare_runs(everything)]
     return found or ([_consistent(own)] if own else [])
 
 
 def _of_attempt(seen: Sequence[Look]) -> list[Finding]:
-    replicas = Replicas(seen[0])
+    replicas, calls = Replicas(seen[0]), Calls(seen)
     found = [*misplaced(seen[0]), *_tied(seen[0])]
     for look in seen:
-        apart = [*_non_finite(look), *_differing(look, replicas, is_first=look is seen[0])]
+        apart = [*_non_finite(look), *_differing(look, replicas, calls, is_first=look is seen[0])]
         if apart := apart or _reduced(look, replicas):
-            return found + apart
+            return [_placed(each, calls) for each in found + apart]
     return found
+
+
+def _placed(finding: Finding, calls: Calls) -> Finding:
+    """With the lines that called what it is about."""
+    reduced = finding.attributes["what"] == "gradient" and not finding.attributes.get("left_out")
+    which = ("reductions", "forward", "step_at") if reduced else ("forward", "step_at")
+    places = calls.places(finding.ranks, *which)
+    words = f" The program is at {', '.join(place.short() for place in places)} there." if places else ""
+    return finding.model_copy(update={"locations": places, "summary": finding.summary + words})
 
 
 def _tied(look: Look) -> list[Finding]:
@@ -103,7 +119,7 @@ def _non_finite(look: Look) -> list[Finding]:
     return []
 
 
-def _differing(look: Look, replicas: Replicas, *, is_first: bool) -> list[Finding]:
+def _differing(look: Look, replicas: Replicas, calls: Calls, *, is_first: bool) -> list[Finding]:
     """The first kind of tensor in which ranks differ that must share it."""
     for what in _SHARED:
         if what == "buffer" and replicas.buffers_kept:
@@ -118,12 +134,18 @@ def _differing(look: Look, replicas: Replicas, *, is_first: bool) -> list[Findin
         if apart and what == "gradient" and (part := _reduced(look, replicas)):
             return part
         if apart:
-            return [_apart(look, what, apart, compared, is_first=is_first)]
+            return [_apart(look, what, apart, compared, calls, is_first=is_first)]
     return []
 
 
 def _apart(
-    look: Look, what: str, apart: list[tuple[str, list[list[int]], dict[int, Print]]], compared: int, *, is_first: bool
+    look: Look,
+    what: str,
+    apart: list[tuple[str, list[list[int]], dict[int, Print]]],
+    compared: int,
+    calls: Calls,
+    *,
+    is_first: bool,
 ) -> Finding:
     name, sets, of_rank = apart[0]
     everybody = sorted(rank for ranks in sets for rank in ranks)
@@ -136,13 +158,16 @@ def _apart(
     many = f"{len(apart)} of {compared}" if not every else f"all {compared}"
     who = f"{rank_list(odd)} against {rank_list(sets[0])}" if odd else ", ".join(rank_list(ranks) for ranks in sets)
     axis = _axis(of_rank, everybody)
+    left_out = calls.left_out(everybody) if what == "gradient" else None
+    if what == "parameter" and _is_summand(look.of("gradient").get(name, {})):
+        left_out = "not_summed"
     when = f"at step {look.step}{', the first that was looked at' if is_first else ''}"
     return make_finding(
         "numerics.tensors_differ",
         Severity.FAILURE,
         odd or everybody,
         f"The {_WORDS[what]} differ between ranks that share them {when}, in {many} tensors, first in {name}: "
-        f"{who}{f' along {axis} of the mesh' if axis else ''}.",
+        f"{who}{f' along {axis} of the mesh' if axis else ''}.{_LEFT_OUT.get(left_out or '', '')}",
         [of_rank[rank] for ranks in sets for rank in ranks[:2]],
         what,
         step=look.step,
@@ -156,7 +181,12 @@ def _apart(
         minority=bool(odd),
         pairs=len(sets) < len(everybody) and not odd,
         axis=axis,
+        left_out=left_out,
     )
+
+
+def _is_summand(of_rank: Mapping[int, Print]) -> bool:
+    return any(way.startswith("P") for one in of_rank.values() for way in one.placements or ())
 
 
 def _axis(of_rank: Mapping[int, Print], ranks: Sequence[int]) -> str | None:

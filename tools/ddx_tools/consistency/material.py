@@ -20,6 +20,7 @@ _WHY = "What that rank holds is not known."
 _BATCH, _MOST_LINES, _LINE_BYTES = 20_000, 5_000_000, 1 << 20
 _NUMBERS = ("norm", "projection", "low", "high")
 _COUNTS, _WORDS = ("shape", "local", "coordinate", "ranks"), ("placements", "mesh")
+_MOST_CALLS = 20
 _MOST_PARTS, _MOST_TIED, _WORD = 1 << 17, 100, 60
 _QUOTED = 200
 """Characters of a line that are kept: up to the hash, of a tensor with a name of usual length."""
@@ -92,9 +93,15 @@ def _facts(told: dict[str, Any]) -> dict[str, Any]:
         value, kind = told.get(name), int if name in _COUNTS else str
         if isinstance(value, list) and len(value) <= _MOST_PARTS and all(type(part) is kind for part in value):
             found[name] = [part[:_WORD] for part in value] if kind is str else value
-    for name in ("mesh_size", "mesh_id", "broadcast_buffers"):
+    for name in ("mesh_size", "mesh_id", "broadcast_buffers", "past_wrapper", "sync"):
         if isinstance(told.get(name), int):
             found[name] = told[name]
+    for name in ("step_at", "forward"):
+        if place := _place(told.get(name)):
+            found[name] = place
+    if isinstance(told.get("reductions"), list):
+        said = [each for each in told["reductions"][:_MOST_CALLS] if isinstance(each, dict) and _place(each.get("at"))]
+        found["reductions"] = [{"op": str(each.get("op"))[:_WORD], "at": _place(each["at"])} for each in said]
     if isinstance(states := told.get("states"), dict):
         found["states"] = {str(name)[:_WORD]: str(state)[:_WORD] for name, state in states.items()}
     if isinstance(names := told.get("names"), list):
@@ -103,6 +110,13 @@ def _facts(told: dict[str, Any]) -> dict[str, Any]:
         ]
         found["names"] = tied
     return found
+
+
+def _place(value: Any) -> list[Any] | None:
+    """[file, line, function] of a line that called something."""
+    if not isinstance(value, list) or [type(part) for part in value] != [str, int, str] or not value[0]:
+        return None
+    return [value[0][:500], value[1], value[2][:200]]
 
 
 def _line(line: bytes) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ddx_tools.consistency.prints import Look, Print
@@ -17,20 +18,37 @@ _MOST_GROUP = 4096
 
 
 def resumed(everything: Sequence[Look]) -> list[Finding]:
-    """Random states after a resume that are not those with which the earlier attempt came to the same step."""
-    attempts = sorted({look.attempt for look in everything})
-    by_key = {(look.attempt, look.step): look for look in everything}
-    for earlier, later in pairwise(attempts):
-        steps = [step for attempt, step in by_key if attempt == later and (earlier, step) in by_key]
-        if steps and (found := _random_states(by_key[earlier, min(steps)], by_key[later, min(steps)])):
-            return [found]
+    """Random states after a resume that are not those with which the earlier attempt came to the same point."""
+    of_attempt: dict[int, list[Look]] = {}
+    for look in everything:
+        of_attempt.setdefault(look.attempt, []).append(look)
+    for earlier, later in pairwise(of_attempt.values()):
+        for before, after in _same_points(earlier, later):
+            if found := _random_states(before, after):
+                return [found]
     return []
+
+
+def _same_points(earlier: Sequence[Look], later: Sequence[Look]) -> list[tuple[Look, Look]]:
+    """Where the later attempt takes up: its first step that both have; of one that counts anew, what holds the same.
+
+    Step 0 of both is a fresh start. Parameters that several steps hold alike tell nothing.
+    """
+    by_step = {look.step: look for look in earlier}
+    shared = [(by_step[look.step], look) for look in later if look.step in by_step][:1]
+    if later[0].step == 0 and 0 in by_step and _holds_same(by_step[0], later[0]):
+        return []
+    alike = [(look, later[0]) for look in earlier if look.step > 0 and _holds_same(look, later[0])]
+    return [pair for pair in shared if _holds_same(*pair)] or (alike if len(alike) == 1 else [])
+
+
+def _holds_same(one: Look, other: Look) -> bool:
+    both = one.of("parameter").keys() & other.of("parameter").keys()
+    return bool(both) and _first_difference(one, other, ("parameter",)) is None
 
 
 def _random_states(before: Look, after: Look) -> Finding | None:
     was, now = (look.of("rng").get("", {}) for look in (before, after))
-    if _first_difference(before, after, ("parameter",)) is not None:
-        return None
     ranks = sorted(was.keys() & now.keys())
     lost = {
         rank: sorted(
@@ -44,11 +62,12 @@ def _random_states(before: Look, after: Look) -> Finding | None:
     if not different:
         return None
     generators = sorted({name for names in lost.values() for name in names})
+    point = "before" if before.step == after.step else f"step {before.step} before"
     return Finding(
         code="numerics.rng_differs",
         severity=Severity.WARNING,
         ranks=different,
-        summary=f"After the resume the parameters at step {after.step} are those of before, and the random states "
+        summary=f"After the resume the parameters at step {after.step} are those of {point}, and the random states "
         f"({', '.join(generators)}) of {rank_list(different)} are not.",
         evidence=[at[rank].evidence() for rank in different[:2] for at in (was, now)],
         attributes={
@@ -85,25 +104,58 @@ def _first_difference(own: Look, other: Look, kinds: Sequence[str]) -> tuple[str
     for what in kinds if not alone else [what for what in kinds if what in ("parameter", "gradient")]:
         theirs = other.of(what)
         for name, of_rank in own.of(what).items():
-            for rank, one in of_rank.items():
-                held = theirs.get(name, {})
-                against = held.get(rank) if not alone else next(iter(held.values()), None)
-                if against is not None and not _same(one, against):
+            held = theirs.get(name, {})
+            if alone:
+                pairs = [(one, against) for one in _wholes(of_rank) for against in _wholes(held)[:1]]
+            else:
+                pairs = [(one, held[rank]) for rank, one in of_rank.items() if rank in held]
+            for one, against in pairs:
+                if not _same(one, against):
                     return what, one, against
     return None
 
 
+def _wholes(of_rank: Mapping[int, Print]) -> list[Print]:
+    """A tensor as one rank alone would hold it: of a DTensor parts tile it, and summands add up.
+
+    Of parts the norm is known, of summands the projection, which is linear (the other is NaN); of both at once nothing.
+    """
+    prints = list(of_rank.values())
+    ways = prints[0].placements if prints else None
+    if ways is None or len(prints) == 1:
+        return prints
+    if prints[0].facts.get("mesh_size") != len(prints) or any(one.placements != ways for one in prints):
+        return []
+    parts = {
+        tuple(at for at, way in zip(one.facts.get("coordinate") or (), ways, strict=False) if way != "R"): one
+        for one in prints
+    }.values()
+    apart = {way[0] for way in ways} - {"R"}
+    if apart == {"S"}:
+        norm = math.sqrt(sum(one.norm**2 for one in parts))
+        return [replace(prints[0], hash="", norm=norm, projection=math.nan)]
+    if apart == {"P"} and not any("sum" not in way for way in ways if way.startswith("P(")):
+        return [replace(prints[0], hash="", norm=math.nan, projection=sum(one.projection for one in parts))]
+    return prints if not apart else []
+
+
 def _same(one: Print, other: Print) -> bool:
-    scale = max(one.norm, other.norm)
+    scale = max((size for size in (one.norm, other.norm) if not math.isnan(size)), default=0.0)
     return one.hash == other.hash or (
         one.non_finite == other.non_finite
-        and math.isclose(one.norm, other.norm, abs_tol=_ALIKE * scale)
-        and math.isclose(one.projection, other.projection, abs_tol=_ALIKE * scale)
+        and all(
+            math.isnan(a + b) or math.isclose(a, b, abs_tol=_ALIKE * scale)
+            for a, b in ((one.norm, other.norm), (one.projection, other.projection))
+        )
     )
 
 
 def _runs_differ(step: int, what: str, one: Print, other: Print) -> Finding:
-    ratio = one.norm / other.norm if other.norm else math.inf
+    held, wanted = (
+        (one.norm, other.norm) if not math.isnan(one.norm + other.norm) else (one.projection, other.projection)
+    )
+    ratio = held / wanted if wanted else math.inf
+    measure = "norm" if held == one.norm else "projection"
     size = group_size_of(ratio, range(2, _MOST_GROUP)) if what == "gradient" else None
     whole = f"; the norms are as {abs(size)} to 1" if size else ""
     return Finding(
@@ -111,7 +163,7 @@ def _runs_differ(step: int, what: str, one: Print, other: Print) -> Finding:
         severity=Severity.NOTICE,
         ranks=[one.rank],
         summary=f"The runs differ first at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "
-        f"norm {one.norm:.6g} against {other.norm:.6g}{whole}.",
+        f"{measure} {held:.6g} against {wanted:.6g}{whole}.",
         evidence=[one.evidence(), other.evidence()],
         attributes={"step": step, "what": what, "tensor": one.name, "ratio": round(ratio, 4), "size": size},
     )

@@ -7,6 +7,7 @@ port of a training job is tried unasked: whoever names an endpoint names its ran
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ddx_tools.errors import HostError, UsageError
@@ -29,24 +30,30 @@ def parse_endpoint(text: str) -> tuple[int, str]:
     return int(match[1]), match[2]
 
 
-def read_endpoints(host: Host, raw: Raw, endpoints: list[str]) -> None:
-    """Add the records that the named worker servers give."""
+def ask_endpoints(
+    host: Host, endpoints: Sequence[str], handler: str, timeout_s: float
+) -> list[tuple[int, str, Reply | HostError]]:
+    """What a handler of each named worker server answers, all asked at once: rank, URL, answer."""
     named = [parse_endpoint(text) for text in endpoints]
-    # The answers do not say when they were made: not before this.
-    asked_ns = int(host.now() * 1e9)
 
     def fetch(endpoint: tuple[int, str]) -> Reply | HostError:
         try:
-            return host.fetch(f"{endpoint[1]}/handler/fr_trace_json", method="POST", timeout_s=_TIMEOUT_S)
+            return host.fetch(f"{endpoint[1]}/handler/{handler}", method="POST", timeout_s=timeout_s)
         except HostError as error:
             return error
 
-    with ThreadPoolExecutor(16) as pool:
-        replies = list(pool.map(fetch, named))
-    for (rank, url), reply in zip(named, replies, strict=True):
+    with ThreadPoolExecutor(max(16, len(named))) as pool:
+        return [(*one, reply) for one, reply in zip(named, pool.map(fetch, named), strict=True)]
+
+
+def read_endpoints(host: Host, raw: Raw, endpoints: Sequence[str]) -> None:
+    """Add the records that the named worker servers give."""
+    # The answers do not say when they were made: not before this.
+    asked_ns = int(host.now() * 1e9)
+    for rank, url, reply in ask_endpoints(host, endpoints, "fr_trace_json", _TIMEOUT_S):
         if isinstance(reply, HostError):
             raw.failed(f"flight record of rank {rank} at {url}", reply, "it cannot be compared with its peers")
         else:
             facts = {"origin": "endpoint", "rank": rank, "taken_ns": asked_ns}
             raw.items.append(RawItem(DUMP, reply.data, reply.source or url, facts))
-    raw.searched.append(f"{len(named)} debug endpoints")
+    raw.searched.append(f"{len(endpoints)} debug endpoints")

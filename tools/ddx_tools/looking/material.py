@@ -36,7 +36,9 @@ def of_bundle(bundle: Bundle, path: str) -> bytes:
     try:
         return bundle.read(path)
     except UnreadableInput as error:
-        name = _ends_with(bundle.names, path)
+        # As in `brought`: the path from what was taken in is no end that another file may share.
+        below = {f"{place.rstrip('/')}/{path}" for place in bundle.manifest.target} & bundle.names.keys()
+        name = below.pop() if len(below) == 1 else _ends_with(bundle.names, path)
         if name is None:
             raise UsageError(f"the bundle does not hold {path}", "ddx bundle inspect lists what it holds.") from error
         return bundle.read(name)

@@ -12,6 +12,16 @@ from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
 from ddx_tools.preflight.measured import size_text
 from ddx_tools.store import Store
 
+_PHASES = {
+    "optimizer state": "optimizer",
+    "gathered parameters": "collective",
+    "communication buffers": "collective",
+    "loaded checkpoint": "load",
+    "parameters": "init",
+    "activations": "forward",
+    "unknown": "backward",
+}
+"""By whose memory was asked for when there was none; no Python frame has what autograd's threads allocate."""
 _MAX_EVIDENCE = 6
 _SHARE_OF_RESERVED = 20
 _SMALL = 6
@@ -28,14 +38,19 @@ _MOST_NAMES = 8
 
 def memory_findings(store: Store) -> list[Finding]:
     """All findings of the memory of a job's ranks."""
-    devices = store.query("SELECT * FROM memory_devices ORDER BY rank, device, source")
+    # Of several snapshots of one GPU the one that tells most: of the moment when memory ran out, else the last one.
+    devices = store.query(
+        "SELECT * FROM memory_devices QUALIFY rank IS NULL OR row_number() OVER (PARTITION BY rank, device "
+        "ORDER BY tried_bytes IS NULL, events DESC, source) = 1 ORDER BY rank, device, source"
+    )
     held = _holders(store)
     return [
         *(_ran_out(row) for row in devices if row["tried_bytes"]),
         *(_held(row, held[row["source"], row["device"]]) for row in devices if row["allocated_bytes"]),
+        *_kept(store),
         *_grows(store),
         *_rank_skew(store, held),
-        *_unsharded(store),
+        *(_unsharded(store) or _whole_beside_shards(store)),
         *(estimate(Plan.model_validate_json(row["plan"])) for row in store.query("SELECT plan FROM memory_plans")),
     ]
 
@@ -58,15 +73,19 @@ def _ran_out(row: dict[str, Any]) -> Finding:
     unused = max(0, row["reserved_bytes"] - row["allocated_bytes"])
     tried = row["tried_bytes"]
     enough = unused >= tried and row["largest_free_bytes"] < tried
+    for_what = f" It was for {row['tried_for']}." if _PHASES.get(row["tried_for"]) else ""
     return Finding(
         code="memory.cuda_oom",
         severity=Severity.FAILURE,
         ranks=_ranks(row),
         summary=f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
-        f"{size_text(unused)} unused, in pieces of {size_text(row['largest_free_bytes'])} at most.",
+        f"{size_text(unused)} unused, in pieces of {size_text(row['largest_free_bytes'])} at most.{for_what}",
         evidence=[Evidence(source=row["source"])],
+        locations=_location(row),
         attributes={
             "tried_bytes": tried,
+            "phase": _PHASES.get(row["tried_for"]),
+            "steps_done": row["updates"] > 1,
             "free_bytes": row["device_free_bytes"],
             "allocated_bytes": row["allocated_bytes"],
             "reserved_unallocated_bytes": unused,
@@ -99,6 +118,26 @@ def _held(row: dict[str, Any], holders: list[dict[str, Any]]) -> Finding:
             "basis": "snapshot",
         },
     )
+
+
+def _kept(store: Store) -> list[Finding]:
+    rows = store.query("SELECT * FROM memory_holders WHERE moment = 'kept' ORDER BY rank, bytes DESC")
+    found: dict[tuple[int | None, int], Finding] = {}
+    for row in rows:
+        each = row["bytes"] // row["blocks"]
+        if row["bytes"] < _LEAST_GROWTH_BYTES or (row["rank"], row["device"]) in found:
+            continue
+        found[row["rank"], row["device"]] = Finding(
+            code="memory.grows",
+            severity=Severity.WARNING,
+            ranks=_ranks(row),
+            summary=f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
+            f"{_place(row)} with a backward between them, are held at the end.",
+            evidence=[Evidence(source=row["source"])],
+            locations=_location(row),
+            attributes={"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"], "basis": "snapshot"},
+        )
+    return list(found.values())
 
 
 def _grows(store: Store) -> list[Finding]:
@@ -247,6 +286,37 @@ def _unsharded(store: Store) -> list[Finding]:
     ]
 
 
+def _whole_beside_shards(store: Store) -> list[Finding]:
+    """Of snapshots: parameters at the end that lie as they were built, while others lie as FSDP cut them."""
+    rows = store.query(
+        "SELECT * FROM memory_holders WHERE moment = 'end' AND holder IN ('parameters', 'sharded parameters') "
+        "AND source = (SELECT source FROM memory_holders WHERE holder = 'sharded parameters' AND moment = 'end' "
+        "ORDER BY rank, source DESC LIMIT 1) ORDER BY bytes DESC"
+    )
+    whole = [row for row in rows if row["holder"] == "parameters"]
+    size, total = sum(row["bytes"] for row in whole), sum(row["bytes"] for row in rows)
+    if not whole or size < _MUCH_UNSHARDED * total:
+        return []
+    return [
+        Finding(
+            code="memory.unsharded",
+            severity=Severity.WARNING,
+            ranks=_ranks(whole[0]),
+            summary=f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
+            f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}.",
+            evidence=[Evidence(source=whole[0]["source"])],
+            locations=_location(whole[0]),
+            attributes={"modules": [], "bytes": size, "share": round(size / total, 3), "basis": "snapshot"},
+        )
+    ]
+
+
+def _place(row: dict[str, Any]) -> str:
+    return (
+        f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else "no line of a program"
+    )
+
+
 def _full_name(row: dict[str, Any]) -> str:
     return f"{row['module']}.{row['name']}" if row["module"] else str(row["name"])
 
@@ -275,7 +345,7 @@ def memory_table(store: Store) -> list[dict[str, Any]]:
     rows = []
     for (_, device), holders in _holders(store).items():
         for row in holders[:12]:
-            place = f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else ""
+            place = _place(row) if row["file"] else ""
             rank = "" if row["rank"] is None else row["rank"]
             said = {"holder": row["holder"], "bytes": row["bytes"], "size": size_text(row["bytes"])}
             rows.append({"rank": rank, "gpu": device, **said, "blocks": row["blocks"], "place": place})

@@ -12,15 +12,13 @@ from ddx_tools.errors import HostError, UnreadableInput
 from ddx_tools.flight_records.workers import WorkerEnded, workers
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.file_kinds import Kind
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
 from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.parsers.memory.snapshot import MAX_BYTES, DeviceMemory, read_snapshot
-from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Batches, Raw, RawItem, Rows
 from ddx_tools.sources.hosts.base import Host
-from ddx_tools.sources.intake import intake_of
+from ddx_tools.sources.intake import take_files
 
-SNAPSHOT, REPORT, ANSWER, PLAN = "snapshot", "report", "answer", "plan"
+ANSWER, PLAN = "answer", "plan"
 _WHY = "what that rank holds is not known"
 _CPU_S_AT_LEAST, _BYTES_A_CPU_S = 10, 4 << 20
 _MEMORY_AT_LEAST, _MEMORY_A_BYTE = 1 << 30, 24
@@ -30,21 +28,8 @@ _AGENT_S = 4.0
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Add the snapshots and reports among some files and directories to `raw`; other files are left alone."""
-    taken = intake_of(host, paths)
-    taken.note_gaps(raw, _WHY)
-    for kind, item, suffix in ((Kind.SNAPSHOT, SNAPSHOT, "bin"), (Kind.MEMORY, REPORT, "json")):
-        for material in taken.of(kind):
-            label = shown(material.path)
-            try:
-                reply = taken.locate(material, MAX_BYTES, suffix)
-            except HostError as error:
-                raw.failed(label, error, _WHY)
-                continue
-            facts = {"path": label, "rank": facts_of_name(material.name).rank}
-            raw.items.append(RawItem(item, reply.data, material.source, facts, reply.file))
-    found = f"{len(raw.of(SNAPSHOT))} memory snapshots, {len(raw.of(REPORT))} memory reports"
-    raw.searched.append(f"{len(taken.materials)} files in {shown(', '.join(paths))}: {found}")
+    """Add the snapshots and reports among some files and directories to `raw`."""
+    take_files(host, raw, paths, {Kind.SNAPSHOT: "bin", Kind.MEMORY: "json"}, MAX_BYTES, _WHY)
 
 
 def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> None:
@@ -70,7 +55,7 @@ def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> N
 
 def memory_rows(raw: Raw) -> Batches:
     """Rows of all that was captured. What cannot be read becomes a line in `raw.problems`."""
-    for item in raw.of(SNAPSHOT):
+    for item in raw.of(Kind.SNAPSHOT):
         try:
             data = item.data if item.file is None else Path(item.file).read_bytes()
             yield from _snapshot_rows(_unpickled(data), item).items()
@@ -79,7 +64,7 @@ def memory_rows(raw: Raw) -> Batches:
             raw.status = ProbeStatus.PARTIAL
     for item in raw.of(PLAN):
         yield "memory_plans", [{"plan": item.data.decode()}]
-    for item in [*raw.of(REPORT), *raw.of(ANSWER)]:
+    for item in [*raw.of(Kind.MEMORY), *raw.of(ANSWER)]:
         odd = 0
         with io.BytesIO(item.data) if item.file is None else Path(item.file).open("rb") as stream:
             for _ in range(_MOST_LINES):
@@ -123,6 +108,7 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
     rows: Rows = {"memory_devices": [], "memory_holders": []}
     for each in devices:
         here = {**whose, "device": each.device}
+        tried_for, (file, line, function) = each.tried_for or (None, ("", 0, ""))
         rows["memory_devices"].append(
             {
                 **here,
@@ -133,11 +119,16 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
                 "expandable": each.expandable,
                 "peak_bytes": each.peak,
                 "tried_bytes": each.tried,
+                "tried_for": tried_for,
+                "file": file or None,
+                "line": line or None,
+                "function": function or None,
                 "device_free_bytes": each.device_free,
                 "events": each.events,
+                "updates": each.updates,
             }
         )
-        for moment, holders in (("end", each.held), ("peak", each.held_at_peak)):
+        for moment, holders in (("end", each.held), ("peak", each.held_at_peak), ("kept", each.kept)):
             for holder, (file, line, function), size, blocks in holders:
                 place = {"file": file or None, "line": line or None, "function": function or None}
                 said = {"moment": moment, "holder": holder, "bytes": size, "blocks": blocks}

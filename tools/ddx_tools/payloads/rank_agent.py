@@ -20,6 +20,8 @@ answer is one line of JSON, the header, and then `header["bytes"]` bytes of payl
                         part: fr or nccl
     {"op": "stacks"}    faulthandler's text of all threads
     {"op": "memory"}    resident set, and the CUDA allocator's counters if the process already uses CUDA
+    {"op": "profile", "seconds": s}
+                        torch's profiler on all threads for so long; then the trace is `file`, beside the socket
     {"op": "save", "label": "peer-died", "reason": {}}  write these files now
 
 It must not change the job: it needs the standard library only and looks for torch in `sys.modules`, starts no
@@ -48,6 +50,7 @@ REQUEST_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 POLL_SECONDS = 0.5
 TEXT_CHARS = 16000
+PROFILE_SECONDS = 60.0
 
 # The mark of the process that is a rank, `<pid>:<RANK>/<LOCAL_RANK>`: its children inherit it.
 OWNER = "DDX_RANK_OWNER"
@@ -367,6 +370,23 @@ class RankAgent:
                 header["cuda"][device] = {name: counters.get(name) for name in MEMORY_COUNTERS}
         return header, b""
 
+    def profile(self, request: Header) -> Answer:
+        """Begin to profile all threads of this process. The trace lies beside the socket as soon as it is whole."""
+        seconds = min(max(float(request["seconds"]), 0.1), PROFILE_SECONDS)
+        torch: Any = sys.modules["torch"]
+        everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+        taken = torch.profiler.profile(record_shapes=True, experimental_config=everywhere)
+        name = "%s.%d.trace.json" % (self.stem, time.time_ns())
+
+        def take() -> None:
+            with taken:
+                time.sleep(seconds)
+            taken.export_chrome_trace("/proc/self/fd/%d/%s.part" % (self.directory, name))
+            os.rename(name + ".part", name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+        threading.Thread(target=_or_none, args=(take,), name="ddx-profile", daemon=True).start()
+        return {"rank": self.rank, "file": name}, b""
+
     def save(self, request: Header) -> Answer:
         """Write records and groups beside the socket, once for each label: the first moment counts."""
         label = str(request.get("label", ""))
@@ -464,6 +484,7 @@ OPERATIONS: Dict[str, Callable[[RankAgent, Header], Answer]] = {
     "records": RankAgent.records,
     "stacks": RankAgent.stacks,
     "memory": RankAgent.memory,
+    "profile": RankAgent.profile,
     "save": RankAgent.save,
 }
 

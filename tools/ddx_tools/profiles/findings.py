@@ -10,6 +10,7 @@ from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.samples import sample_findings, sample_table
 from ddx_tools.store import Store
 
 _MAX_EVIDENCE = 6
@@ -77,9 +78,10 @@ def profile_findings(store: Store) -> list[Finding]:
     compared = store.derived(comparison)
     steps = steps_of(store, compared)
     if not steps:
-        return []
+        return sample_findings(store, alone=True)
     late = _arrives_late(compared, steps)
-    return [_parts(compared, steps), *_input_wait(steps), *late, *_input_slow(steps, late)]
+    found = [_parts(compared, steps), *_input_wait(steps), *late, *_input_slow(steps, late)]
+    return [*found, *sample_findings(store, alone=False)]
 
 
 def _parts(compared: Comparison, steps: list[Step]) -> Finding:
@@ -248,12 +250,8 @@ def _share(steps: list[Step], part: str) -> float:
 
 
 def _evidence(steps: list[Step]) -> list[Evidence]:
-    """One step of each rank, in the trace's own words."""
-    found: dict[str, Evidence] = {}
-    for step in steps:
-        quote = f"ProfilerStep#{step.step}" if step.step is not None else ""
-        found.setdefault(step.source, Evidence(source=step.source, quote=quote))
-    return list(found.values())[:_MAX_EVIDENCE]
+    """The traces. A line of them says nothing by itself: what is told is counted over all."""
+    return [Evidence(source=source) for source in dict.fromkeys(step.source for step in steps)][:_MAX_EVIDENCE]
 
 
 def rows_for_person(store: Store) -> list[dict[str, Any]]:
@@ -261,4 +259,4 @@ def rows_for_person(store: Store) -> list[dict[str, Any]]:
     from ddx_tools.profiles.table import profile_rows
 
     compared = store.derived(comparison)
-    return profile_rows(store, compared, steps_of(store, compared))
+    return [*profile_rows(store, compared, steps_of(store, compared)), *sample_table(store)]

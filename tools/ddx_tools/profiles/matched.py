@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from statistics import median
 from typing import Any
 
 from ddx_tools.store import Store
 
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_MOST_AHEAD = 20
 _MOST_COMPARED = 400_000
 """Collectives that are compared, of all ranks together: the first of each."""
 
@@ -66,11 +68,18 @@ class Comparison:
     waiting: dict[tuple[int, int | None], float] = field(default_factory=dict)
     """By rank and step: the share of the exposed time that is waiting."""
 
+    ahead: dict[int, int] = field(default_factory=dict)
+    """By how many the steps of a rank count less than those of the first, where each trace counts for itself."""
+
     def waiting_share(self, rank: int | None, step: int | None) -> float:
         """The same of any step; of one that was not compared, what is usual for the rank."""
         if rank is None:
             return 0.0
-        return self.waiting.get((rank, step), self._usual.get(rank, 0.0))
+        return self.waiting.get((rank, self.shared_step(rank, step)), self._usual.get(rank, 0.0))
+
+    def shared_step(self, rank: int, step: int | None) -> int | None:
+        """The number of a rank's step as the first rank counts."""
+        return None if step is None else step + self.ahead.get(rank, 0)
 
     @cached_property
     def _usual(self) -> dict[int, float]:
@@ -83,9 +92,10 @@ class Comparison:
 def comparison(store: Store) -> Comparison:
     """Match the collectives of all ranks by group, operation, size, step and place in the step."""
     ranks = [row["rank"] for row in store.query("SELECT DISTINCT rank FROM trace_ranks WHERE rank >= 0 ORDER BY rank")]
-    found = Comparison(ranks)
+    found = Comparison(ranks, ahead=_ahead(store))
     rows: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in store.query(_NUMBERED, [_MOST_COMPARED // max(1, len(ranks))]):
+        row["step"] = found.shared_step(row["rank"], row["step"])
         key = tuple(row[name] for name in ("group_name", "op", "size_bytes", "step", "number"))
         rows[key][row["rank"]] = row
     complete = [each for each in rows.values() if len(each) > 1 and len(each) == _members(each, ranks)]
@@ -102,6 +112,24 @@ def comparison(store: Store) -> Comparison:
             found.matched.append(matched)
     found.waiting = _waiting(found.matched)
     return found
+
+
+def _ahead(store: Store) -> dict[int, int]:
+    """Of traces that were cut at the optimizer's steps: which step of a rank ends when that of the first one does."""
+    ends: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in store.query(
+        "SELECT rank, step, end_ns FROM trace_steps JOIN trace_ranks USING (rank, source) "
+        "WHERE rank >= 0 AND step IS NOT NULL AND steps_by = 'optimizer' ORDER BY rank, step"
+    ):
+        ends[row["rank"]][row["step"]] = row["end_ns"]
+    first = next(iter(ends.values()), {})
+
+    def apart_ns(mine: dict[int, int], shift: int) -> float:
+        both = [abs(end - first[step + shift]) for step, end in mine.items() if step + shift in first]
+        return median(both) if both else inf
+
+    shifts = range(-_MOST_AHEAD, _MOST_AHEAD + 1)
+    return {rank: min(shifts, key=lambda shift: apart_ns(mine, shift)) for rank, mine in ends.items()}
 
 
 def _members(each: dict[int, dict[str, Any]], ranks: list[int]) -> int:

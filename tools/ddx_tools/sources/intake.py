@@ -7,7 +7,7 @@ A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, is_due
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.parsers.names import shown
-from ddx_tools.probe import Raw, Rows
+from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.sources.kinds import (
     LONG_LOOK_BYTES,
@@ -54,7 +54,7 @@ _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
 _TEXTS = (None, file_kinds.Kind.TABLE, file_kinds.Kind.HEADER)
-_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS, Kind.FINGERPRINTS}
+_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS, Kind.FINGERPRINTS, Kind.SAMPLES}
 """Who takes these reads on where a text is longer than what was read of it, or says so."""
 _WORDS: dict[str, str] = {
     file_kinds.Kind.DUMP: "flight records",
@@ -69,6 +69,7 @@ _WORDS: dict[str, str] = {
     Kind.LAUNCH: "environments or launch scripts",
     Kind.NOTE: "notes",
     Kind.FINGERPRINTS: "files of fingerprints",
+    Kind.SAMPLES: "samples of stacks",
 }
 _SINGULAR = {
     "flight records": "flight record",
@@ -83,6 +84,7 @@ _SINGULAR = {
     "environments or launch scripts": "environment or launch script",
     "notes": "note",
     "files of fingerprints": "file of fingerprints",
+    "samples of stacks": "sample of stacks",
     "other files": "other file",
     "files that could not be read": "file that could not be read",
 }
@@ -353,6 +355,28 @@ def intake_of(host: Host, paths: Sequence[str]) -> Intake:
         host.intakes[key] = Intake(host, paths)
     taken: Intake = host.intakes[key]
     return taken
+
+
+def take_files(host: Host, raw: Raw, paths: Sequence[str], kinds: Mapping[str, str], most_bytes: int, why: str) -> None:
+    """Add the files of some kinds among files and directories to `raw`, each left where it lies; others are left alone.
+
+    `kinds` with the suffixes under which a bundle keeps them; the kind of an item is that of its file, its facts are
+    `path` and `rank` (by the name of the file). `why` it matters if one cannot be read.
+    """
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, why)
+    for kind, kept_as in kinds.items():
+        for material in taken.of(kind):
+            label = shown(material.path)
+            try:
+                reply = taken.locate(material, most_bytes, kept_as)
+            except HostError as error:
+                raw.failed(label, error, why)
+                continue
+            facts = {"path": label, "rank": facts_of_name(material.name).rank}
+            raw.items.append(RawItem(kind, reply.data, material.source, facts, reply.file))
+    found = ", ".join(f"{len(raw.of(kind))} {_WORDS[kind]}" for kind in kinds)
+    raw.searched.append(f"{len(taken.materials)} files in {shown(', '.join(paths))}: {found}")
 
 
 def _row(material: Material, host: str) -> dict[str, Any]:

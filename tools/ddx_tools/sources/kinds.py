@@ -33,6 +33,8 @@ class Kind(StrEnum):
     NOTE = "note"
     FINGERPRINTS = "fingerprints"
     """Of the tensors of a rank: payloads/site/ddx_consistency.py."""
+    SAMPLES = "stack samples"
+    """How often each stack of a process was seen: `py-spy record --format raw`."""
 
 
 TEXT, OTHER = "text", "other"
@@ -94,10 +96,13 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
     from ddx_tools.parsers.launchers.process_text import parse_process_text
     from ddx_tools.parsers.logs.log_lines import is_text_log
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
+    from ddx_tools.parsers.python.pyspy_samples import looks_like_samples
     from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
     if head.startswith(_FINGERPRINTS):
         return {Kind.FINGERPRINTS}
+    if looks_like_samples(head):
+        return {Kind.SAMPLES}
     name = suffix(plain_name(path))
     found: set[Kind] = set()
     if named or name not in NO_LOG:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
@@ -22,10 +23,13 @@ from ddx_tools.yaml_data import shipped
 MAX_BYTES = 1 << 30
 _MOST_FRAMES = 200
 _MOST_HOLDERS = 40
+_FEWEST_KEPT = 5
 _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 Place = tuple[str, int, str]
 """File, line and function of the user's program; empty if no frame is its own."""
+_NOWHERE: Place = ("", 0, "")
+_PARAMETERS = ("parameters", "sharded parameters")
 Holders = list[tuple[str, Place, int, int]]
 """(holder, place, bytes, blocks), most bytes first."""
 
@@ -47,8 +51,14 @@ class DeviceMemory:
     held_at_peak: Holders = field(default_factory=list)
     tried: int | None = None
     """What was asked for when memory ran out."""
+    tried_for: tuple[str, Place] | None = None
+    """Holder and place of that."""
     device_free: int | None = None
     events: int = 0
+    updates: int = 0
+    """Steps of the optimizer that allocate something."""
+    kept: Holders = field(default_factory=list)
+    """What is held at the end of what was allocated with one stack again and again, with a backward between."""
 
     @property
     def unused(self) -> int:
@@ -98,6 +108,9 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
     live: dict[int, tuple[int, Any]] = {}
     level = most = 0
     best = -1
+    backwards, phase = 0, ""
+    of_backward: dict[int, int] = {}
+    released: Counter[tuple[str, Place, int]] = Counter()
     for entry in trace:
         if not isinstance(entry, dict):
             continue
@@ -108,18 +121,27 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
             live[address] = (size, entry)
             level += size
             deltas.append((address, size, entry))
+            holder, _ = owners.of(_frames_of(entry))
+            backwards += holder == "unknown" != phase
+            mine.updates += holder == "optimizer state" != phase
+            phase = holder
+            of_backward[address] = backwards
         elif action in ("free_requested", "free_completed", "free"):
             # A request and its completion are one release; what was allocated before the trace began is known by it.
             freed = live.pop(address, (size, None) if action == "free_requested" else None)
             if freed:
                 level -= freed[0]
                 deltas.append((address, -freed[0], None))
+                released[(*owners.of(_frames_of(freed[1] or {})), freed[0])] += 1
         elif action == "oom":
             mine.tried = size
             mine.device_free = _number(entry.get("device_free"))
+            mine.tried_for = owners.of(_frames_of(entry))
         if level > most:
             best, most = len(deltas), level
     mine.peak = mine.allocated - level + most
+    lasting = [((*owners.of(_frames_of(e)), size), of_backward[at]) for at, (size, e) in live.items()]
+    mine.kept = _kept(lasting, released)
     if best < 0:
         mine.held_at_peak = _sum_up(left)
         return
@@ -130,6 +152,12 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
         else:
             at_peak.pop(address, None)
     known = [(*owners.of(_frames_of(entry)), size) for size, entry in at_peak.values()]
+    parameters = {size for holder, _, size in [*left, *known] if holder in _PARAMETERS}
+    # While a trace is recorded, only threads of autograd allocate without a Python frame.
+    backward = {True: ("gradients", _NOWHERE), False: ("backward", _NOWHERE)}
+    known = [
+        ((*backward[size in parameters], size) if one[0] == "unknown" else one) for one in known for size in one[2:]
+    ]
     # What lies there since before the trace began, as far as it was left at the end.
     before = Counter({(holder, place): size for holder, place, size, _ in _sum_up(left)})
     during = Counter(
@@ -144,6 +172,24 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
     mine.held_at_peak = _sum_up(known)
 
 
+def _kept(live: list[tuple[tuple[str, Place, int], int]], released: Counter[tuple[str, Place, int]]) -> Holders:
+    """Of what is held, (holder, place, bytes), and how many backwards ran before: what every step leaves one of.
+
+    A pipeline holds some micro-batches with a backward between them, too, and has released those before them.
+    """
+    steps: dict[tuple[str, Place, int], list[int]] = {}
+    for key, backwards in live:
+        if key[0] != "unknown" and key[1] != _NOWHERE:
+            steps.setdefault(key, []).append(backwards)
+    found = []
+    for (holder, place, size), at in steps.items():
+        apart = {after - before for before, after in pairwise(sorted(at))}
+        mostly_kept = len(at) >= _FEWEST_KEPT and 2 * released[holder, place, size] <= len(at)
+        if mostly_kept and len(apart) == 1 and 0 not in apart:
+            found.append((holder, place, size * len(at), len(at)))
+    return sorted(found, key=lambda each: -each[2])[:_MOST_HOLDERS]
+
+
 class _Owners:
     """Holder and place of a stack of frames; stacks repeat by the thousand."""
 
@@ -156,7 +202,7 @@ class _Owners:
         key = tuple(map(id, frames[:_MOST_FRAMES]))
         if key not in self._known:
             read = [self._frame(frame) for frame in frames[:_MOST_FRAMES] if isinstance(frame, dict)]
-            place = next((place for _, place in read if place), ("", 0, ""))
+            place = next((place for _, place in read if place), _NOWHERE)
             names = [name for name, _ in read]
             holder = "unknown" if not read else _holder(names)
             self._known[key] = holder, place
@@ -190,7 +236,7 @@ def _sum_up(blocks: list[tuple[str, Place, int]]) -> Holders:
     rest = sum(sizes.values()) - sum(size for _, size in most)
     named = [(holder, place, size, counts[holder, place]) for (holder, place), size in most]
     more = sum(counts.values()) - sum(count for *_, count in named)
-    return [*named, ("other", ("", 0, ""), rest, more)] if rest else named
+    return [*named, ("other", _NOWHERE, rest, more)] if rest else named
 
 
 def _frames_of(block: dict[str, Any]) -> list[Any]:

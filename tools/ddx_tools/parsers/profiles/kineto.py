@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 from ddx_tools.parsers.profiles.trace_json import Event, TraceReader, arguments
@@ -65,6 +66,8 @@ class RankTrace:
     events: int = 0
     device: str = "cpu"
     """`gpu` where kernels were recorded."""
+    steps_by: str = "profiler"
+    """What marks its steps: `profiler`, or `optimizer` where the program does not call its `step`."""
     intervals: Intervals = field(default_factory=Intervals)
     on_host: Intervals = field(default_factory=Intervals)
     """Operators on the CPU: the computing of a trace without kernels."""
@@ -73,6 +76,8 @@ class RankTrace:
     kernels: dict[str, list[Any]] = field(default_factory=dict)
     """By name: class, how many, ns."""
     problems: list[str] = field(default_factory=list)
+    updates: dict[str, list[int]] = field(default_factory=dict)
+    """When each optimizer's step ended, by its name: a trace of a job that marks no steps is cut there."""
 
     @property
     def rank(self) -> int | None:
@@ -122,6 +127,8 @@ def read_trace(stream: BinaryIO) -> RankTrace:
             if 0 <= start_ns <= end_ns < _MOST_NS:
                 handle(found, event, start_ns, end_ns)
     found.about, found.problems = reader.about, reader.problems
+    if found.updates and Busy.STEP not in found.intervals.what:
+        _cut_at(found, sorted(max(found.updates.items(), key=lambda each: len(each[1]))[1]))
     if found.device == "gpu":
         found.on_host = Intervals()
         found.collectives = [each for each in found.collectives if each["on_gpu"]]
@@ -180,6 +187,8 @@ def _range(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
     name = event.name
     if match := _expression("step").match(name):
         found.intervals.add(Busy.STEP, int(match[1]), start_ns, end_ns)
+    elif _is(name, "updates"):
+        found.updates.setdefault(name[:_MOST_NAME], []).append(end_ns)
     elif _is(name, "data"):
         found.intervals.add(Busy.DATA, _lane(event), start_ns, end_ns)
     elif found.device == "cpu" and _is(name, "on_cpu"):
@@ -190,6 +199,13 @@ def _range(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
         types = said.get("Input type")
         size = _size(count, _text(types[0]) if isinstance(types, list) and types else None)
         _collective(found, start_ns, end_ns, op=op, size_bytes=size, on_gpu=False)
+
+
+def _cut_at(found: RankTrace, ends_ns: list[int]) -> None:
+    """From the end of an optimizer's step to the end of its next one is a step."""
+    found.steps_by = "optimizer"
+    for number, (start_ns, end_ns) in enumerate(pairwise(ends_ns)):
+        found.intervals.add(Busy.STEP, number, start_ns, end_ns)
 
 
 def _collective(found: RankTrace, start_ns: int, end_ns: int, **said: Any) -> None:

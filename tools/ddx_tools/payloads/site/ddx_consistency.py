@@ -10,7 +10,8 @@ Each rank appends to a file of its own, `consistency-rank-<rank>.<pid>.jsonl`, i
 what (parameter, gradient, own_gradient before any reduction, buffer, optimizer, batch, value), name, shape, a hash of
 the bits, sum, norm, least and greatest value, how many are not finite, a projection (it is linear, so that means and
 sums over ranks can be checked), and of a DTensor mesh, coordinate and placements. Further lines tell the states of
-random generators, tied parameters and the wrapper.
+random generators, tied parameters, the wrapper, and from which lines of the program forward, the step of the optimizer
+and (as far as torch's flight recorder runs) reductions were called.
 
 It adds no collective, takes no lock of the job, changes no tensor and swallows its own errors. Nothing is done at steps
 that nobody asked for. Python 3.8, torch 2.1.
@@ -50,6 +51,8 @@ class Recorder:
         self.own: Dict[Tuple[str, str], Line] = {}
         self.handles: List[Any] = []
         self.counts: Dict[int, int] = {}
+        self.calls: Line = {}
+        self.last_record = -1
         self.called = False
 
     def wants(self, step: int) -> bool:
@@ -75,6 +78,7 @@ class Recorder:
 
     def _lines(self, roots: List[Any], optimizer: Any, batch: Any, values: Dict[str, Any]) -> Iterator[Line]:
         yield {"what": "rng", **_rng()}
+        yield {"what": "calls", "step_at": _place(), **self.calls, "reductions": _quietly(self._reductions) or []}
         for line in [*_batch(batch), *self.own.values()]:
             yield line
         names: Dict[int, str] = {}
@@ -113,13 +117,21 @@ class Recorder:
 
             return hook
 
-        def given(_: Any, arguments: Any, keywords: Any) -> None:
-            for line in _quietly(lambda: list(_batch([*arguments, *keywords.values()]))) or ():
+        def given(module: Any, arguments: Any, keywords: Any) -> None:
+            sync = getattr(module, "require_backward_grad_sync", True)
+            self.calls.update(forward=_place(), past_wrapper=False, sync=sync)
+            given_now = [*arguments, *keywords.values()] if with_batch else []
+            for line in _quietly(lambda: list(_batch(given_now))) or ():
                 self.own[line["what"], line["name"]] = line
 
+        def inner(_: Any, __: Any) -> None:
+            if "forward" not in self.calls:
+                self.calls.update(forward=_place(), past_wrapper=True)
+
         for root in roots:
-            if with_batch:
-                self.handles.append(root.register_forward_pre_hook(given, with_kwargs=True))
+            self.handles.append(root.register_forward_pre_hook(given, with_kwargs=True))
+            if type(root).__name__ == "DistributedDataParallel":
+                self.handles.append(root.module.register_forward_pre_hook(inner))
             for name, parameter in root.named_parameters():
                 if parameter.requires_grad and hasattr(parameter, "register_post_accumulate_grad_hook"):
                     self.handles.append(parameter.register_post_accumulate_grad_hook(keep(_plain(name))))
@@ -127,7 +139,26 @@ class Recorder:
     def _disarm(self) -> None:
         for handle in self.handles:
             handle.remove()
-        self.handles, self.own = [], {}
+        self.handles, self.own, self.calls = [], {}, {}
+
+    def _reductions(self) -> List[Line]:
+        """Reductions that were called since the last look, by the line that called them."""
+        import pickle
+
+        of_nccl = "nccl" in sys.modules["torch.distributed"].get_backend()
+        name = "_dump_nccl_trace" if of_nccl else "_dump_fr_trace"
+        told = pickle.loads(getattr(sys.modules["torch._C._distributed_c10d"], name)(True, True, False))
+        found: Dict[Any, Line] = {}
+        for entry in told["entries"]:
+            number, name = entry["record_id"], entry["profiling_name"].partition(":")[2]
+            if number <= self.last_record or "reduce" not in name.lower():
+                continue
+            at = _first_user([(f["filename"], f["line"], f["name"]) for f in entry.get("frames", [])])
+            group = entry["process_group"][1] or entry["process_group"][0]
+            line = found.setdefault((name, group, tuple(at)), {"op": name, "group": group, "at": at, "count": 0})
+            line["count"] += 1
+        self.last_record = max([self.last_record, *(entry["record_id"] for entry in told["entries"])])
+        return list(found.values())[:20]
 
     def _write(self, step: int, lines: List[Line], seconds: float) -> None:
         if self.file is None:
@@ -318,6 +349,22 @@ def _roots(optimizer: Any) -> List[Any]:
         known = [each for each in outer if any(id(parameter) in wanted for parameter in each.parameters())]
         optimizer._ddx_roots = known
     return known
+
+
+def _place() -> List[Any]:
+    """File, line and function of the program that called what calls this."""
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back  # type: ignore[assignment]
+    return _first_user(frames)
+
+
+def _first_user(frames: List[Tuple[str, int, str]]) -> List[Any]:
+    """The innermost that is neither this file nor a library; if there is none, the outermost."""
+    library = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(sys.modules["torch"].__file__ or "")))
+    mine = [each for each in frames if each[0] != __file__ and not each[0].startswith((*library, "<"))]
+    return list((mine or frames[-1:] or [("", 0, "")])[0])
 
 
 def _plain(name: str) -> str:

@@ -227,6 +227,11 @@ class Host(ABC):
         key = " ".join([str(pid), *flags])
         return self.answer(Call("stack", key, {"timeout_s": timeout_s}, "json")).checked()
 
+    def sample(self, pid: int, seconds: float) -> Reply:
+        """How often each stack of a process was seen: py-spy's collapsed stacks of all threads, idle ones too."""
+        call = Call("sample", f"{pid} {seconds:g}", {"timeout_s": 2 * seconds + 30})
+        return self.answer(call).checked()
+
     def ask_agent(
         self, run_dir: str, rank: int, pid: int, request: Mapping[str, Any], *, timeout_s: float = 8.0
     ) -> AgentReply:

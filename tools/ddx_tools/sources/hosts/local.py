@@ -171,6 +171,11 @@ def _stack(call: Call) -> Reply:
     )
 
 
+def _sample(call: Call) -> Reply:
+    pid, seconds = call.key.split()
+    return Reply(pyspy.record(int(pid), float(seconds), timeout_s=call.options["timeout_s"]))
+
+
 def _agent(call: Call) -> Reply:
     asked = json.loads(call.key)
     return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
@@ -201,6 +206,7 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "interfaces": _interfaces,
     "threads": _threads,
     "stack": _stack,
+    "sample": _sample,
     "agent": _agent,
     "fetch": _fetch,
     "tcp": _tcp,

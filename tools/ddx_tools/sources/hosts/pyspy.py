@@ -15,6 +15,8 @@ from pathlib import Path
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
 
+_RATE = 25
+"""Samples a second."""
 INSTALL_HELP = "Install it beside ddx: pip install py-spy"
 PERMISSION_HELP = (
     "Run ddx as the user who owns the job, or with sudo. In a container: start it with --cap-add SYS_PTRACE, "
@@ -67,8 +69,22 @@ def dump_argv(pid: int, *, blocking: bool, native: bool, show_locals: bool) -> l
 
 
 def dump(pid: int, *, blocking: bool, native: bool, show_locals: bool, timeout_s: float) -> bytes:
-    """Stacks of one process. The child never outlives the deadline: it is killed, not asked."""
+    """Stacks of one process."""
     argv = dump_argv(pid, blocking=blocking, native=native, show_locals=show_locals)
+    return _output(pid, argv, timeout_s, b"[")
+
+
+def record(pid: int, seconds: float, *, timeout_s: float) -> bytes:
+    """Collapsed stacks of a process, with how often each was seen."""
+    argv = [find_pyspy(), "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))), "--rate", str(_RATE)]
+    argv += ["--idle", "--threads", "--full-filenames", "--format", "raw", "--output", "/dev/stdout"]
+    return b"".join(
+        line for line in _output(pid, argv, timeout_s).splitlines(keepends=True) if not line.startswith(b"py-spy>")
+    ).lstrip()
+
+
+def _output(pid: int, argv: list[str], timeout_s: float, start: bytes = b"") -> bytes:
+    """What py-spy prints. It never outlives the deadline: it is killed, not asked."""
     try:
         done = subprocess.run(argv, capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired as error:
@@ -76,7 +92,7 @@ def dump(pid: int, *, blocking: bool, native: bool, show_locals: bool, timeout_s
             f"py-spy gave no stack of pid {pid} within {timeout_s:g} s",
             "A process in an uninterruptible call or a frozen cgroup cannot be paused: ddx reads it without pausing.",
         ) from error
-    if done.returncode == 0 and done.stdout.startswith(b"["):
+    if done.returncode == 0 and done.stdout.startswith(start):
         return done.stdout
     raise explain_failure(pid, done.stderr.decode("utf-8", "replace"))
 

@@ -1,0 +1,89 @@
+"""Take a profile of a live job: torch's own profiler in ranks that `ddx run` started, and samples of all ranks' stacks.
+
+Nobody has to have prepared the samples: py-spy reads the memory of the process, and pauses it for that some
+milliseconds 25 times a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ddx_tools.errors import HostError, NotFound
+from ddx_tools.flight_records.endpoints import ask_endpoints
+from ddx_tools.job_target import select_job
+from ddx_tools.parsers.file_kinds import Kind
+from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.sources import kinds
+from ddx_tools.sources.hosts.base import Host, Reply
+
+_WHY = "where the time of that rank goes is not known"
+_MOST_BYTES = 1 << 40
+_WRITING_S = 60
+_AT_ONCE = 64
+
+
+def record_job(host: Host, raw: Raw, target: Sequence[str], seconds: float) -> None:
+    """Add traces and samples of the ranks of a job on this host, of so many seconds each."""
+    job = select_job(find_jobs(json.loads(host.processes().data)), target)
+    ranks = [member for member in job.live if member.pid and member.rank is not None]
+    if job.run_dir:
+        _traces(host, raw, job, ranks, seconds)
+
+    def sample(member: Member) -> Reply | HostError:
+        try:
+            return host.sample(member.pid or 0, seconds)
+        except HostError as error:
+            return error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        replies = list(pool.map(sample, ranks))
+    for member, reply in zip(ranks, replies, strict=True):
+        what = f"samples of rank {member.rank} (pid {member.pid})"
+        if isinstance(reply, HostError):
+            raw.failed(what, reply, _WHY)
+        else:
+            facts = {"path": what, "rank": member.rank}
+            raw.items.append(RawItem(kinds.Kind.SAMPLES, reply.data, reply.source or what, facts))
+    raw.searched.append(f"{len(ranks)} ranks of {job.id} on {host.name}, {seconds:g} s")
+
+
+def record_endpoints(host: Host, raw: Raw, endpoints: Sequence[str], seconds: float) -> None:
+    """Add the traces that servers of torch.distributed.debug take of their ranks."""
+    asked = f"torch_profile?duration={seconds:g}"
+    for rank, url, reply in ask_endpoints(host, endpoints, asked, seconds + _WRITING_S):
+        if isinstance(reply, HostError):
+            raw.failed(f"trace of rank {rank} at {url}", reply, _WHY)
+        else:
+            raw.items.append(RawItem(Kind.TRACE, reply.data, reply.source or url, {"path": url, "rank": rank}))
+
+
+def _traces(host: Host, raw: Raw, job: Job, ranks: Sequence[Member], seconds: float) -> None:
+    """All agents are asked before the first of them ends: what ranks do together has to lie in all traces."""
+    begun: dict[int, str] = {}
+    for member in ranks:
+        rank, request = member.rank or 0, {"op": "profile", "seconds": seconds}
+        try:
+            reply = host.ask_agent(job.run_dir or "", rank, member.pid or 0, request)
+            begun[rank] = f"{job.run_dir}/ranks/{reply.header['file']}"
+        except (HostError, KeyError) as error:
+            failure = error if isinstance(error, HostError) else HostError("its agent is older than this ddx", "")
+            raw.failed(f"trace of rank {rank}", failure, _WHY)
+    if begun:
+        host.pause(seconds)
+    waited_s = 0
+    for rank, path in begun.items():
+        while True:
+            try:
+                trace = host.locate(path, max_bytes=_MOST_BYTES, suffix="json")
+                facts = {"path": path, "rank": rank}
+                raw.items.append(RawItem(Kind.TRACE, trace.data, trace.source or path, facts, trace.file))
+                break
+            except HostError as error:
+                if waited_s >= _WRITING_S or not isinstance(error, NotFound):
+                    raw.failed(path, error, _WHY)
+                    break
+                host.pause(1)
+                waited_s += 1
