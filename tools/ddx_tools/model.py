@@ -7,6 +7,7 @@ public contract (`ddx schema` prints it as JSON Schema).
 from __future__ import annotations
 
 import contextlib
+import json
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -278,7 +279,9 @@ class Diagnosis(Contract):
     victims: Party = Field(default_factory=Party)
     differs: Differs | None = Field(None, description="The suspect beside its peers.")
     source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
+    similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
     asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
+    noted: list[str] = Field(default_factory=list, description="What was understood of what the user said.")
     chain: list[str] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
@@ -312,10 +315,22 @@ class Diagnosis(Contract):
         return self
 
     def to_json(self) -> str:
-        """The published JSON, keys in the order of this page."""
+        """The published JSON, keys in the order of this page, without what is empty."""
         from ddx_tools.sources.redaction.structures import redact_json
 
-        return redact_json(self.model_dump_json(by_alias=True, indent=2))
+        return redact_json(lean_json(self))
+
+
+def lean_json(model: BaseModel) -> str:
+    """A model as JSON for reading, without what is empty: no value, no text, an empty list or object."""
+    return json.dumps(_lean(model.model_dump(mode="json", by_alias=True)), ensure_ascii=False, indent=2)
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, dict):
+        filled = {name: _lean(inner) for name, inner in value.items()}
+        return {name: inner for name, inner in filled.items() if inner not in (None, "", [], {})}
+    return [_lean(inner) for inner in value] if isinstance(value, list) else value
 
 
 def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:

@@ -97,6 +97,8 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("fix", [safe(line, limit=_LONGEST) for line in diagnosis.fix], 60)
     yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
     yield Section("next check", list(_next(diagnosis)), 90)
+    yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 5)
+    yield Section("similar", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.similar], 15)
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
     yield Section("not seen", list(_missing(diagnosis)), 50)
     if diagnosis.shown_by and any(claim.source for claim in diagnosis.evidence):

@@ -42,6 +42,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
         missing=Rest(len(missing), _LOOK),
         ruled_out=Rest(len(ruled_out), "read_playbook says what speaks against a cause"),
         asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
+        noted=Rest(len(diagnosis.noted), "ddx notes"),
     )
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
@@ -63,10 +64,12 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.extend("causes", causes[1:])
     payload.put("narrowed_to", _narrowed(diagnosis))
     payload.extend("chain", chain)
+    payload.put("similar", _texts(diagnosis.similar))
     payload.extend("verify", verify)
     payload.extend("missing", missing)
     payload.extend("evidence", claims[2:])
     payload.extend("ruled_out", ruled_out)
+    payload.extend("noted", _texts(diagnosis.noted))
     return payload.finished()
 
 
