@@ -241,7 +241,9 @@ class Event(Contract):
 class Aspect(Contract):
     """One thing in which a suspect is held against its peers."""
 
-    what: str = Field(description="place, call, called from, collective, group, sizes, last in common.")
+    what: str = Field(
+        description="place, call, called from, collective, group, sizes, last in common, last step, watchdog, raised."
+    )
     suspect: str
     peers: str
 
