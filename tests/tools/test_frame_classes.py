@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
-from ddx_tools.parsers.python.pyspy_json import Frame
+from ddx_tools.parsers.python.pyspy_json import Frame, parse_pyspy
 
 RULES = frame_rules()
 KNOWLEDGE = Path(__file__).parents[2] / "tools/ddx_tools/knowledge/frames.yaml"
@@ -267,3 +268,47 @@ def test_any_stack_has_an_activity(frames: list[Frame], running: bool, code: str
     found = RULES.activity(frames, running, code, KernelView(code, code, code, code))
     assert RULES.words(found.name)
     RULES.contexts(frames, [frame.function for frame in frames])
+
+
+NATIVE = json.loads((Path(__file__).parents[1] / "fixtures/stacks/native_h100_torch_2.11.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "operation"),
+    [
+        ("item", "cuStreamSynchronize"),
+        ("clip", "cuLaunchKernel"),
+        ("launch", "cuLaunchKernel"),
+        ("event", "synchronize"),
+    ],
+)
+def test_native_frames_tell_a_wait_for_the_gpu(waits_in: str, operation: str) -> None:
+    """Recorded with `py-spy dump --native` behind a stream that never ends (H100, driver 580, torch 2.11)."""
+    (thread,) = parse_pyspy(json.dumps(NATIVE[waits_in]).encode())
+    assert RULES.activity(thread.frames, thread.running, None) == Activity("device_sync", operation)
+
+
+def test_native_frames_of_a_long_computation_on_the_cpu_are_work() -> None:
+    (thread,) = parse_pyspy(json.dumps(NATIVE["numpy"]).encode())
+    assert RULES.activity(thread.frames, thread.running, None) == Activity("running")
+
+
+@pytest.mark.parametrize(
+    "line", ["count = torch.tensor([n], device='cuda')", "loss = loss.tolist()", "x = x.to(device)"]
+)
+def test_a_copy_between_host_and_gpu_waits_for_what_was_asked_before(line: str) -> None:
+    assert RULES.activity(stack("/job/train.py:step"), True, line).name == "device_sync"
+
+
+@pytest.mark.parametrize("line", ["x = torch.ones(4)", "shape = tensor.to_shape()", "ids = tokenizer(text)"])
+def test_what_stays_on_the_cpu_is_no_copy(line: str) -> None:
+    assert RULES.activity(stack("/job/train.py:step"), True, line).name == "running"
+
+
+def test_ranks_that_compare_their_parameters_wait_for_their_peers() -> None:
+    frames = stack(
+        "/job/train.py:main",
+        "torch/nn/parallel/distributed.py:DistributedDataParallel.__init__",
+        "torch/distributed/utils.py:_verify_param_shape_across_processes",
+    )
+    assert RULES.activity(frames, True, None) == Activity("collective", "compare_parameters")

@@ -148,3 +148,10 @@ Root Cause (first observed failure):
 )
 def test_a_rank_that_stands_still_or_is_reported_did_not_catch_it(tmp_path: Path, moved: bool, text: str) -> None:
     assert [1] in [raised.ranks for raised in of_code(living(tmp_path, moved=moved, text=text), "rank.raised")]
+
+
+def test_a_step_in_the_words_of_an_exception_is_none_that_was_made(tmp_path: Path) -> None:
+    steps = "".join(f"step {number} loss 5.{number}\n" for number in range(6))
+    raised = 'Traceback (most recent call last):\n  File "/srv/job/train.py", line 90, in main\n    raise error\n'
+    found = told(tmp_path, steps + labelled(1, raised + "ValueError: batch 6: label 1003 is out of range"))
+    assert [finding.ranks for finding in independent(found)] == [[1]]

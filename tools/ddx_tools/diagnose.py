@@ -107,6 +107,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
             present[candidate.cause.symptoms[0]] = shown
     candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
+    _account_for_a_stop(candidates, present, playbooks)
     _explain_away(candidates, playbooks, findings)
     _give_way(candidates)
     _share_probability(candidates, len(missing))
@@ -171,6 +172,18 @@ def _judge(cause: Cause, findings: Sequence[Finding]) -> _Candidate:
 
 def _something_else(missing: int) -> float:
     return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+
+
+def _account_for_a_stop(candidates: list[_Candidate], present: dict[str, list[Match]], playbooks: Playbooks) -> None:
+    """Of a job that stands or has ended, what only slows jobs decides nothing, unless it is about ranks that the others
+    wait for: a setting that is bad for all of them was there while the job ran.
+    """
+    stopped = {symptom: m for symptom, m in present.items() if not playbooks.symptoms[symptom].goes_on}
+    suffering = set(_victims(stopped, playbooks, Party()).ranks)
+    for candidate in candidates if stopped else ():
+        blamed = set(candidate.culprits().ranks)
+        if stopped.keys().isdisjoint(candidate.cause.symptoms) and not (blamed and blamed.isdisjoint(suffering)):
+            candidate.supports, candidate.decides = candidate.supports + candidate.decides, []
 
 
 def _explain_away(candidates: list[_Candidate], playbooks: Playbooks, findings: Sequence[Finding]) -> None:

@@ -96,6 +96,10 @@ class Symptom(Page):
     present: list[Clause] = Field(description="Any of them: the symptom is there.")
     absent: list[Clause] = Field(default_factory=list, description="Any of them: it was looked for, all is well.")
     victims: list[str] = Field(default_factory=list, description="Bindings of `present` whose ranks suffer.")
+    goes_on: bool = Field(
+        True,
+        description="The job goes on. A cause of such symptoms alone accounts for no job that stands or has ended.",
+    )
     next_check: list[Check] = Field(default_factory=list)
     text: str = ""
 

@@ -164,8 +164,15 @@ def _location(place: dict[str, Any]) -> Location | None:
 
 
 def read_events(store: Store) -> list[Event]:
-    """All rows of `log_events`, in the order of their sources."""
-    rows = store.query("SELECT * FROM log_events ORDER BY source, source_line, kind")
+    """All rows of `log_events`, in the order of their sources.
+
+    What an exception says of a step ("batch 6: bad label") is no step that was made.
+    """
+    rows = store.query(
+        """SELECT * FROM log_events WHERE kind != 'step' OR (source, source_line) NOT IN
+           (SELECT (source, source_line) FROM log_events WHERE kind = 'traceback')
+           ORDER BY source, source_line, kind"""
+    )
     return [
         Event(row, json.loads(row["details"] or "{}"), [] if row["rank"] is None else [row["rank"]]) for row in rows
     ]

@@ -16,8 +16,8 @@ from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.stacks.brought import read_dump, read_paths
-from ddx_tools.stacks.items import AFTER, BEFORE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
-from ddx_tools.stacks.rows import KernelReading, Readings, kernel_readings, readings_by_look
+from ddx_tools.stacks.items import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.rows import KernelReading, Readings, activity_of, kernel_readings, native_frames, readings_by_look
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
@@ -26,6 +26,8 @@ _SOURCE_LIMIT_BYTES = 512 << 10
 _SHORTEST_PAUSE_S = 0.3
 _END_BYTES = 2048
 _STOPPED_STATES = frozenset("TtD")
+_GPUS = "/dev/nvidia[0-9]*"
+_MOST_NATIVE = 16
 
 
 @dataclass
@@ -71,6 +73,7 @@ def capture_stacks(
     if looks > 1:
         host.pause(apart_s)
         _look(host, raw, watched, 2)
+        _look_into_native_code(host, raw)
         short_s = _short_of(raw, confirm_s, confirm_s - apart_s if among_others else None)
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
@@ -147,11 +150,45 @@ def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
             yield from ((item, thread) for thread in parse_pyspy(item.data) if thread.is_main)
 
 
-def _activity(readings: Readings, item: RawItem, thread: ThreadStack) -> str:
+def _look_into_native_code(host: Host, raw: Raw) -> None:
+    """One dump with native frames of each rank that runs native code at the same place in two looks.
+
+    A thread that waits for its GPU spins in the driver. To the kernel and to Python's frames that is work.
+    """
+    earlier = {item.facts["pid"]: thread for item, thread in _main_threads(raw, 1)}
+    readings = readings_by_look(raw)
+    spinning = [
+        item.facts
+        for item, thread in _main_threads(raw, 2)
+        if (before := earlier.get(item.facts["pid"])) is not None
+        and before.frames == thread.frames
+        and not (before.owns_gil or thread.owns_gil)
+        and _activity(readings, item, thread) == "running"
+    ][:_MOST_NATIVE]
+    try:
+        if not spinning or not host.glob(_GPUS):
+            return
+    except HostError:
+        return  # a bundle of an older version did not ask
+
+    def dump(facts: Mapping[str, object]) -> RawItem | None:
+        try:
+            reply = host.stack(int(str(facts["pid"])), native=True, timeout_s=_DUMP_DEADLINE_S)
+        except HostError:
+            return None  # the plain frames are there; what it waits for stays unknown
+        return RawItem(NATIVE, reply.data, reply.source, dict(facts))
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        raw.items.extend(item for item in pool.map(dump, spinning) if item is not None)
+
+
+def _activity(
+    readings: Readings, item: RawItem, thread: ThreadStack, native: Mapping[int, Sequence[Frame]] | None = None
+) -> str:
     """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
     reading = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid))
-    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else None
-    return frame_rules().activity(thread.frames, thread.running, None, kernel).name
+    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else KernelView()
+    return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 
 def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
@@ -168,11 +205,11 @@ def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> fl
     None if there is nothing to confirm: one of them moved, or all have waited long enough. Where none waits, it is what
     the caller says.
     """
-    rules, readings = frame_rules(), readings_by_look(raw)
+    rules, readings, native = frame_rules(), readings_by_look(raw), native_frames(raw)
     waited: list[float] = []
     for item, thread in _main_threads(raw, 2):
         pid, tid = item.facts["pid"], thread.tid
-        activity = _activity(readings, item, thread)
+        activity = _activity(readings, item, thread, native)
         if activity not in rules.waits_for_peers:
             continue
         then, now = readings.get((pid, 1, AFTER, tid)), readings.get((pid, 2, BEFORE, tid))

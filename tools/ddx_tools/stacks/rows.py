@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.python.frame_classes import KernelView, frame_rules
+from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
 from ddx_tools.parsers.python.phases import phase_of
-from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack
+from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.python_source import PythonSource
 from ddx_tools.parsers.python.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.stacks.brought import read_dump
-from ddx_tools.stacks.items import AFTER, BEFORE, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.items import AFTER, BEFORE, NATIVE, SOURCE, STACK, THREADS, UNREAD
 from ddx_tools.stacks.outputs import output_rows
 
 _SWITCHES_OF_A_DUMP = 2
@@ -88,7 +89,7 @@ class KernelReading:
 def stack_rows(raw: Raw) -> Rows:
     """Rows of `stack_threads`, `stack_frames`, `sources`, `unread` and `outputs`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
-    readings = readings_by_look(raw)
+    readings, native = readings_by_look(raw), native_frames(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
     for item in raw.of(STACK):
         try:
@@ -98,7 +99,7 @@ def stack_rows(raw: Raw) -> Rows:
             continue
         for thread in threads:
             if thread.pid in (0, item.facts["pid"]):
-                rows["stack_threads"].append(_thread_row(raw.host, item, thread, texts, readings))
+                rows["stack_threads"].append(_thread_row(raw.host, item, thread, texts, readings, native))
                 rows["stack_frames"].extend(_frame_rows(raw.host, item, thread, texts))
     for item in raw.of(SOURCE):
         text = texts.raw[item.facts["file"]]
@@ -147,7 +148,31 @@ def _thread_list(data: bytes) -> list[dict[str, Any]]:
     return [t for t in listed if isinstance(t, dict) and "tid" in t] if isinstance(listed, list) else []
 
 
-def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, readings: Readings) -> dict[str, Any]:
+def native_frames(raw: Raw) -> dict[int, Sequence[Frame]]:
+    """The frames of the main threads of which there is a dump with native frames, by pid."""
+    dumps = ((item.facts["pid"], parse_pyspy(item.data)) for item in raw.of(NATIVE))
+    return {pid: thread.frames for pid, threads in dumps for thread in threads if thread.is_main}
+
+
+def activity_of(
+    thread: ThreadStack, code: str | None, kernel: KernelView, native: Sequence[Frame] | None = None
+) -> Activity:
+    """What a thread does; of one that only runs, its native frames say whether it waits for its GPU."""
+    rules = frame_rules()
+    found = rules.activity(thread.frames, thread.running, code, kernel)
+    if native is None or not thread.is_main or found.name != "running":
+        return found
+    return rules.activity(native, thread.running, code, kernel)
+
+
+def _thread_row(
+    host: str,
+    item: RawItem,
+    thread: ThreadStack,
+    texts: _Texts,
+    readings: Readings,
+    native: Mapping[int, Sequence[Frame]],
+) -> dict[str, Any]:
     pid, look = item.facts["pid"], item.facts["look"]
     before = readings.get((pid, look, BEFORE, thread.tid))
     now = before or readings.get((pid, look, AFTER, thread.tid))
@@ -158,7 +183,7 @@ def _thread_row(host: str, item: RawItem, thread: ThreadStack, texts: _Texts, re
     code = texts.line(innermost) if innermost else None
     kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
     telling = innermost or next(iter(thread.frames), None)
-    activity = frame_rules().activity(thread.frames, thread.running, code, kernel)
+    activity = activity_of(thread, code, kernel, native.get(pid))
     return {
         "host": host,
         "rank": item.facts["rank"],
