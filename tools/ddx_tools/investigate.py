@@ -295,7 +295,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.versions = versions_of(store)
     names.of_rows(store)
     found.names = names
-    found.sight = sight_of(store, found.judge())
+    found.sight = sight_of(store, found.judge(), found.frameworks)
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:

@@ -288,6 +288,9 @@ class Diagnosis(Contract):
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
     fix: list[str] = Field(default_factory=list)
+    suggestion: list[str] = Field(
+        default_factory=list, description="Lines of a unified diff of the program: a suggestion, never applied."
+    )
     verify: list[str] = Field(default_factory=list)
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)

@@ -95,6 +95,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     ruled_out = [f"{item.id}: {item.why}" for item in diagnosis.ruled_out[:_SHOWN_RULED_OUT]]
     yield Section("ruled out", [safe(line, limit=_LONGEST) for line in ruled_out], 10)
     yield Section("fix", [safe(line, limit=_LONGEST) for line in diagnosis.fix], 60)
+    yield Section("suggestion", list(_diff(diagnosis.suggestion)), 35)
     yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
     yield Section("next check", list(_next(diagnosis)), 90)
     yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 5)
@@ -161,6 +162,12 @@ def _source(lines: SourceLines | None) -> Iterator[Text]:
         number = line.partition(":")[0]
         mark = {str(lines.line): "→ ", str(lines.guard): "? "}.get(number, "  ") if lines else ""
         yield safe(mark + line, "cyan")
+
+
+def _diff(lines: Sequence[str]) -> Iterator[Text]:
+    if lines:
+        yield safe("nobody has tried or applied it", "dim")
+        yield from (safe(line, {"+": "green", "-": "red"}.get(line[:1], "dim"), limit=200) for line in lines)
 
 
 def _causes(diagnosis: Diagnosis) -> Iterator[Text]:

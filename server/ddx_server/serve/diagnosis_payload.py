@@ -59,6 +59,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.put("source_lines", _source_lines(diagnosis.source_lines))
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
+    payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])
     payload.put("shown_by", bounded(diagnosis.shown_by, 200))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])

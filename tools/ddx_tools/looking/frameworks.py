@@ -28,6 +28,16 @@ UNION SELECT DISTINCT 'driver', coalesce(facts->>'driver', facts->>'version') FR
 """
 
 
+class KeywordEdit(BaseModel):
+    """A keyword that one of some calls takes against a cause; `value` as it is written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    calls: list[str]
+    keyword: str
+    value: str
+
+
 class FrameworkFixes(BaseModel):
     """One framework: how it is seen, and its own fix by cause."""
 
@@ -38,6 +48,7 @@ class FrameworkFixes(BaseModel):
     source: str
     """The versions and the part of the API that the fixes are named after."""
     fixes: dict[str, str]
+    edits: dict[str, KeywordEdit] = {}
 
 
 @cache
@@ -59,6 +70,11 @@ def frameworks_of(store: Store) -> frozenset[str]:
 def own_fixes(cause: str, frameworks: Collection[str]) -> list[str]:
     """What the frameworks of a job offer against a cause."""
     return [one.fixes[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.fixes]
+
+
+def keyword_edits(cause: str, frameworks: Collection[str]) -> list[KeywordEdit]:
+    """The keywords that the frameworks of a job take against a cause."""
+    return [one.edits[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.edits]
 
 
 def versions_of(store: Store) -> dict[str, Version]:
