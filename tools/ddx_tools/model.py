@@ -282,6 +282,9 @@ class Diagnosis(Contract):
     differs: Differs | None = Field(None, description="The suspect beside its peers.")
     source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
     similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
+    peer_lines: SourceLines | None = Field(
+        None, description="Where peers went, by a condition that the suspect passed."
+    )
     asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
     noted: list[str] = Field(default_factory=list, description="What was understood of what the user said.")
     chain: list[str] = Field(default_factory=list)

@@ -88,6 +88,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("who", list(_who(diagnosis, said)), 100)
     yield Section("differs", list(_differs(diagnosis.differs)), 80)
     yield Section("source", list(_source(diagnosis.source_lines)), 70)
+    yield Section("its peers", list(_source(diagnosis.peer_lines)), 65)
     yield Section("why", list(_causes(diagnosis)), 85)
     chain = [sentence for sentence in diagnosis.chain if not _repeats(sentence, said)][:_SHOWN_SENTENCES]
     yield Section("chain", [safe(sentence, limit=_LONGEST) for sentence in chain], 30)

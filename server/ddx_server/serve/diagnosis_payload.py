@@ -57,6 +57,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.extend("evidence", claims[:2])
     payload.put("differs", _differs(diagnosis.differs))
     payload.put("source_lines", _source_lines(diagnosis.source_lines))
+    payload.put("peer_lines", _source_lines(diagnosis.peer_lines))
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
     payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])

@@ -57,6 +57,7 @@ def _published() -> dict[str, Any]:
     shown = (
         "changed",
         "suggestion",
+        "peer_lines",
         "similar",
         "noted",
         "differs",

@@ -40,20 +40,38 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
 # --- by stacks
 
 
+def parting_places(store: Store, suspect: int, peers: Sequence[int]) -> tuple[Location, Location] | None:
+    """The lines of one function at which the stacks of a suspect and of most peers part; None where they do not."""
+    views = {view.rank: view for view in rank_views(store)}
+    mine, others = views.get(suspect), [view for rank, view in views.items() if rank in peers]
+    if mine is None or not others:
+        return None
+    theirs = _most_common(others)
+    depth = _parting(mine, theirs)
+    if depth is None or depth >= min(len(mine.user_stack), len(theirs.user_stack)):
+        return None
+    own, other = mine.location(depth), theirs.location(depth)
+    return (own, other) if (own.file, own.function) == (other.file, other.function) else None
+
+
 def _by_stacks(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
     views = {view.rank: view for view in rank_views(store)}
     mine = views.get(suspect)
     others = [view for rank, view in views.items() if (rank in peers if peers else rank not in suspects)]
     if mine is None or not others:
         return
-    stack, _ = Counter(view.user_stack for view in others).most_common(1)[0]
-    theirs = next(view for view in others if view.user_stack == stack)
+    theirs = _most_common(others)
     parted = _parting(mine, theirs)
     if parted is not None:
         yield Aspect(what="place", suspect=_frame(mine, parted), peers=_frame(theirs, parted))
     yield Aspect(what="call", suspect=_doing(mine), peers=_doing(theirs))
     if parted:
         yield Aspect(what="called from", suspect=_frame(mine, parted - 1), peers=_frame(theirs, parted - 1))
+
+
+def _most_common(views: Sequence[RankView]) -> RankView:
+    stack, _ = Counter(view.user_stack for view in views).most_common(1)[0]
+    return next(view for view in views if view.user_stack == stack)
 
 
 def _parting(mine: RankView, theirs: RankView) -> int | None:
