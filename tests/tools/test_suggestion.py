@@ -110,6 +110,8 @@ def test_logs_alone_set_a_suspect_beside_its_peers() -> None:
     with Store() as store:
         rows = [row(rank, "step", 1, step=4, total=9) for rank in (0, 1, 2)]
         rows += [row(rank, "step", 2, step=5, total=9) for rank in (0, 1)]
+        rows += [row(2, "watchdog", 3, operation="ALLGATHER", seq=7), row(2, "watchdog", 4)]
+        rows += [row(rank, "watchdog", 5, operation="ALLREDUCE", seq=7) for rank in (0, 1)]
         store.insert(
             {"log_events": [*rows, row(0, "traceback", 3, "RuntimeError"), row(1, "traceback", 4, "RuntimeError")]}
         )
@@ -117,5 +119,6 @@ def test_logs_alone_set_a_suspect_beside_its_peers() -> None:
         assert told is not None
         assert [(one.what, one.suspect, one.peers) for one in told.aspects] == [
             ("last step", "4 of 9", "5 of 9"),
+            ("watchdog", "ALLGATHER, seq 7", "ALLREDUCE, seq 7"),
             ("raised", "nothing of the kind", "RuntimeError at train.py:7 step"),
         ]

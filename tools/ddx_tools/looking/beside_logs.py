@@ -12,7 +12,10 @@ from ddx_tools.store import Store
 
 _LAST = """
 SELECT rank, kind, code, text, details, file, line, function FROM log_events
-WHERE rank IS NOT NULL AND kind IN ('step', 'watchdog', 'traceback') AND NOT coalesce(superseded, false)
+WHERE rank IS NOT NULL AND NOT coalesce(superseded, false) AND (
+    kind = 'traceback' OR (kind = 'step' AND details->>'step' IS NOT NULL)
+    OR (kind = 'watchdog' AND details->>'operation' IS NOT NULL)
+)
 QUALIFY row_number() OVER (PARTITION BY rank, kind ORDER BY kind = 'traceback', attempt DESC, source_line DESC) = 1
 """
 _LONGEST = 160
