@@ -47,7 +47,7 @@ def capture_logs(host: Host, target: Sequence[str]) -> Raw:
     raw.problems += [
         f"{material.path}: not a text log (left to the probes that read dumps)."
         for material in taken.materials
-        if material.named and not material.error and material not in files
+        if material.named and not material.error and not material.kinds
     ]
     raw.searched.append(f"{len(files)} logs and error files among {len(taken.materials)} files")
     if not raw.items:

@@ -16,6 +16,7 @@ A job's log may break the text at any blank. Numbers that it does not say are le
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -53,7 +54,8 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
 
     `fragmented`: what the allocator holds and does not use would have been enough for what was tried, and is a
     twentieth of what it holds or more; None if the text does not say these. `unused_is_small`: that is less than a
-    sixth of what it holds; left out if not. `devices`: the number of the GPU as the process counts.
+    sixth of what it holds; left out if not. `other_processes_bytes`: where these left too little. `devices`: the number
+    of the GPU as the process counts.
     """
     start = _START.search(text)
     if start is None:
@@ -70,6 +72,8 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
         # Where the container has process ids of its own, torch does not know itself among the others.
         found["process_bytes"] = max(others)
         others.remove(max(others))
+    if (found["free_bytes"] or 0) >= (found["tried_bytes"] or math.inf):
+        others = []  # the GPU had room: it is the limit of this process that was reached
     facts: dict[str, Any] = {
         **found,
         "devices": [match[1]] if (match := _DEVICE.search(message)) else None,
