@@ -51,7 +51,6 @@ LONG_LOOK_BYTES = 4 << 20
 """so much of a file that somebody named himself."""
 _NOT_ABOUT_LAUNCHING = NO_TEXT | {".csv", ".jsonl", ".toml"}
 _LOG_NAME = re.compile(r"\.(?:log|out|err|stderr|stdout)(?:\.\d+)?$|(?:^|/)(?:stdout|stderr)[^/]*$", re.I)
-_LOG_OF_MESH = re.compile(r"\.(?:log|out|err)$", re.I)
 _SETTING = re.compile(
     r"\.(?:toml|ya?ml|json|sh|bash|sbatch|slurm|job|txt|md|args|cfg|conf|log|out|err)$|/[^./]+$", re.I
 )

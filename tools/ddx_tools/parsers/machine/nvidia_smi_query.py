@@ -30,9 +30,6 @@ _MOST_DEPTH = 8
 
 _REASONS = ("Clocks Throttle Reasons", "Clocks Event Reasons")
 _IDLE = {"Idle", "Applications Clocks Setting", "Display Clock Setting"}
-_UNCORRECTABLE = re.compile(
-    r"(?:DRAM|SRAM|Double Bit|Device Memory|Total).{0,20}Uncorrectable.{0,20}$|^Uncorrectable|SRAM Uncorrectable"
-)
 
 
 class _Gpu:

@@ -22,7 +22,6 @@ from ddx_tools.yaml_data import shipped
 MAX_BYTES = 1 << 30
 _MOST_FRAMES = 200
 _MOST_HOLDERS = 40
-_MOST_SIZE = 1 << 50
 _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 Place = tuple[str, int, str]

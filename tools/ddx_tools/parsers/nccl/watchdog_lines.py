@@ -57,9 +57,6 @@ def speaker(raw: str) -> Speaker:
 POINT_TO_POINT = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED", "UNKNOWN")
 """OpTypes whose number says nothing over ranks: transfers are numbered apart, and a block may hold only transfers."""
 
-ROOTED = ("BROADCAST", "REDUCE", "SCATTER", "GATHER", "_BROADCAST_OOP", "_REDUCE_OOP")
-"""Some members may finish these before others have begun."""
-
 _AGREE = {
     "ALLREDUCE": ("numel_in",),
     "BROADCAST": ("numel_in",),
