@@ -38,7 +38,6 @@ REGISTRY = {
                 "required": ["registryType", "identifier", "version", "transport"],
                 "properties": {
                     "registryType": {"const": "pypi"},
-                    "registryBaseUrl": {"const": "https://pypi.org"},
                     "identifier": TEXT,
                     "version": {**TEXT, "not": {"const": "latest"}},
                     "runtimeHint": TEXT,
