@@ -63,8 +63,8 @@ class Investigation:
         more: dict[str, object] = {
             "looked_at": self.looked_at,
             "next_check": within_reach(said.next_check, live=self.live),
-            "asked": answers(self.said, said),
-            "noted": self._noted(said),
+            "asked": (asked := answers(self.said, said)),
+            "noted": self._noted(said, asked),
             "fix": [*(own_fixes(said.causes[0].id, self.frameworks) if said.fix else ()), *said.fix],
         }
         if self.told:
@@ -75,13 +75,13 @@ class Investigation:
         said = said.model_copy(update=more)
         return named(said, self.names, self.findings)
 
-    def _noted(self, said: Diagnosis) -> list[str]:
+    def _noted(self, said: Diagnosis, asked: list[str]) -> list[str]:
         """What became of the user's words, so that nobody thinks that they counted where they did not."""
         if not any(text.strip() for text in self.said):
             return []
         told = {claim.claim for claim in said.evidence}
         understood = [finding.summary for finding in self.findings if finding.code == "user.reported"]
-        if not understood:
+        if not understood and not asked:
             return ["Nothing of what you wrote was understood; docs/notes.md says what is."]
         return [line for line in understood if line not in told]
 
