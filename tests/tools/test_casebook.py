@@ -16,11 +16,14 @@ from ddx_evals.agents.arm import Tools
 from ddx_evals.agents.server import build
 from ddx_evals.baselines import Case
 from ddx_evals.incidents import View, load_incident, named_incidents
+from ddx_evals.incidents.truth import Truth
+from ddx_evals.scoring.harmful import harmful_advice
 from ddx_evals.sealed.program import program
 from ddx_server.serve.config import ServeConfig
 from ddx_tools.casebook import Present, casebook, similar, similar_to, threads
 from ddx_tools.environment.versions import Version
 from ddx_tools.investigate import investigate
+from ddx_tools.model import Diagnosis, Verdict
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.resources import incidents_dir
 from ddx_tools.yaml_data import load_yaml
@@ -33,6 +36,17 @@ HANG_ON_ARM = "GB200 aarch64: a thread of NCCL spins for ever in a hang with no 
 def test_it_holds_every_public_incident_and_names_causes_that_there_are() -> None:
     assert {incident.truth.url for incident in named_incidents(["public"])} <= threads()
     assert {case.cause for case in casebook()} <= {*load_playbooks().causes, "healthy"}
+
+
+def test_no_fix_of_a_case_does_harm() -> None:
+    said = {
+        case.name: harmful_advice(
+            Diagnosis(verdict=Verdict.UNDECIDED, headline="", fix=[case.fix]),
+            Truth(cause=case.cause, deciding_fact="?"),
+        )
+        for case in casebook()
+    }
+    assert {name: harm for name, harm in said.items() if harm} == {}
 
 
 @pytest.mark.parametrize("link", sorted(threads())[::6])
