@@ -112,7 +112,8 @@ class Similar(BaseModel):
         """It in one sentence or two."""
         was, fix = (self.why or self.seen).rstrip("."), self.fix.rstrip(".")
         but = f" Differs: {'; '.join(self.differs)}." if self.differs else ""
-        return f"looks like {self.name} ({self.cause}): {was}. Fix there: {fix}.{but}"
+        like = "looks like" if self.strong else "shares words with"
+        return f"{like} {self.name} ({self.cause}): {was}. Fix there: {fix}.{but}"
 
 
 @cache
