@@ -66,8 +66,18 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
         "def main():\n    if rank == 0 or late:\n        save(model)\n",
         "def main():\n    if rank == 0:\n        model = whole(); save(model)\n",
         "def main(:\n    if rank == 0:\n        save(model)\n",
+        "def main():\r    pass\r\n    if rank == 0:\n        save(model)\n",
+        "def main():\n    if rank == 0 and " + "a." * 3000 + "b:\n        save(model)\n",
     ],
-    ids=["no rank asked", "others do something else", "another reason", "needs what one rank made", "no Python"],
+    ids=[
+        "no rank asked",
+        "others do something else",
+        "another reason",
+        "needs what one rank made",
+        "no Python",
+        "other line ends",
+        "without end",
+    ],
 )
 def test_nothing_is_suggested_where_it_is_not_certain(text: str) -> None:
     assert changed(text, ALONE, 3, "save") == text

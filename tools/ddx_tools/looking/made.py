@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator
 
 from ddx_tools.model import Location
+from ddx_tools.parsers.python.python_source import parsed
 from ddx_tools.store import Store
 
 _GROUP_MAKERS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
@@ -38,13 +38,8 @@ def made_at(store: Store, label: str) -> str:
 
 
 def _makers(text: str) -> Iterator[tuple[ast.Call, str]]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's program: not what was asked
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
+    tree = parsed(text)
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in (*_GROUP_MAKERS, *_MESH_MAKERS):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ast
 import difflib
-import warnings
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ddx_tools.looking.frameworks import KeywordEdit, keyword_edits
 from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.parsers.python.python_source import asks_for_the_rank
+from ddx_tools.parsers.python.python_source import asks_for_the_rank, parsed
 from ddx_tools.store import Store
 
 _ALONE = "rank0-only-work-with-collective"
 _MOST_LINES = 24
+_OTHER_LINE_END = re.compile(r"\r(?!\n)")
+"""Ends a line of Python, and none of ours."""
 
 
 def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> list[str]:
@@ -27,11 +29,15 @@ def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> lis
     texts = {
         row["file"]: row["text"]
         for row in store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file")
+        if row["text"] and not _OTHER_LINE_END.search(row["text"])
     }
-    for file, changed in _changes(store, said, texts, frameworks):
-        diff = [*difflib.unified_diff(texts[file].split("\n"), changed.split("\n"), file, file, lineterm="", n=1)]
-        return diff if len(diff) <= _MOST_LINES else []
-    return []
+    try:
+        file, changed = next(_changes(store, said, texts, frameworks), ("", ""))
+    except RecursionError:  # an expression without end
+        return []
+    before = texts.get(file, "").split("\n")
+    diff = [*difflib.unified_diff(before, changed.split("\n"), file, file, lineterm="", n=1)]
+    return diff if len(diff) <= _MOST_LINES else []
 
 
 def _changes(
@@ -60,15 +66,6 @@ def _inner_functions(store: Store, file: str, line: int) -> set[str]:
     return {str(row["function"]).rpartition(".")[2] for row in rows}
 
 
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's program: not what was asked
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _name(call: ast.Call) -> str:
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
@@ -81,7 +78,7 @@ def _offset(text: str, line: int, column: int) -> int:
 
 def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
     """The text with the keyword in the one call that takes it and has it not."""
-    tree = _parsed(text) if any(name in text for name in edit.calls) else None
+    tree = parsed(text) if any(name in text for name in edit.calls) else None
     calls = (
         [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in edit.calls] if tree else []
     )
@@ -97,7 +94,7 @@ def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
 
 def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     """The text with the call of a line that one rank alone makes before the condition that asks for the rank."""
-    tree = _parsed(text)
+    tree = parsed(text)
     guards = [one for one in _around(tree.body, line) if isinstance(one, ast.If)] if tree else []
     guard = next((one for one in guards if not one.orelse and asks_for_the_rank(ast.unparse(one.test))), None)
     statement = next((one for one in guard.body if _holds(one, line)), None) if guard else None

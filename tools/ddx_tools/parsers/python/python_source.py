@@ -76,18 +76,23 @@ UNKNOWN = Relation("unknown")
 """The program text is not at hand, or does not parse."""
 
 
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a program; None for a text that is none. Nothing of it is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the user's program: not what was asked
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 class PythonSource:
     """A source file. Text that does not parse still gives its lines."""
 
     def __init__(self, text: str) -> None:
         text = text.removeprefix("\ufeff")
         self._lines = _LINE_END.split(text)  # not splitlines(): a form feed ends no line of Python
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the user's program: not what was asked
-                self._tree: ast.AST | None = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._tree = None
+        self._tree: ast.AST | None = parsed(text)
 
     def line_text(self, line: int) -> str | None:
         """The text of a line (1-based), stripped."""
