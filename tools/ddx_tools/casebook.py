@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -94,6 +94,11 @@ class Present:
     ruled_out: Collection[str] = ()
     versions: Mapping[str, Version] = field(default_factory=dict)
 
+    @cached_property
+    def facets(self) -> Mapping[str, set[str]]:
+        """The operations, connections and devices of which it speaks."""
+        return _facets(self.text)
+
 
 class Similar(BaseModel):
     """A case that is like the present one."""
@@ -165,16 +170,19 @@ def _other_versions(case: KnownCase, present: Present) -> Iterator[str]:
 
 def _otherwise(case: KnownCase, present: Present) -> Iterator[str]:
     """What is known of both and has nothing in common."""
-    for facet, words in _FACETS.items():
-        both = [{name for name, word in words.items() if _stands(word, text)} for text in (case.text, present.text)]
-        if all(both) and not both[0] & both[1]:
-            yield f"{facet} {', '.join(sorted(both[0]))} there, {', '.join(sorted(both[1]))} here"
+    for facet, there in _facets(case.text).items():
+        if there and (here := present.facets[facet]) and not there & here:
+            yield f"{facet} {', '.join(sorted(there))} there, {', '.join(sorted(here))} here"
     if case.cause in present.ruled_out:
         yield f"{case.cause} is ruled out here"
 
 
-def _stands(word: str, text: str) -> bool:
-    return re.search(rf"(?<![a-z0-9])(?:{word})(?![a-z0-9])", text.lower()) is not None
+def _facets(text: str) -> Mapping[str, set[str]]:
+    plain = text.lower()
+    return {
+        facet: {name for name, word in words.items() if re.search(rf"(?<![a-z0-9])(?:{word})(?![a-z0-9])", plain)}
+        for facet, words in _FACETS.items()
+    }
 
 
 def versions_in(text: str) -> dict[str, Version]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddx_tools.casebook import Similar
     from ddx_tools.environment.versions import Version
 
-_MOST_COMPARED = 400
+_MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Investigation:
         summaries = [one.summary for one in seen if one.severity is not Severity.INFO]
         text = "\n".join([about, *self.said, *quotes, *summaries])
         causes = [cause.id for cause in said.causes]
-        present = Present(text, causes, {out.id for out in said.ruled_out}, self.versions)
+        present = Present(text[:_MOST_COMPARED_CHARS], causes, {out.id for out in said.ruled_out}, self.versions)
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
