@@ -7,7 +7,6 @@ public contract (`ddx schema` prints it as JSON Schema).
 from __future__ import annotations
 
 import contextlib
-import json
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -330,15 +329,23 @@ class Diagnosis(Contract):
 
 
 def lean_json(model: BaseModel) -> str:
-    """A model as JSON for reading, without what is empty: no value, no text, an empty list or object."""
-    return json.dumps(_lean(model.model_dump(mode="json", by_alias=True)), ensure_ascii=False, indent=2)
+    """A model as JSON, without what is empty (no value, no text, nothing listed) and need not be there."""
+    from pydantic_core import to_json
+
+    return to_json(_lean(model), indent=2, inf_nan_mode="null").decode()
 
 
 def _lean(value: Any) -> Any:
-    if isinstance(value, dict):
-        filled = {name: _lean(inner) for name, inner in value.items()}
-        return {name: inner for name, inner in filled.items() if inner not in (None, "", [], {})}
-    return [_lean(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_lean(inner) for inner in value]
+    if not isinstance(value, BaseModel):
+        return value
+    told = ((name, field, _lean(getattr(value, name))) for name, field in type(value).model_fields.items())
+    return {
+        field.alias or name: inner
+        for name, field, inner in told
+        if field.is_required() or inner not in (None, "", [], {})
+    }
 
 
 def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
