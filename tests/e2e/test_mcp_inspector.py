@@ -29,6 +29,7 @@ ANSWER_S = 120
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "query_evidence": {"target": [HUNG_JOB], "sql": "SELECT rank, thread FROM stack_threads"},
     "read_playbook": {"page": "hang"},
+    "show": {"target": [HUNG_JOB], "words": "rank 0"},
     "mesh": {"target": [], "dims": "dp=2,tp=4"},
 }
 

@@ -6,6 +6,7 @@ command of its own, and its answer is judged from its JSON alone.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -101,9 +102,14 @@ def ask(run: LabRun, way: Way, truth: Truth | None = None) -> Outcome:
         Diagnosis.model_validate_json(live).model_dump(mode="json", by_alias=True),
     )
     outcome.wrong = mistakes(outcome.diagnosis, truth or run.truth(), run.workdir)
-    if live != replayed:
+    if _judged(live) != _judged(replayed):
         outcome.wrong.append("the replayed bundle gives another diagnosis")
     return outcome
+
+
+def _judged(answer: str) -> dict[str, Any]:
+    """An answer without the next check: of a bundle nobody is sent to look at the job that it was taken of."""
+    return {name: value for name, value in json.loads(answer).items() if name != "next_check"}
 
 
 HEALTHY = Truth(verdicts=("healthy",), causes=(), culprits=(), places=())

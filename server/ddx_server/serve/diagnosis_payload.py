@@ -62,6 +62,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.extend("fix", fix)
     payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])
     payload.put("shown_by", bounded(diagnosis.shown_by, 200))
+    payload.put("looked_at", _texts(diagnosis.looked_at))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])
     payload.put("narrowed_to", _narrowed(diagnosis))

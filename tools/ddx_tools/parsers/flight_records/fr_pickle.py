@@ -47,7 +47,7 @@ def load(data: bytes, max_bytes: int | None = None) -> Any:
                 ) from None
             raise _unreadable(error) from None
         except MemoryError:
-            raise UnreadableInput("not a readable pickle: it asks for more memory than there is") from None
+            raise UnreadableInput("not read: it asks for more memory than there is") from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise _unreadable(error) from None
     raise UnreadableInput(f"not a readable pickle: more than {_MOST_ODD_TEXTS} texts are not UTF-8")
