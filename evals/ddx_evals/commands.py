@@ -223,6 +223,33 @@ def report(
     tell(together, None, markdown, as_json=as_json, cases=cases)
 
 
+@app.command(name="handed-in")
+def handed_in(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Directories of sessions (.ddx/incidents) or of answers, or files of ddx add-finding --keep.",
+            exists=True,
+        ),
+    ],
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Count the findings that agents and people handed in: what the catalogue of messages could learn."""
+    import json
+
+    from ddx_evals.handing_in import collected
+
+    found = collected(places)
+    if as_json:
+        print_json(json.dumps([one.model_dump() for one in found], indent=1))
+        return
+    for one in found:
+        console().print(
+            f"{one.times:4} {one.code:36} in {one.incidents} incidents: {one.quotes[0][:160]}", markup=False
+        )
+    console().print(f"{sum(one.times for one in found)} handed in, of {len(found)} codes")
+
+
 @app.command()
 def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
     """Show which cases were gained and lost between two kept results; exit code 1 if one was lost."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ddx_evals.baselines import Case
-from ddx_tools.errors import DdxError
-from ddx_tools.handed_in import HandedIn, fact_finding
+from ddx_server.serve.workspace import HANDED_IN
+from ddx_tools.errors import DdxError, UnreadableInput
+from ddx_tools.handed_in import HandedIn, fact_finding, read_handed_in
 from ddx_tools.investigate import this_machine
 from ddx_tools.looking.look import shown_of
 from ddx_tools.looking.words import parse_words
 from ddx_tools.model import Verdict
 from ddx_tools.resources import incidents_dir
+from ddx_tools.sources.redaction.text import redact
 from ddx_tools.store import Store
 from ddx_tools.yaml_data import load_yaml
 
@@ -36,6 +39,45 @@ class HandedInCase(BaseModel):
     findings: list[HandedIn] = Field(default_factory=list)
     right: bool = True
     """The first cause is right with these."""
+
+
+class Collected(BaseModel):
+    """A finding code that agents or people handed in, for the catalogue to grow from."""
+
+    code: str
+    times: int
+    incidents: int
+    quotes: list[str]
+    """What it rested on, each once, without secrets."""
+
+
+def collected(places: Sequence[Path]) -> list[Collected]:
+    """What was handed in below some directories (of sessions, of scored tries) or in files, the most frequent first.
+
+    Servers keep it beside the incident (`findings.json`), `ddx add-finding --keep FILE` in that file.
+    Raises UnreadableInput for a named file that holds none; one that somebody else left among others is passed over.
+    """
+    found: dict[str, list[tuple[Path, str]]] = {}
+    for place in places:
+        for file in sorted(place.rglob(HANDED_IN)) if place.is_dir() else [place]:
+            try:
+                told = read_handed_in(file.read_bytes())
+            except UnreadableInput:
+                if file == place:
+                    raise
+                continue
+            for one in told:
+                found.setdefault(one.code, []).append((file, redact(one.quote)))
+    counted = [
+        Collected(
+            code=code,
+            times=len(told),
+            incidents=len({file for file, _ in told}),
+            quotes=list(dict.fromkeys(quote for _, quote in told)),
+        )
+        for code, told in found.items()
+    ]
+    return sorted(counted, key=lambda one: (-one.times, one.code))
 
 
 @dataclass(frozen=True)

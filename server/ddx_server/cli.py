@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,10 +40,10 @@ from ddx_server.probe_commands import mount_probes
 from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
 from ddx_server.repro import repro
+from ddx_server.similar_command import similar
 from ddx_server.unattended_commands import LAUNCH_COMMAND, run, watch
 from ddx_tools.ended_by_signals import ended_by_signals
 from ddx_tools.errors import DdxError, UsageError
-from ddx_tools.model import Finding
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Modules, playbooks and rows are hundreds of thousands of objects, of which nearly all stay until the end."""
@@ -145,17 +144,9 @@ def why(
         print_json(diagnosis_json(diagnosis))
     else:
         render_diagnosis(diagnosis, console())
-        if note:
-            console().print(safe(_understood(found.findings), "dim"))
         if save:
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
     exit_with(diagnosis)
-
-
-def _understood(findings: Sequence[Finding]) -> str:
-    """What became of the user's notes, so that nobody thinks that they counted where they did not."""
-    said = [finding.summary for finding in findings if finding.code == "user.reported"]
-    return "\n".join(said) or "Nothing in your notes was understood; docs/notes.md says what is."
 
 
 @app.command(rich_help_panel="Diagnose")
@@ -337,6 +328,7 @@ app.command(rich_help_panel="Prepare")(bisect)
 app.command(rich_help_panel="Diagnose")(repro)
 app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)
+app.command(rich_help_panel="Diagnose")(similar)
 app.command(rich_help_panel="Diagnose")(add_finding)
 app.command(rich_help_panel="Diagnose")(facts)
 app.command(hidden=True)(node)

@@ -15,6 +15,7 @@ from rich.markup import escape
 from ddx_server.bundle_place import place_of_bundle
 from ddx_server.host_options import HOST_OPTIONS
 from ddx_server.output import FORCE_OPTION, JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
+from ddx_tools.model import lean_json
 from ddx_tools.probe import Export, Probe
 from ddx_tools.probes import LIVE_PROBES, PROBES
 
@@ -62,7 +63,7 @@ def _command(probe: Probe[Any]) -> Any:
         ):
             result, _ = run_probe(Step(probe, {**given, "target": readable}, exports), progress, place, reach=on)
         if as_json:
-            print_json(result.model_dump_json(indent=2))
+            print_json(lean_json(result))
         else:
             from ddx_server.render.result import render_result
 

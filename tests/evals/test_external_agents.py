@@ -227,7 +227,15 @@ def test_only_arms_with_playbooks_get_a_server_that_judges(tmp_path: Path) -> No
     (whole, pages), (probes, no_pages), (nothing, _) = (
         anyio.run(offered, tools) for tools in (Tools.SERVER, Tools.PROBES, Tools.SHELL)
     )
-    assert whole - probes == {"diagnose", "show", "add_finding", "read_playbook", "open_incident", "capture_incident"}
+    assert whole - probes == {
+        "diagnose",
+        "show",
+        "add_finding",
+        "similar_cases",
+        "read_playbook",
+        "open_incident",
+        "capture_incident",
+    }
     assert {"stacks", "flight_recorder", "query_evidence"} < probes
     assert nothing == {"report_diagnosis"}
     assert pages

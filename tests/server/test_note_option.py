@@ -76,7 +76,7 @@ def test_the_user_is_told_what_was_understood(run: Any) -> None:
     _, out = run("why", LOG, "--note", NOTES[0])
     assert "it works with peer-to-peer (P2P) disabled" in out
     _, out = run("why", LOG, "--note", "The moon is made of cheese.")
-    assert "Nothing in your notes was understood" in out
+    assert "Nothing of what you wrote was understood" in out
 
 
 def test_a_note_is_evidence_beside_what_was_seen_and_never_more(run: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import anyio
 import pytest
 from mcp.client import Client
 from mcp_types import ElicitRequestParams, ElicitResult
-from serve_session import ask, content, in_session, refusal
+from serve_session import MISMATCH, ask, content, in_session, refusal
 
+from ddx_server.serve import call
 from ddx_server.serve.config import ServeConfig
 
 pytestmark = pytest.mark.needs("linux", "ptrace")
@@ -108,6 +110,28 @@ def test_a_live_job_is_captured_and_diagnosed_from_what_was_kept(tmp_path: Path,
     done = [progress for progress, _ in steps]
     assert done == sorted(set(done)) and len(done) > 5
     assert {total for _, total in steps} == {16} and done[-1] <= 16
+
+
+def test_a_step_that_takes_long_is_told_again_and_nothing_after_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call, "EVERY_S", 0.005)
+    told: list[tuple[float, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+
+    async def talk(client: Client) -> int:
+        await client.call_tool("diagnose", {}, progress_callback=on_progress)
+        ended = len(told)
+        await anyio.sleep(0.05)
+        return ended
+
+    config = ServeConfig.at([tmp_path], recorded=MISMATCH)
+    assert in_session(config, talk) == len(told)
+    assert any(before == after for (_, before), (_, after) in pairwise(told)), "one step, told more than once"
+    done = [progress for progress, _ in told]
+    assert done == sorted(set(done))
 
 
 def test_a_cancelled_call_stops_and_leaves_nothing_behind(tmp_path: Path, pid: str) -> None:

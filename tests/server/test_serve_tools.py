@@ -27,6 +27,7 @@ OWN = {
     "query_evidence",
     "show",
     "add_finding",
+    "similar_cases",
     "read_playbook",
     "report_diagnosis",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from mcp.client import Client
@@ -18,6 +19,43 @@ from ddx_server.serve.config import ServeConfig
 
 ROOT = Path(__file__).parents[2]
 SKILL = ROOT / "skill/debug-distributed/SKILL.md"
+TEXT = {"type": "string", "minLength": 1}
+REGISTRY = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["$schema", "name", "description", "version"],
+    "properties": {
+        "$schema": {"pattern": r"^https://static\.modelcontextprotocol\.io/schemas/2025-12-11/server\.schema\.json$"},
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$", "minLength": 3, "maxLength": 200},
+        "title": {**TEXT, "maxLength": 100},
+        "description": {**TEXT, "maxLength": 100},
+        "version": {**TEXT, "maxLength": 255, "pattern": r"^\d+\.\d+\.\d+$"},
+        "packages": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["registryType", "identifier", "version", "transport"],
+                "properties": {
+                    "registryType": {"const": "pypi"},
+                    "identifier": TEXT,
+                    "version": {**TEXT, "not": {"const": "latest"}},
+                    "runtimeHint": TEXT,
+                    "transport": {"type": "object", "required": ["type"], "properties": {"type": {"const": "stdio"}}},
+                    "packageArguments": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["type", "value"],
+                            "properties": {"type": {"const": "positional"}, "value": TEXT},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What server.json may hold of what we say: from server.schema.json of modelcontextprotocol/registry."""
 CASES = sorted((ROOT / "evals/plugin").glob("*/case.yaml"))
 
 
@@ -30,6 +68,25 @@ def test_all_manifests_have_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert json_of(".claude-plugin/plugin.json")["version"] == version
     assert json_of("gemini-extension.json")["version"] == version
+    registered = json_of("server.json")
+    assert {registered["version"], *(package["version"] for package in registered["packages"])} == {version}
+
+
+def test_the_entry_of_the_registry_is_valid_and_names_what_there_is() -> None:
+    """As the registry checks it when it is published: its schema, the package's name and script, the mark in README."""
+    registered = json_of("server.json")
+    jsonschema.validate(registered, REGISTRY)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (package,) = registered["packages"]
+    assert package["identifier"] == project["name"]
+    assert project["scripts"][package["identifier"]] == project["scripts"]["ddx"], "uvx starts the script of that name"
+    assert [argument["value"] for argument in package["packageArguments"]] == json_of(".mcp.json")["mcpServers"]["ddx"][
+        "args"
+    ]
+    assert f"mcp-name: {registered['name']}" in (ROOT / project["readme"]).read_text(encoding="utf-8")
+    for broken in ({"name": "ddx"}, {"description": "x" * 101}, {"packages": [{**package, "version": "latest"}]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**registered, **broken}, REGISTRY)
 
 
 def test_every_host_starts_the_same_server() -> None:

@@ -50,6 +50,13 @@ def test_a_rank_whose_count_moved_is_at_work_while_its_peers_time_out(tmp_path: 
         assert not of_code(read(tmp_path, counts(0, *still) + timeouts), "rank.progress_continues")
 
 
+def test_all_that_are_at_it_hold_their_peers_up(tmp_path: Path) -> None:
+    timeouts = "".join(old_timeout(rank, 2) for rank in (1, 2))
+    (busy,) = of_code(read(tmp_path, counts(0, 10, 60) + counts(3, 10, 110) + timeouts), "rank.progress_continues")
+    assert (busy.ranks, busy.attributes["percent"]) == ([0, 3], 22.0)
+    assert "Ranks 0, 3 were at up to 22 % of work of their own" in busy.summary
+
+
 def test_a_count_behind_which_its_rank_trained_on_is_over(tmp_path: Path) -> None:
     """Who says so at every fiftieth shard only never says that all 500 are packed."""
     steps = "".join(f"[rank0]: step {number} loss 2.{number}\n" for number in range(30))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddx_evals.incidents import named_incidents
 from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
 from ddx_tools.looking.around import guard_of
@@ -96,3 +97,12 @@ def test_what_was_brought_is_named_from_where_it_lies_and_opened_from_there(tmp_
     assert claim.quote in look(claim.source.split(), target).text
     with pytest.raises(UsageError, match="no such file"):
         look(["material", "/etc/hostname"], target)
+
+
+def test_the_condition_that_parts_the_ranks_stands_beside_the_place_of_the_suspect() -> None:
+    """One rank answered a condition of its own otherwise: its own place, loss.backward(), says nothing of that."""
+    (incident,) = named_incidents(["unseen/1bcfa6"])
+    said = investigate([str(incident.material)]).diagnose()
+    assert said.source_lines and said.peer_lines
+    assert said.source_lines.guard is None
+    assert said.peer_lines.lines[0].endswith("if accuracy > best:")

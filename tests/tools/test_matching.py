@@ -153,6 +153,7 @@ def test_placeholders_without_a_value_do_not_break_a_sentence() -> None:
 def test_a_question_agrees_in_number_with_its_ranks(question: str) -> None:
     assert fill(question, {"a": [finding("rank.stopped", 3)]}) == "What does rank 3 do?"
     assert fill(question, {"a": [finding("rank.stopped", 3, 4)]}) == "What do ranks 3-4 do?"
+    assert fill("What did {a.ranks} send?", {"a": [finding("rank.stopped", 3)]}) == "What did rank 3 send?"
 
 
 def test_what_a_job_says_is_not_filled_in_again() -> None:

@@ -28,7 +28,7 @@ from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_pieces
 from ddx_tools.handed_in import without_repeats
 from ddx_tools.investigation import Investigation
-from ddx_tools.looking.frameworks import frameworks_of
+from ddx_tools.looking.frameworks import frameworks_of, versions_of
 from ddx_tools.looking.held import still_missing
 from ddx_tools.looking.names import Names, names_of
 from ddx_tools.looking.sight import sight_of
@@ -295,9 +295,10 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.findings += found.told
     found.missing = still_missing(store, found.missing)
     found.frameworks = frameworks_of(store)
+    found.versions = versions_of(store)
     names.of_rows(store)
     found.names = names
-    found.sight = sight_of(store, found.judge())
+    found.sight = sight_of(store, found.judge(), found.frameworks)
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:

@@ -67,7 +67,7 @@ VERBS = {
     **{f"{verb}s": verb for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")},
 }
 """Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
-_AGREES = re.compile(rf"(?:\b([Dd]o)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
+_AGREES = re.compile(rf"(?:\b([Dd]o|[Dd]id)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
 _SINGULAR = {plural: singular for singular, plural in VERBS.items()}
 
 
@@ -81,7 +81,8 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         if verb:  # behind "do" or "does" it is the same for one rank and for several
             plural = VERBS.get(verb, verb)
             said += f" {plural if several or question else _SINGULAR.get(plural, plural)}"
-        return f"{question}{'' if several else 'es'} {said}" if question else said
+        ends = "" if several or question in ("did", "Did") else "es"
+        return f"{question}{ends} {said}" if question else said
 
     def value(slot: re.Match[str]) -> str:
         found = bindings.get(slot[1], [])

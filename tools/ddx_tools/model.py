@@ -242,7 +242,9 @@ class Event(Contract):
 class Aspect(Contract):
     """One thing in which a suspect is held against its peers."""
 
-    what: str = Field(description="place, call, called from, collective, group, sizes, last in common.")
+    what: str = Field(
+        description="place, call, called from, collective, group, sizes, last in common, last step, watchdog, raised."
+    )
     suspect: str
     peers: str
 
@@ -280,11 +282,19 @@ class Diagnosis(Contract):
     victims: Party = Field(default_factory=Party)
     differs: Differs | None = Field(None, description="The suspect beside its peers.")
     source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
+    similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
+    peer_lines: SourceLines | None = Field(
+        None, description="Where peers went, by a condition that the suspect passed."
+    )
     asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
+    noted: list[str] = Field(default_factory=list, description="What was understood of what the user said.")
     chain: list[str] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
     fix: list[str] = Field(default_factory=list)
+    suggestion: list[str] = Field(
+        default_factory=list, description="Lines of a unified diff of the program: a suggestion, never applied."
+    )
     verify: list[str] = Field(default_factory=list)
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)
@@ -314,10 +324,30 @@ class Diagnosis(Contract):
         return self
 
     def to_json(self) -> str:
-        """The published JSON, keys in the order of this page."""
+        """The published JSON, keys in the order of this page, without what is empty."""
         from ddx_tools.sources.redaction.structures import redact_json
 
-        return redact_json(self.model_dump_json(by_alias=True, indent=2))
+        return redact_json(lean_json(self))
+
+
+def lean_json(model: BaseModel) -> str:
+    """A model as JSON, without what is empty (no value, no text, nothing listed) and need not be there."""
+    from pydantic_core import to_json
+
+    return to_json(_lean(model), indent=2, inf_nan_mode="null").decode()
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lean(inner) for inner in value]
+    if not isinstance(value, BaseModel):
+        return value
+    told = ((name, field, _lean(getattr(value, name))) for name, field in type(value).model_fields.items())
+    return {
+        field.alias or name: inner
+        for name, field, inner in told
+        if field.is_required() or inner not in (None, "", [], {})
+    }
 
 
 def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:

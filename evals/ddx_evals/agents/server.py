@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,14 @@ _BARE = "Hand in the diagnosis with report_diagnosis: that ends the investigatio
 
 
 def build(config: ServeConfig, tools: Tools, transcript: Path | None = None) -> MCPServer:
-    """The server that an arm gets. Without playbooks there is no `diagnose`, no page, no skill and no prompt either."""
-    from ddx_server.serve.app import build_server
+    """The server that an arm gets. Without playbooks there is no `diagnose`, no page, no skill and no prompt either.
 
+    It tells no case of a thread: what is scored may be one of them.
+    """
+    from ddx_server.serve.app import build_server
+    from ddx_tools.casebook import threads
+
+    config = replace(config, not_similar=threads())
     server = build_server(config) if tools.has_playbooks else _without_playbooks(config, tools)
     if transcript is not None:
         server.middleware.append(_Recorder(transcript))

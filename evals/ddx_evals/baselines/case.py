@@ -37,7 +37,9 @@ class Case:
     @cached_property
     def found(self) -> Investigation:
         """What the probes find in the material and in the user's words, looked at once for all who ask."""
-        return investigate([str(self.material)], notes=[self.truth.prompt], store=self.store)
+        found = investigate([str(self.material)], notes=[self.truth.prompt], store=self.store)
+        found.not_similar = {self.truth.url}
+        return found
 
     @cached_property
     def replayed(self) -> Replayed:

@@ -118,6 +118,8 @@ class Truth(Record):
     """The truth about one incident. An agent never sees it."""
 
     id: str = ""
+    url: str = ""
+    """The thread that it is from."""
     prompt: str = "Something is wrong with this training job. What is it, and why?"
     cause: str
     """Id of a cause; or `healthy`, or `undecided` where nothing can be told."""

@@ -10,6 +10,10 @@ from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
+
+from ddx_tools.casebook import FILE as CASEBOOK
+from ddx_tools.casebook import casebook
 from ddx_tools.resources import playbooks_dir, skill_dir
 
 INSIDE = "/opt/ddx"
@@ -29,12 +33,15 @@ main()
 def program(directory: Path) -> dict[str, Path]:
     """What a place has to show for `ddx` to work there, `/opt/ddx/bin` being on PATH; it is put into `directory`.
 
-    A copy of what is installed: an editable install is the checkout itself, with all that lies in it.
+    A copy of what is installed: an editable install is the checkout itself, with all that lies in it. Its casebook
+    tells no thread: what is scored may be one of them.
     """
     packages = directory / "packages"
     for name, data in (("ddx_tools", "_data"), ("ddx_server", "")):
         ignored = shutil.ignore_patterns("__pycache__", *([data] if data else []))
         shutil.copytree(_package(name), packages / name, ignore=ignored)
+    told = packages / "ddx_tools/knowledge" / CASEBOOK
+    told.write_text(yaml.safe_dump([case.model_dump() for case in casebook() if case.affects]), encoding="utf-8")
     shutil.copytree(playbooks_dir(), packages / "ddx_tools/_data/playbooks")
     shutil.copytree(skill_dir(), packages / "ddx_tools/_data/skill")
     launcher = directory / "bin/ddx"

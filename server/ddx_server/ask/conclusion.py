@@ -28,6 +28,22 @@ def diagnosis_in(fields: Any) -> Diagnosis | None:
         return None
 
 
+def completed(report: Diagnosis, known: Diagnosis | None) -> Diagnosis:
+    """What the model reports, with what it left out of the answer that it agrees with: the same first cause.
+
+    A model need not write again what it was told: the suspect beside its peers, the lines of the program, a suggestion.
+    """
+    if known is None or (report.verdict, _first(report)) != (known.verdict, _first(known)):
+        return report
+    given = report.model_dump(exclude_defaults=True)
+    left_out = {name: getattr(known, name) for name in type(known).model_fields if name not in given}
+    return report.model_copy(update=left_out)
+
+
+def _first(said: Diagnosis) -> str:
+    return said.causes[0].id if said.causes else ""
+
+
 async def what_is_known(toolbox: Toolbox, target: Sequence[str]) -> Diagnosis | None:
     """What the playbooks say of the target, by the same server; None if it cannot say."""
     return diagnosis_in((await toolbox.call("diagnose", {"target": list(target)})).data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddx_server.ask import prompt
-from ddx_server.ask.conclusion import diagnosis_in
+from ddx_server.ask.conclusion import completed, diagnosis_in
 from ddx_server.ask.display import call_in_words
 from ddx_server.ask.toolbox import Answer
 from ddx_tools.sources.redaction.structures import redact_json, redact_value
@@ -59,7 +59,7 @@ class Investigator:
         system, tools = prompt.system(self.toolbox.client.instructions), self.toolbox.for_the_model()
         messages = [prompt.opening(redact(question), redact_value(list(target)))]
         self.transcript.add("question", question=question, target=list(target), model=self.model.name, system=system)
-        reminded = False
+        reminded, known = False, None
         while self.budget.tokens_left:
             last_turn = not self.budget.calls_left
             turn = await self.model.turn(system, tools, prompt.cached_up_to_here(messages), self.budget.tokens_left)
@@ -70,7 +70,8 @@ class Investigator:
             if turn.calls:
                 answers = await self._answers(turn)
                 if report := _report(turn.calls, answers):
-                    return Ended(report, "reported")
+                    return Ended(completed(report, known), "reported")
+                known = _told(turn.calls, answers) or known
                 reply = [_result(call, answer) for call, answer in zip(turn.calls, answers, strict=True)]
             else:
                 self.budget.take_call()
@@ -143,6 +144,16 @@ def _report(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis |
         if call.name == prompt.REPORT and not answer.is_error:
             return diagnosis_in(call.arguments.get("diagnosis"))
     return None
+
+
+def _told(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis | None:
+    """The last answer of the playbooks."""
+    told = [
+        diagnosis_in(answer.data)
+        for call, answer in zip(calls, answers, strict=True)
+        if call.name in prompt.JUDGE and not answer.is_error
+    ]
+    return next((one for one in reversed(told) if one), None)
 
 
 def _result(call: ToolCall, answer: Answer) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("who", list(_who(diagnosis, said)), 100)
     yield Section("differs", list(_differs(diagnosis.differs)), 80)
     yield Section("source", list(_source(diagnosis.source_lines)), 70)
+    yield Section("its peers", list(_source(diagnosis.peer_lines)), 65)
     yield Section("why", list(_causes(diagnosis)), 85)
     chain = [sentence for sentence in diagnosis.chain if not _repeats(sentence, said)][:_SHOWN_SENTENCES]
     yield Section("chain", [safe(sentence, limit=_LONGEST) for sentence in chain], 30)
@@ -95,8 +96,11 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     ruled_out = [f"{item.id}: {item.why}" for item in diagnosis.ruled_out[:_SHOWN_RULED_OUT]]
     yield Section("ruled out", [safe(line, limit=_LONGEST) for line in ruled_out], 10)
     yield Section("fix", [safe(line, limit=_LONGEST) for line in diagnosis.fix], 60)
+    yield Section("suggestion", list(_diff(diagnosis.suggestion)), 35)
     yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
     yield Section("next check", list(_next(diagnosis)), 90)
+    yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 5)
+    yield Section("similar", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.similar], 15)
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
     yield Section("not seen", list(_missing(diagnosis)), 50)
     if diagnosis.shown_by and any(claim.source for claim in diagnosis.evidence):
@@ -159,6 +163,12 @@ def _source(lines: SourceLines | None) -> Iterator[Text]:
         number = line.partition(":")[0]
         mark = {str(lines.line): "→ ", str(lines.guard): "? "}.get(number, "  ") if lines else ""
         yield safe(mark + line, "cyan")
+
+
+def _diff(lines: Sequence[str]) -> Iterator[Text]:
+    if lines:
+        yield safe("nobody has tried or applied it", "dim")
+        yield from (safe(line, {"+": "green", "-": "red"}.get(line[:1], "dim"), limit=200) for line in lines)
 
 
 def _causes(diagnosis: Diagnosis) -> Iterator[Text]:

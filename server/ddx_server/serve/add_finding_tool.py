@@ -48,6 +48,11 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         before = [known.finding() for known in workspace.handed_in(target)]
         found = with_checked(one, before, resolved, call.progress, machine=call.machine())
         workspace.hand_in(target, one)
+        found.not_similar = workspace.config.not_similar
         return result(diagnosis_payload(found.diagnose()))
 
-    return make_tool(add_finding, "add_finding", _DESCRIPTION, DiagnosisReply, read_only=False)
+    tool = make_tool(add_finding, "add_finding", _DESCRIPTION, DiagnosisReply, read_only=False)
+    # The other fields are those of `diagnose`: told once.
+    told = {"changed": {"type": "array"}, "verdict": {"type": "string"}, "headline": {"type": "string"}}
+    tool.fn_metadata.output_schema = {"type": "object", "properties": told}
+    return tool

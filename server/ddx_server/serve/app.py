@@ -19,6 +19,7 @@ from ddx_server.serve.redaction import without_secrets
 from ddx_server.serve.report_tool import report_tool
 from ddx_server.serve.resources import register_resources
 from ddx_server.serve.show_tool import show_tool
+from ddx_server.serve.similar_tool import similar_tool
 from ddx_server.serve.skills_extension import SkillsExtension
 from ddx_server.serve.workspace import Workspace
 from ddx_tools import __version__
@@ -55,6 +56,7 @@ def _tools(workspace: Workspace) -> list[Tool]:
         query_tool(workspace, investigations),
         show_tool(workspace),
         add_finding_tool(workspace),
+        similar_tool(workspace, investigations),
         playbook_tool(),
         report_tool(workspace),
     ]

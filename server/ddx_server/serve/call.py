@@ -1,11 +1,19 @@
-"""One tool call at work in its thread: it tells how far it is, and stops when the client has cancelled it."""
+"""One tool call at work in its thread: it tells how far it is, and stops when the client has cancelled it.
+
+A step that takes longer than some seconds is told again and again, so that a client knows that it is at work.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyio import from_thread
+from anyio import from_thread, lowlevel
 from mcp.server.mcpserver import Context
 
 from ddx_server.serve.budget import bounded
@@ -17,6 +25,24 @@ if TYPE_CHECKING:
 _USUAL_STEPS = 16
 """Six or seven probes look, and compare what they saw; then the playbooks judge."""
 
+EVERY_S = 3.0
+_BEAT = 0.01
+"""All that is told again of a step is less than a step of the last."""
+
+_ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
+
+
+@contextmanager
+def at_work() -> Iterator[None]:
+    """While a tool works; when it has ended, nothing more is told of its call."""
+    ended = threading.Event()
+    before = _ENDED.set(ended)
+    try:
+        yield
+    finally:
+        ended.set()
+        _ENDED.reset(before)
+
 
 class ToolCall:
     """What a tool needs of the call it serves. To be used in the worker thread that the SDK runs the tool in."""
@@ -25,14 +51,34 @@ class ToolCall:
         self._context = context
         self._workspace = workspace
         self._steps = 0
+        self._beats = 0
+        self._doing = "at work"
+        self._telling = threading.Lock()
+        if ended := _ENDED.get():
+            loop = from_thread.run_sync(lowlevel.current_token)
+            threading.Thread(target=self._beat, args=(ended, loop), name="progress", daemon=True).start()
 
     def progress(self, doing: str) -> None:
         """The next step begins. Raises the cancellation if there is one."""
         self.stop_if_cancelled()
-        self._steps += 1
+        with self._telling:
+            self._steps += 1
+            self._doing = doing
+            self._report(from_thread.run)
+
+    def _beat(self, ended: threading.Event, loop: lowlevel.EventLoopToken) -> None:
+        """Tell every few seconds that the step goes on, until the call has ended or the client is gone."""
+        with suppress(RuntimeError, OSError):
+            while not ended.wait(EVERY_S):
+                with self._telling:
+                    self._beats += 1
+                    self._report(partial(from_thread.run, token=loop))
+
+    def _report(self, run: Callable[..., object]) -> None:
         # A bundle of many hosts takes more steps than usual: then every one is a smaller part of what is left.
         done = self._steps if self._steps < _USUAL_STEPS else _USUAL_STEPS - _USUAL_STEPS / (self._steps + 1)
-        from_thread.run(self._context.report_progress, done, _USUAL_STEPS, bounded(doing, 120))
+        done += _BEAT * self._beats / (self._beats + 1)
+        run(self._context.report_progress, done, _USUAL_STEPS, bounded(self._doing, 120))
 
     def stop_if_cancelled(self) -> None:
         """Raise the cancellation if there is one. In a thread that a probe started itself nothing can be asked."""

@@ -24,6 +24,8 @@ class ServeConfig:
     """A bundle that answers instead of this machine: for an empty target or any pid, and nothing else is looked at."""
     reach: Reach | None = None
     """The hosts of the job that an empty target means: who starts the server names them, never a model."""
+    not_similar: frozenset[str] = frozenset()
+    """Links of the casebook that are not to be told: where an agent is scored on an incident, it must not meet it."""
 
     @classmethod
     def at(

@@ -55,7 +55,7 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         else:
             found = investigations.found(resolved, call)
         call.progress("judging")
-
+        found.not_similar = workspace.config.not_similar
         return result(diagnosis_payload(found.diagnose()))
 
     return make_tool(diagnose, "diagnose", _DESCRIPTION, DiagnosisReply)

@@ -42,6 +42,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
         missing=Rest(len(missing), _LOOK),
         ruled_out=Rest(len(ruled_out), "read_playbook says what speaks against a cause"),
         asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
+        noted=Rest(len(diagnosis.noted), "ddx notes"),
     )
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
@@ -56,18 +57,22 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.extend("evidence", claims[:2])
     payload.put("differs", _differs(diagnosis.differs))
     payload.put("source_lines", _source_lines(diagnosis.source_lines))
+    payload.put("peer_lines", _source_lines(diagnosis.peer_lines))
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
+    payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])
     payload.put("shown_by", bounded(diagnosis.shown_by, 200))
     payload.put("looked_at", _texts(diagnosis.looked_at))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])
     payload.put("narrowed_to", _narrowed(diagnosis))
     payload.extend("chain", chain)
+    payload.put("similar", _texts(diagnosis.similar))
     payload.extend("verify", verify)
     payload.extend("missing", missing)
     payload.extend("evidence", claims[2:])
     payload.extend("ruled_out", ruled_out)
+    payload.extend("noted", _texts(diagnosis.noted))
     return payload.finished()
 
 

@@ -7,8 +7,9 @@ INSTRUCTIONS = """\
 ddx finds out why a distributed PyTorch job (torchrun, DDP, FSDP, NCCL, Gloo) hangs, crashes, is slow or computes \
 wrong numbers: which rank, which line, which cause, which fix.
 
-Call `diagnose` first; without a target it looks at the job on this machine. Before anybody restarts the job, \
-`capture_incident`, and use the id it returns (inc-…) as target from then on. Call `report_diagnosis` last.
+Call `diagnose` first; without a target it looks at the job on this machine. `show` the place that it names; where \
+that fits, `report_diagnosis`: most jobs take these three calls. Before anybody restarts the job, `capture_incident`, \
+and use the id it returns (inc-…) as target from then on.
 
 How to reason:
 - Look at ALL ranks. The rank that printed the error is rarely the one that caused it.

@@ -80,6 +80,13 @@ class ShowReply(Reply):
     truncated: list[Row] = []
 
 
+class SimilarReply(Reply):
+    """Cases of others: reference, never evidence for this one."""
+
+    similar: list[Row] = []
+    truncated: list[Row] = []
+
+
 class ReportReply(Reply):
     """Where the diagnosis was saved."""
 

@@ -54,7 +54,19 @@ def report_tool(workspace: Workspace) -> Tool:
 def _published() -> dict[str, Any]:
     """What an agent is asked for. It names culprits; what else it got may come back, and needs no words here."""
     schema = Diagnosis.model_json_schema(by_alias=True)
-    shown = ("changed", "differs", "source_lines", "asked", "shown_by", "rank_ranges", "truncated")
+    shown = (
+        "changed",
+        "suggestion",
+        "peer_lines",
+        "similar",
+        "noted",
+        "differs",
+        "source_lines",
+        "asked",
+        "shown_by",
+        "rank_ranges",
+        "truncated",
+    )
     for name in ("schema", "suspects", "event", "looked_at", *shown):
         del schema["properties"][name]
     for name in ("Suspect", "SuspectEvent", "Certainty", "Seat", "Event", "Differs", "Aspect", "SourceLines"):

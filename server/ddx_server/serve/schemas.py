@@ -27,7 +27,8 @@ def reply_schema(schema: Schema) -> Schema:
     fields = {
         name: {"type": _resolved(field, schema).get("type", "object")} for name, field in schema["properties"].items()
     }
-    return {"type": "object", "properties": fields, "required": schema.get("required", [])}
+    required = {"required": schema["required"]} if schema.get("required") else {}
+    return {"type": "object", "properties": fields, **required}
 
 
 def _argument(field: Schema, schema: Schema) -> Schema:

@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import ConfigDict
 
 from ddx_server.serve.budget import bounded
+from ddx_server.serve.call import at_work
 from ddx_server.serve.replies import Reply
 from ddx_server.serve.schemas import arguments_schema, reply_schema
 from ddx_tools.errors import DdxError
@@ -78,7 +79,8 @@ def _explaining(function: Callable[..., CallToolResult], name: str) -> Callable[
     @functools.wraps(function)
     def run(*args: Any, **given: Any) -> CallToolResult:
         try:
-            return function(*args, **given)
+            with at_work():
+                return function(*args, **given)
         except ToolError:
             raise
         except DdxError as error:

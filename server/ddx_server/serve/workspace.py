@@ -32,7 +32,9 @@ RECORDED_ID = "inc-recorded"
 """The incident of a server that answers out of a recording."""
 
 _ID = re.compile(r"inc-[a-z0-9-]{1,40}")
-_RECORD, _BUNDLE, _HANDED_IN = "incident.json", "bundle", "findings.json"
+_RECORD, _BUNDLE = "incident.json", "bundle"
+HANDED_IN = "findings.json"
+"""The name of the file with what was handed in about an incident."""
 _MOST_ITEMS = 64
 _MOST_DIGITS = 10
 _MOST_LISTED = 50
@@ -158,7 +160,7 @@ class Workspace:
         ids = [item for item in target if _ID.fullmatch(item)]
         if self.config.recorded is not None:
             ids = [RECORDED_ID]
-        return self._place() / ids[0] / _HANDED_IN if len(ids) == 1 else None
+        return self._place() / ids[0] / HANDED_IN if len(ids) == 1 else None
 
     def sources(self, target: Sequence[str], origins: Mapping[str, str]) -> Callable[[str], str]:
         """How to name the source of some evidence: of an incident its own file, which can be read again.

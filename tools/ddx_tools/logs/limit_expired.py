@@ -34,7 +34,7 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
     for label, told in at_work.items():
         waited_for = [event for event in told if not set(event.ranks) & reporters]
         if waited_for:
-            found.append(_continues(label, max(waited_for, key=_how_long), timeouts, crowd))
+            found.append(_continues(label, waited_for, timeouts, crowd))
         elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
             found.append(_all_at_work(label, told))
     return found
@@ -97,18 +97,22 @@ def _at_work_itself(timeouts: list[Event]) -> bool:
     return all(event.row["code"] != "gloo_timeout" for event in timeouts)
 
 
-def _continues(label: str, event: Event, timeouts: list[Event], crowd: Crowd) -> Finding:
-    ranks, joined = event.ranks, None
+def _continues(label: str, told: list[Event], timeouts: list[Event], crowd: Crowd) -> Finding:
+    """Whoever had not done it holds the others up; the one at it for longest is quoted."""
+    event = max(told, key=_how_long)
+    ranks, joined = sorted({rank for one in told for rank in one.ranks}), None
     if not ranks and len(crowd.silent) == 1:
         ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
     waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
-    percent = _percent(event)
+    percent, bar = _percent(event), label or "a progress bar"
     who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    was = f"was at {percent:g} % of work of its own ({bar}) when its"
+    were = f"were at up to {percent:g} % of work of their own ({bar}) when their"
     return step_finding(
         "rank.progress_continues",
         Severity.WARNING,
         [event],
-        f"{who} was at {percent:g} % of work of its own ({label or 'a progress bar'}) when its peers gave up waiting.",
+        f"{who} {were if len(ranks) > 1 else was} peers gave up waiting.",
         {
             "what": label or None,
             "percent": percent,

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from ddx_tools.looking.beside_logs import by_logs
+from ddx_tools.looking.made import made_at
 from ddx_tools.looking.records import entries
 from ddx_tools.model import Aspect, Differs, Location, rank_list
 from ddx_tools.stacks.view import RankView, rank_views
@@ -22,7 +24,8 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
     if not suspects:
         return None
     suspect, others = suspects[0], [rank for rank in peers if rank not in suspects]
-    aspects = [*_by_stacks(store, suspect, others, suspects), *_by_records(store, suspect, others, suspects)]
+    views = (_by_stacks, _by_records, by_logs)
+    aspects = [aspect for view in views for aspect in view(store, suspect, others, suspects)]
     told: dict[str, Aspect] = {}
     for aspect in aspects:
         if aspect.suspect != aspect.peers or aspect.what in ("group", "last in common"):
@@ -37,20 +40,38 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
 # --- by stacks
 
 
+def parting_places(store: Store, suspect: int, peers: Sequence[int]) -> tuple[Location, Location] | None:
+    """The lines of one function at which the stacks of a suspect and of most peers part; None where they do not."""
+    views = {view.rank: view for view in rank_views(store)}
+    mine, others = views.get(suspect), [view for rank, view in views.items() if rank in peers]
+    if mine is None or not others:
+        return None
+    theirs = _most_common(others)
+    depth = _parting(mine, theirs)
+    if depth is None or depth >= min(len(mine.user_stack), len(theirs.user_stack)):
+        return None
+    own, other = mine.location(depth), theirs.location(depth)
+    return (own, other) if (own.file, own.function) == (other.file, other.function) else None
+
+
 def _by_stacks(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
     views = {view.rank: view for view in rank_views(store)}
     mine = views.get(suspect)
     others = [view for rank, view in views.items() if (rank in peers if peers else rank not in suspects)]
     if mine is None or not others:
         return
-    stack, _ = Counter(view.user_stack for view in others).most_common(1)[0]
-    theirs = next(view for view in others if view.user_stack == stack)
+    theirs = _most_common(others)
     parted = _parting(mine, theirs)
     if parted is not None:
         yield Aspect(what="place", suspect=_frame(mine, parted), peers=_frame(theirs, parted))
     yield Aspect(what="call", suspect=_doing(mine), peers=_doing(theirs))
     if parted:
         yield Aspect(what="called from", suspect=_frame(mine, parted - 1), peers=_frame(theirs, parted - 1))
+
+
+def _most_common(views: Sequence[RankView]) -> RankView:
+    stack, _ = Counter(view.user_stack for view in views).most_common(1)[0]
+    return next(view for view in views if view.user_stack == stack)
 
 
 def _parting(mine: RankView, theirs: RankView) -> int | None:
@@ -95,7 +116,8 @@ def _by_records(store: Store, suspect: int, peers: Sequence[int], suspects: Coll
             suspect=_call(own, seq) if own else _not_there(at, seq),
             peers=_call(other, seq),
         )
-        yield Aspect(what="group", suspect=_group(other), peers=_group(other))
+        named = _group(other, made_at(store, other["label"]))
+        yield Aspect(what="group", suspect=named, peers=named)
         if own:
             yield Aspect(what="sizes", suspect=_sizes(own), peers=_sizes(other))
         common = [row["done"] for row in (at, far.get((other["rank"], group))) if row and row["done"] is not None]
@@ -145,6 +167,6 @@ def _sizes(row: Mapping[str, Any]) -> str:
     return f"in {parts[0]}, out {parts[1]}"[:_LONGEST]
 
 
-def _group(row: Mapping[str, Any]) -> str:
+def _group(row: Mapping[str, Any], made: str) -> str:
     members = row["members"]
-    return f"{row['label']}{f' ({rank_list(members)})' if members else ''}"[:_LONGEST]
+    return f"{row['label']}{f' ({rank_list(members)})' if members else ''}{f', {made}' if made else ''}"[:_LONGEST]

@@ -1,13 +1,15 @@
-"""Which training frameworks a job runs in, and what they offer themselves against a cause."""
+"""What a job runs in: its training frameworks, what they offer themselves against a cause, and versions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
 
 from pydantic import BaseModel, ConfigDict
 
+from ddx_tools.environment.versions import Version
 from ddx_tools.store import Store
 from ddx_tools.yaml_data import shipped
 
@@ -15,6 +17,25 @@ _FILES = """
 SELECT DISTINCT file FROM stack_frames WHERE file IS NOT NULL AND NOT is_user
 UNION SELECT DISTINCT unnest(CAST(frames AS VARCHAR[])) FROM log_events WHERE frames IS NOT NULL
 """
+
+
+_VERSIONS = """
+SELECT DISTINCT library, version FROM env_versions
+UNION SELECT DISTINCT 'nccl', version FROM nccl_processes
+UNION SELECT DISTINCT 'nccl', library FROM fr_dumps
+UNION SELECT DISTINCT 'driver', coalesce(facts->>'driver', facts->>'version') FROM host_facts
+    WHERE facts->>'driver' IS NOT NULL OR (topic = 'package' AND subject = 'driver')
+"""
+
+
+class KeywordEdit(BaseModel):
+    """A keyword that one of some calls takes against a cause; `value` as it is written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    calls: list[str]
+    keyword: str
+    value: str
 
 
 class FrameworkFixes(BaseModel):
@@ -27,6 +48,7 @@ class FrameworkFixes(BaseModel):
     source: str
     """The versions and the part of the API that the fixes are named after."""
     fixes: dict[str, str]
+    edits: dict[str, KeywordEdit] = {}
 
 
 @cache
@@ -48,3 +70,19 @@ def frameworks_of(store: Store) -> frozenset[str]:
 def own_fixes(cause: str, frameworks: Collection[str]) -> list[str]:
     """What the frameworks of a job offer against a cause."""
     return [one.fixes[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.fixes]
+
+
+def keyword_edits(cause: str, frameworks: Collection[str]) -> list[KeywordEdit]:
+    """The keywords that the frameworks of a job take against a cause."""
+    return [one.edits[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.edits]
+
+
+def versions_of(store: Store) -> dict[str, Version]:
+    """The versions of torch, nccl and the driver, each where all that says one says the same."""
+    if not store.holds_any(["env_versions", "nccl_processes", "fr_dumps", "host_facts"]):
+        return {}
+    said: dict[str, set[Version]] = {}
+    for row in store.query(_VERSIONS):
+        with suppress(ValueError):
+            said.setdefault(row["library"], set()).add(Version.of(row["version"] or ""))
+    return {library: versions.pop() for library, versions in said.items() if len(versions) == 1}

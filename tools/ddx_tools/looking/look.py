@@ -67,7 +67,7 @@ def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
         case Thing.RANKS:
             return all_ranks(store)
         case Thing.RANK:
-            return one_rank(store, number)
+            return one_rank(store, number, names)
         case Thing.GROUP:
             return one_group(store, wanted.name)
         case Thing.COLLECTIVE:

@@ -95,10 +95,6 @@ def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bo
     return Names(places, base)
 
 
-def _from_its_beginning(entry: JournalEntry) -> bool:
-    return entry.op in ("look", "read") and not entry.tail
-
-
 def _base(folders: Iterable[str]) -> str:
     """The folder that holds all that was brought."""
     absolute = [folder for folder in folders if folder.startswith("/")]

@@ -9,6 +9,7 @@ from typing import Any
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
 from ddx_tools.errors import UsageError
 from ddx_tools.jobs.words import environment_words, process_words
+from ddx_tools.looking.names import Names
 from ddx_tools.looking.records import entries
 from ddx_tools.model import rank_list
 from ddx_tools.stacks.divergence import ProgramTexts
@@ -64,9 +65,9 @@ def _distinct(store: Store, query: str) -> set[int]:
     return {row["rank"] for row in store.query(f"SELECT DISTINCT rank FROM ({query}) WHERE rank IS NOT NULL")}
 
 
-def one_rank(store: Store, rank: int) -> list[str]:
+def one_rank(store: Store, rank: int, names: Names) -> list[str]:
     """Its processes, what was printed of it, its stack, its last calls. Raises UsageError where nothing is known."""
-    lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank)]
+    lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank, names)]
     if not lines:
         known = set().union(*(_distinct(store, query) for query in _KNOWN.values()))
         told = f"Known: {rank_list(known)}." if known else "Nothing here says of any rank."
@@ -137,14 +138,16 @@ def _telling(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*done[-1:], *pending[:_MOST_CALLS], *(pending[-1:] if len(pending) > _MOST_CALLS else [])]
 
 
-def _events(store: Store, rank: int) -> Iterator[str]:
+def _events(store: Store, rank: int, names: Names) -> Iterator[str]:
+    """What was printed of it, each line once: a launcher and the rank itself may both have kept it."""
     rows = store.query(
         "SELECT kind, code, text, details, source, source_line FROM log_events WHERE rank = ? AND kind <> 'value' "
         "ORDER BY kind = 'step', source, source_line DESC",
         [rank],
     )
-    for row in rows[:_MOST_EVENTS]:
-        where = f"  [{row['source']}:{row['source_line']}]" if row["source"] else ""
+    once = {(row["kind"], row["text"]): row for row in reversed(rows)}
+    for row in [*reversed(once.values())][:_MOST_EVENTS]:
+        where = f"  [{names.words(row['source'], row['source_line'])}]" if row["source"] else ""
         quote = json.loads(row["details"] or "{}").get("quote")
         said = quote if isinstance(quote, str) else row["text"]
         yield f"printed: {(said or row['code'] or row['kind'])[:400]}{where}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
 from ddx_tools.errors import UsageError
+from ddx_tools.looking.made import made_at
 from ddx_tools.model import rank_list
 from ddx_tools.store import Store
 
@@ -56,6 +57,7 @@ def one_group(store: Store, name: str) -> list[str]:
             lines.append(f"  {rank_list(ranks)}: enqueued {enqueued}, started {started}, completed {completed}")
         if listed and (silent := set(listed) - {row["rank"] for row in members}):
             lines.append(f"  no record of {rank_list(silent)}")
+    lines += [f"  {made}"] if (made := made_at(store, mine[0]["label"])) else []
     lines += _unfinished(store, name)
     return lines
 

@@ -76,18 +76,23 @@ UNKNOWN = Relation("unknown")
 """The program text is not at hand, or does not parse."""
 
 
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a program; None for a text that is none. Nothing of it is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the user's program: not what was asked
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 class PythonSource:
     """A source file. Text that does not parse still gives its lines."""
 
     def __init__(self, text: str) -> None:
         text = text.removeprefix("\ufeff")
         self._lines = _LINE_END.split(text)  # not splitlines(): a form feed ends no line of Python
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the user's program: not what was asked
-                self._tree: ast.AST | None = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._tree = None
+        self._tree: ast.AST | None = parsed(text)
 
     def line_text(self, line: int) -> str | None:
         """The text of a line (1-based), stripped."""
@@ -161,7 +166,7 @@ class PythonSource:
             if guard is None:
                 return UNRELATED
             ahead = _calls_of_peer_ahead(ours, theirs)
-            return Relation("other_branch", guard, "both", _asks_for_rank(guard), same_call_ahead=ahead)
+            return Relation("other_branch", guard, "both", asks_for_the_rank(guard), same_call_ahead=ahead)
         if index < peer_index:
             kind = "still_in_loop" if _enters_loop(ours) else "before"
         else:
@@ -170,8 +175,8 @@ class PythonSource:
             guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
             if guards:
                 leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
-                guard = next(filter(_asks_for_rank, guards), guards[0])
-                return Relation(kind, guard, side, _asks_for_rank(guard), leaves=leaves)
+                guard = next(filter(asks_for_the_rank, guards), guards[0])
+                return Relation(kind, guard, side, asks_for_the_rank(guard), leaves=leaves)
         return Relation(kind)
 
     def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -265,7 +270,7 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
     ways = []
     for node, field, index in path:
         if guard := _condition(node):
-            ways.append(Bypass(guard, _asks_for_rank(guard)))
+            ways.append(Bypass(guard, asks_for_the_rank(guard)))
         if isinstance(node, ast.Try):
             handler = _caught(node.handlers[index]) if field == "handlers" else None
             if caught := handler or (_goes_on_after(node) if field in ("body", "orelse") else None):
@@ -313,10 +318,10 @@ def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
     """The blocks of an `if` and of a `match`, and the handlers of a `try`, each with what leads there."""
     if isinstance(node, ast.If):
         guard = _text(node.test)
-        return [(Bypass(guard, _asks_for_rank(guard)), block) for block in (node.body, node.orelse)]
+        return [(Bypass(guard, asks_for_the_rank(guard)), block) for block in (node.body, node.orelse)]
     if isinstance(node, ast.Match):
         subject = _text(node.subject)
-        return [(Bypass(subject, _asks_for_rank(subject)), case.body) for case in node.cases]
+        return [(Bypass(subject, asks_for_the_rank(subject)), case.body) for case in node.cases]
     if isinstance(node, (ast.Try, ast.TryStar)):
         return [(Bypass(_caught(handler), False), handler.body) for handler in node.handlers]
     return []
@@ -331,5 +336,6 @@ def _caught(handler: ast.ExceptHandler) -> str:
     return f"except {_text(handler.type)}" if handler.type else "except"
 
 
-def _asks_for_rank(guard: str) -> bool:
+def asks_for_the_rank(guard: str) -> bool:
+    """Whether a condition treats ranks differently."""
     return bool(_RANK_WORDS.search(_ANY_RANK.sub("", guard)))

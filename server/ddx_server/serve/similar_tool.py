@@ -1,0 +1,47 @@
+"""The tool `similar_cases`: known cases that are like the present one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from ddx_server.serve.budget import Payload, Rest
+from ddx_server.serve.call import ToolCall
+from ddx_server.serve.investigations import Investigations
+from ddx_server.serve.probe_tools import TARGET_TEXT
+from ddx_server.serve.replies import SimilarReply, result
+from ddx_server.serve.tool import make_tool
+from ddx_server.serve.workspace import Workspace
+
+_DESCRIPTION = (
+    "Confirmed cases and known bugs of NCCL, torch, driver versions that are like this job, or a message: what it was, "
+    "the fix, a link, what differs. No evidence."
+)
+_MOST = 4
+
+
+def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
+    """The tool."""
+
+    def similar_cases(
+        ctx: Context[Any, Any],
+        about: Annotated[str, Field(description="'ibv_modify_qp failed, NCCL 2.21.5'", max_length=4000)] = "",
+        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+    ) -> CallToolResult:
+        from ddx_tools.casebook import similar_to
+
+        if about and not target and workspace.config.recorded is None:
+            told = similar_to(about, _MOST)
+        else:
+            found = investigations.found(workspace.resolve(target), ToolCall(ctx, workspace))
+            found.not_similar = workspace.config.not_similar
+            told = found.similar(found.judge(), _MOST, about)
+        payload = Payload(similar=Rest(len(told), "say more in about"))
+        payload.extend("similar", [one.model_dump(exclude_defaults=True) for one in told])
+        return result(payload.finished())
+
+    return make_tool(similar_cases, "similar_cases", _DESCRIPTION, SimilarReply)
