@@ -6,8 +6,9 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_secret_in_query, is_value_field, meaning_of
+from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
 from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.requests import end_of_string, of_headers, of_urls
 from ddx_tools.sources.redaction.shapes import Span
 from ddx_tools.sources.redaction.values import (
     IDENTIFIER,
@@ -77,14 +78,6 @@ _ELEMENT = compiled(
     r"([^<>]+)</"
 )
 _FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
-_URL_USER = compiled(r"://([^\s/\"'`\\<>?#]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
-_QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
-_HEADER = compiled(
-    r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
-    r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
-)
-_BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
-
 _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
@@ -107,8 +100,8 @@ _PLAIN_WORDS = frozenset(
 
 def assigned(line: bytes) -> Iterator[Span]:
     """The secrets that stand beside their names."""
-    yield from _of_urls(line)
-    yield from _of_headers(line)
+    yield from of_urls(line)
+    yield from of_headers(line)
     at = 0
     while match := _ASSIGNMENT.search(line, at):
         # The value may be a name itself: `config: {password: …`.
@@ -177,7 +170,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
 
 def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: bytes, is_shell: bool) -> Iterator[Span]:
     start = string.end()
-    end = _end_of_string(line, start, string[1])
+    end = end_of_string(line, start, string[1])
     value = line[start:end]
     if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
         return
@@ -212,30 +205,11 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
     limit = len(line) if limit < 0 else limit
     at += 1
     while (string := _STRING.search(line, at, limit)) and string.start() < limit:
-        end = _end_of_string(line, string.end(), string[1])
+        end = end_of_string(line, string.end(), string[1])
         is_key = line[end + 1 : end + 3].lstrip().startswith(b":")
         if end > string.end() and not is_key and not line.startswith(b"<redacted", string.end()):
             yield Span(string.end(), end, KIND)
         at = end + 1
-
-
-def _end_of_string(line: bytes, start: int, quote: bytes) -> int:
-    """Where a string ends: at its quote, not behind a backslash; of one that is cut off, with the line."""
-    at = start
-    while True:
-        end = line.find(quote, at)
-        if end < 0:
-            newline = line.find(b"\n", start)
-            return newline if newline >= 0 else len(line)
-        if line[end - 1 : end] != b"\\" or line[end - 2 : end] == b"\\\\":
-            break
-        at = end + 1
-    if quote == b"'":
-        # In JSON an apostrophe alone would take the end of its string with it.
-        double = line.find(b'"', start, end)
-        if double >= 0 and re.match(rb"\"\s*[,:}\]]", line[double : double + 8]):
-            return double
-    return end
 
 
 def _of_options(line: bytes) -> Iterator[Span]:
@@ -249,7 +223,7 @@ def _of_options(line: bytes) -> Iterator[Span]:
         in_list = b"," in match[2]
         string = _STRING.match(line, start)
         if string:
-            end = _end_of_string(line, string.end(), string[1])
+            end = end_of_string(line, string.end(), string[1])
             start = string.end()
         elif in_list:
             continue  # `add_argument("--token", type=str)`
@@ -365,45 +339,8 @@ def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span
     """What stands from a place on, as one value: a string, or as much as `bare` matches."""
     string = _STRING.match(line, at)
     if string:
-        start, end = string.end(), _end_of_string(line, string.end(), string[1])
+        start, end = string.end(), end_of_string(line, string.end(), string[1])
     else:
         found = bare.match(line, at)
         start, end = found.span() if found else (at, at)
     return Span(start, end, KIND) if end > start and is_value(line[start:end]) else None
-
-
-def _of_urls(line: bytes) -> Iterator[Span]:
-    if b"://" in line:
-        for match in _URL_USER.finditer(line):
-            user, _, password = match[1].partition(b":")
-            if b"/" in password and password.partition(b"/")[0].isdigit():
-                continue  # a port, and an @ in the path
-            is_token = len(user) >= 20 or (len(user) >= 8 and looks_secret(user))
-            if (password or is_token) and not user.startswith(b"<"):
-                yield Span(match.start(1), match.end(1), "password in a URL")
-    if b"=" in line:
-        for match in _QUERY.finditer(line):
-            name, value = match[1].decode("latin-1"), match[2]
-            if (
-                is_secret_in_query(name)
-                and is_value(value)
-                and (meaning_of(name) >= Meaning.PROBABLY or len(value) >= 8)
-            ):
-                yield Span(match.start(2), match.end(2), "parameter of a URL")
-
-
-def _of_headers(line: bytes) -> Iterator[Span]:
-    for match in _HEADER.finditer(line):
-        start = match.end()
-        if match[2]:
-            end = _end_of_string(line, start, match[2])
-        else:
-            stops = [at for stop in (b'"', b"'", b"\n", b"`") if (at := line.find(stop, start)) >= 0]
-            end = min(stops, default=len(line))
-        value = line[start:end].rstrip(b" \t\r,;)}]")
-        words = value.split()
-        if len(value) >= 4 and is_value(words[0]) and is_value(words[-1]) and not IDENTIFIER.fullmatch(value):
-            yield Span(start, start + len(value), "header")
-    for match in _BEARER.finditer(line):
-        if looks_secret(match[1]) or len(match[1]) >= 20:
-            yield Span(match.start(1), match.end(1), "bearer token")
