@@ -11,7 +11,6 @@ from typing import Any
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 from ddx_tools.sources.redaction.assignments import (
     KIND,
-    NAME_HINT,
     assigned,
     is_secret_name,
     names_a_secret,
@@ -19,6 +18,7 @@ from ddx_tools.sources.redaction.assignments import (
     rest_as_value,
     value_of_a_field,
 )
+from ddx_tools.sources.redaction.name_hint import NAME_HINT
 from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.reading import unescaped
 from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, prefixes, random_tokens, shaped
