@@ -164,6 +164,7 @@ def _field_finding(
         shown[aborted.rank] = shown[aborted.like]
     sides = part(shown)
     finished = aborted is None and all(entry.done for entry in entries.values())
+    odd, usual = entries.get(sides.deviating[0]), entries.get(sides.groups[0][1][0])
     return raising.mismatch(
         aspect,
         sides,
@@ -173,7 +174,22 @@ def _field_finding(
         + (" It finished all the same: the result is garbage." if finished else ""),
         finished=finished,
         collectives=count,
+        called_elsewhere=_called_elsewhere(records, group, odd, usual) if odd and usual and not sides.tie else None,
     )
+
+
+def _called_elsewhere(records: Records, group: Group, odd: Entry, usual: Entry) -> bool | None:
+    """Whether different functions of the program made the calls; None if that is not recorded.
+
+    A call without any line of the program is made by a thread of torch's own (DDP's reduction of gradients), if the
+    record shows the lines of the rank's other calls.
+    """
+    if odd.user_file and usual.user_file:
+        return (odd.user_file, odd.user_function) != (usual.user_file, usual.user_function)
+    if not odd.user_file and not usual.user_file:
+        return None
+    bare = usual if odd.user_file else odd
+    return True if any(records.entries(group, "rank = ? AND user_file IS NOT NULL", [bare.rank])) else None
 
 
 def _shown(entry: Entry, aspect: Aspect) -> str:
