@@ -126,16 +126,18 @@ def _verdict(
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
         return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
-    # That something ended, and no more, is no reason of which one could act.
-    is_general = bool(listed) and listed[0].cause.residual and bool(playbooks.below(listed[0].cause.id))
-    if listed and listed[0].level is Level.ESTABLISHED and not is_general:
+    if listed and listed[0].level is Level.ESTABLISHED:
         # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
         blamed, first = listed[0].culprits(), listed[0].cause.id
         kin = playbooks.above(first) | playbooks.below(first)
         others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
         agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
         strongly = max(c.decided for c in agreed) >= WEIGHTS[Strength.STRONG]
-        if sum(c.probability for c in agreed) >= (_DIAGNOSED_FROM if strongly else _DIAGNOSED_MODERATELY_FROM):
+        # That something ended, and how is not seen, is no reason of which one could act.
+        is_general = listed[0].cause.residual and bool(playbooks.below(first)) and not strongly
+        if not is_general and sum(c.probability for c in agreed) >= (
+            _DIAGNOSED_FROM if strongly else _DIAGNOSED_MODERATELY_FROM
+        ):
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
 
