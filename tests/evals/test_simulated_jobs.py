@@ -24,11 +24,11 @@ TRUTH = Truth("rank_stalled", (3,), (0, 1, 2), ("slow-rank-before-collective",),
 
 
 def check(scored: Sequence[Score], wrong: float, accused: float) -> None:
-    """No larger shares than these may be wrong, inexact where it is plain, or accuse somebody innocent."""
+    """No larger shares than these may be wrong, suspect others where it is plain, or accuse somebody innocent."""
     counts = by_kind(scored)["all"]
     lost = [f"{each.case.kind}:{each.case.seed} {each.answer}" for each in scored if not (each.right and each.exact)]
     assert counts.right >= (1 - wrong) * counts.jobs, lost
-    assert counts.plain_exact >= (1 - wrong) * counts.plain, lost
+    assert counts.plain_suspects >= (1 - wrong) * counts.plain, lost
     assert counts.accuses <= accused * counts.jobs, lost
     assert not any(each.answer.culprits for each in scored if each.case.kind == "healthy")
 

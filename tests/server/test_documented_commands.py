@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import shutil
@@ -13,7 +14,9 @@ import pytest
 import typer
 from test_cli import LOGS, ROOT, run
 
+from ddx_evals.simulator.kineto import TraceShape, trace
 from ddx_server.cli import app
+from ddx_tools.payloads.memory_report import report
 
 __all__ = ["run"]  # the fixture
 
@@ -88,10 +91,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
     (tmp_path / "config.json").write_text('{"world_size": 16}')
     (tmp_path / "notes.txt").write_text("It hangs at the end of the epoch. I started it twice.\n")
-    shutil.copytree(FIXTURES / "profiles/straggler", tmp_path / "traces")
-    shutil.copy(FIXTURES / "profiles/healthy/rank0.json.gz", tmp_path)
-    shutil.copytree(FIXTURES / "memory/leak", tmp_path / "reports")
-    shutil.copytree(FIXTURES / "memory/leak", tmp_path / "mem")
+    (tmp_path / "traces").mkdir()
+    for rank in range(2):
+        traced = b"".join(trace(TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0), rank))
+        (tmp_path / f"traces/rank{rank}.json.gz").write_bytes(gzip.compress(traced, 1))
+    shutil.copy(tmp_path / "traces/rank0.json.gz", tmp_path)
+    (tmp_path / "reports").mkdir()
+    for step in range(3):
+        report(str(tmp_path / "reports/memory-rank{rank}.jsonl"), step=step)
+    shutil.copytree(tmp_path / "reports", tmp_path / "mem")
     for name in ("dumps", "nccl_dumps"):
         shutil.copytree(FIXTURES / "flight_records/dp_tp_stall-fault", tmp_path / name)
     monkeypatch.chdir(tmp_path)

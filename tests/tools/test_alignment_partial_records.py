@@ -131,8 +131,11 @@ def in_one_operation(op: str) -> list[Finding]:
     return job.findings()
 
 
-def test_a_rank_without_a_record_is_named_where_all_others_wait_for_it() -> None:
-    assert blamed(in_one_operation("all_reduce")) == [2]
+def test_a_rank_without_a_record_is_waited_for_where_all_others_stand() -> None:
+    """It may have ended, be stopped, or its host may be gone: no cause is told."""
+    waited_for = of(in_one_operation("all_reduce"), "rank.waited_for")
+    assert (waited_for.ranks, waited_for.attributes["state"]) == ([2], "no_record")
+    assert not blamed(in_one_operation("all_reduce"))
 
 
 def test_but_not_where_all_may_hang_over_a_root_that_no_record_tells() -> None:

@@ -82,7 +82,7 @@ def test_what_is_named_and_is_no_file_is_said_and_costs_nothing_else(dumps: Path
 
 def test_records_that_may_not_be_read_are_named(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, file modes keep nobody out: the system call is made to refuse."""
-    real = open
+    real = os.open
 
     def refuse(path: Any, *arguments: Any, **others: Any) -> Any:
         if str(path).endswith(("rank_2.pkl", "secret.txt")):
@@ -90,7 +90,7 @@ def test_records_that_may_not_be_read_are_named(dumps: Path, monkeypatch: pytest
         return real(path, *arguments, **others)
 
     (dumps / "secret.txt").write_text("x")
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     raw = captured(dumps)
     assert ranks_of(raw) == [0, 1, 3]
     assert raw.status is ProbeStatus.PARTIAL

@@ -40,9 +40,9 @@ def test_dumps_and_stacks_beside_the_logs_are_left_alone(tmp_path: Path) -> None
 
 
 def test_a_named_file_that_is_no_log_is_said(tmp_path: Path) -> None:
-    dump = tmp_path / "dump_0"
-    dump.write_bytes(pickle.dumps({"entries": []}))
-    raw = captured(dump)
+    image = tmp_path / "plot.png"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    raw = captured(image)
     assert raw.status is ProbeStatus.NO_DATA
     assert "not a text log" in raw.problems[0]
 

@@ -59,6 +59,7 @@ ORDINARY = [
     "tcp://127.0.0.1:29500 rank=3 world_size=8",
     "init_method='env://'",
     "KeyError: 'access'",
+    "NCCL INFO ncclCommSplit comm 0x55 rank 0 nranks 2 parent 0x44 color 0 key 0 commId 0x770 - Init START",
     "INFO 2026-11-21 sort_key=lambda x: x.rank, cache key 0x7ffd16d7",
     "git@github.com:user/repo.git and https://example.org:8443/path?page=2",
     "num_key_value_heads=8 key=value secretary@example.org",

@@ -29,7 +29,6 @@ from ddx_tools.playbook import Playbooks, Strength
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
-_DIAGNOSED_MODERATELY_FROM = 0.7  # where something else could look the same, rivals and gaps weigh more
 _SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
 
@@ -135,9 +134,7 @@ def _verdict(
         strongly = max(c.decided for c in agreed) >= WEIGHTS[Strength.STRONG]
         # That something ended, and how is not seen, is no reason of which one could act.
         is_general = listed[0].cause.residual and bool(playbooks.below(first)) and not strongly
-        if not is_general and sum(c.probability for c in agreed) >= (
-            _DIAGNOSED_FROM if strongly else _DIAGNOSED_MODERATELY_FROM
-        ):
+        if not is_general and sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
 

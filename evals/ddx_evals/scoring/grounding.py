@@ -64,10 +64,15 @@ class Grounding:
 
 
 def grounding(claims: Collection[Claim], facts: Collection[Fact], replayed: Replayed) -> Grounding:
-    """Hold the quotes of an answer against what was replayed."""
+    """Hold the quotes of an answer against what was replayed.
+
+    Of material that holds no lines (a trace, a snapshot) nothing can be quoted: there a claim that a tool said in these
+    words counts.
+    """
     quotes = [claim.quote for claim in claims if claim.quote.strip()]
+    said = [claim.claim for claim in claims if not claim.quote.strip() and replayed.holds(claim.claim)]
     invented = [quote for quote in quotes if not replayed.holds(quote)]
-    genuine = [quote for quote in quotes if quote not in invented]
+    genuine = [quote for quote in quotes if quote not in invented] + said
     hit = any(re.search(fact.pattern, quote) for fact in facts for quote in genuine)
     return Grounding(len(quotes), invented, hit or (not facts and bool(genuine)))
 

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 DEADLINE_S = 90
 LOOK_AFTER_S = 6
 RECORDS = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "PYTHONUNBUFFERED": "1"}
-PLACES = ("functions", "load", "init", "before", "step", "after")
+PLACES = ("functions", "load", "init", "before", "step", "gradients", "after")
 
 
 def program(fault: dict[str, Any]) -> str:

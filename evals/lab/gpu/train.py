@@ -75,6 +75,7 @@ def main():
         # step
         loss = loss_of(model, tokens)
         loss.backward()
+        # gradients
         optimizer.step()
         optimizer.zero_grad()
         # after
