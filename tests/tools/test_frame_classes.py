@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
 from ddx_tools.parsers.python.pyspy_json import Frame, parse_pyspy
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.stacks.rows import native_frames
 
 RULES = frame_rules()
 KNOWLEDGE = Path(__file__).parents[2] / "tools/ddx_tools/knowledge/frames.yaml"
@@ -312,3 +314,10 @@ def test_ranks_that_compare_their_parameters_wait_for_their_peers() -> None:
         "torch/distributed/utils.py:_verify_param_shape_across_processes",
     )
     assert RULES.activity(frames, True, None) == Activity("collective", "compare_parameters")
+
+
+def test_a_native_dump_that_cannot_be_read_costs_itself() -> None:
+    raw = Raw("node-0")
+    for pid, data in ((575, json.dumps(NATIVE["item"]).encode()), (576, b"[{")):
+        raw.items.append(RawItem("native", data, "dump", {"pid": pid}))
+    assert list(native_frames(raw)) == [575]

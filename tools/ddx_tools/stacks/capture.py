@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from ddx_tools.errors import HostError, UnreadableInput
 from ddx_tools.job_target import select_job
@@ -171,12 +172,12 @@ def _look_into_native_code(host: Host, raw: Raw) -> None:
     except HostError:
         return  # a bundle of an older version did not ask
 
-    def dump(facts: Mapping[str, object]) -> RawItem | None:
+    def dump(facts: dict[str, Any]) -> RawItem | None:
         try:
-            reply = host.stack(int(str(facts["pid"])), native=True, timeout_s=_DUMP_DEADLINE_S)
+            reply = host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
         except HostError:
             return None  # the plain frames are there; what it waits for stays unknown
-        return RawItem(NATIVE, reply.data, reply.source, dict(facts))
+        return RawItem(NATIVE, reply.data, reply.source, facts)
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
         raw.items.extend(item for item in pool.map(dump, spinning) if item is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -149,9 +150,12 @@ def _thread_list(data: bytes) -> list[dict[str, Any]]:
 
 
 def native_frames(raw: Raw) -> dict[int, Sequence[Frame]]:
-    """The frames of the main threads of which there is a dump with native frames, by pid."""
-    dumps = ((item.facts["pid"], parse_pyspy(item.data)) for item in raw.of(NATIVE))
-    return {pid: thread.frames for pid, threads in dumps for thread in threads if thread.is_main}
+    """The frames of the main threads of which there is a readable dump with native frames, by pid."""
+    found: dict[int, Sequence[Frame]] = {}
+    for item in raw.of(NATIVE):
+        with suppress(UnreadableInput):  # the plain frames are there
+            found.update((item.facts["pid"], thread.frames) for thread in parse_pyspy(item.data) if thread.is_main)
+    return found
 
 
 def activity_of(
