@@ -62,7 +62,7 @@ def measure() -> Iterator[Measurement]:
 
 def ddx(directory: Path) -> Cost:
     """The cost of one `ddx nccl-log`; it names the rank that is behind."""
-    return cost_of([DDX, "nccl-log", str(directory), "--json"])
+    return cost_of([DDX, "nccl-log", str(directory), "--json"], (0, 1))
 
 
 def _slowness(what: str, mb_per_s: float, wanted: float = math.inf) -> Measurement:
