@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -83,6 +84,28 @@ def test_every_wrong_edit_can_be_made() -> None:
     edits = yaml.safe_load((ROOT / "tests/mutants.yaml").read_text("utf-8"))
     fits = {edit["file"]: (ROOT / edit["file"]).read_text("utf-8").count(edit["was"]) for edit in edits}
     assert {file: times for file, times in fits.items() if times != 1} == {}
+
+
+def test_no_module_needs_itself() -> None:
+    """Neither at once nor through others; an import within a function, made to break a circle, counts."""
+    modules = {
+        ".".join(file.relative_to(ROOT / root).with_suffix("").parts): file
+        for root in ("tools", "server", "evals")
+        for file in (ROOT / root).glob("ddx_*/**/*.py")
+    }
+    TopologicalSorter({name: set(_imported(file)) & modules.keys() for name, file in modules.items()}).prepare()
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """Modules that run when this one does. What only types need does not count."""
+    pending: list[ast.AST] = [ast.parse(file.read_text("utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+        pending.extend(ast.iter_child_nodes(node))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from math import comb
 from statistics import median
-from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.profiles.matched import Comparison, Matched, comparison
-from ddx_tools.profiles.samples import sample_findings, sample_table
+from ddx_tools.profiles.samples import sample_findings
 from ddx_tools.store import Store
 
 _MAX_EVIDENCE = 6
@@ -252,11 +251,3 @@ def _share(steps: list[Step], part: str) -> float:
 def _evidence(steps: list[Step]) -> list[Evidence]:
     """The traces. A line of them says nothing by itself: what is told is counted over all."""
     return [Evidence(source=source) for source in dict.fromkeys(step.source for step in steps)][:_MAX_EVIDENCE]
-
-
-def rows_for_person(store: Store) -> list[dict[str, Any]]:
-    """Where the time goes: by rank, by collective with its bandwidth, by class of kernels."""
-    from ddx_tools.profiles.table import profile_rows
-
-    compared = store.derived(comparison)
-    return [*profile_rows(store, compared, steps_of(store, compared)), *sample_table(store)]

@@ -9,18 +9,22 @@ from typing import Any
 
 from ddx_tools.parsers.profiles.kineto import bus_factor
 from ddx_tools.preflight.measured import size_text
-from ddx_tools.profiles.findings import Step
-from ddx_tools.profiles.matched import Comparison, Matched
+from ddx_tools.profiles.findings import Step, steps_of
+from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.samples import sample_table
 from ddx_tools.store import Store
 
 _MOST_COLLECTIVES = 20
 _MOST_BUCKETS = 12
 
 
-def profile_rows(store: Store, compared: Comparison, steps: list[Step]) -> list[dict[str, Any]]:
-    """Rows of what, how often in a step, ms in a step (of a collective: each), share of the step, and in detail."""
-    rows = [_rank_row(rank, list(mine), compared) for rank, mine in groupby(steps, key=lambda step: step.rank)]
-    return [*rows, *_collective_rows(store, compared, steps), *_bucket_rows(store), *_kernel_rows(store, steps)]
+def rows_for_person(store: Store) -> list[dict[str, Any]]:
+    """Where the time goes: what, how often in a step, ms in a step (of a collective: each), share, and in detail."""
+    compared = store.derived(comparison)
+    steps = steps_of(store, compared)
+    ranks = [_rank_row(rank, list(mine), compared) for rank, mine in groupby(steps, key=lambda step: step.rank)]
+    others = [*_collective_rows(store, compared, steps), *_bucket_rows(store), *_kernel_rows(store, steps)]
+    return [*ranks, *others, *sample_table(store)]
 
 
 def _row(what: str, each_step: float | None, ms: float, share: float | None, detail: str) -> dict[str, Any]:
