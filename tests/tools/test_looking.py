@@ -24,6 +24,7 @@ BUNDLES = Path(__file__).parents[1] / "fixtures" / "stacks"
         ("group mesh_dp", Words(Thing.GROUP, "mesh_dp")),
         ("collective mesh dp 350", Words(Thing.COLLECTIVE, "mesh dp", 350)),
         ("record dumps/a b#15", Words(Thing.RECORD, "dumps/a b", 15)),
+        ("record dumps/a b#record_id=15", Words(Thing.RECORD, "dumps/a b", 15)),
         ("material job.tar!logs/rank3.log:41", Words(Thing.MATERIAL, "job.tar!logs/rank3.log", 41)),
         ("train.log:41", Words(Thing.MATERIAL, "train.log", 41)),
         ("train.log", Words(Thing.MATERIAL, "train.log")),

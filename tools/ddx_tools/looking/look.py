@@ -73,7 +73,7 @@ def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
         case Thing.COLLECTIVE:
             return one_collective(store, wanted.name, number)
         case Thing.RECORD:
-            return one_record(store, names.sources(wanted.name), number)
+            return one_record(store, [*names.sources(wanted.name), str(Path(wanted.name).absolute())], number)
         case Thing.MATERIAL:
             raise UsageError(f"{wanted.name} is a file", "Its lines are read where it lies.")
 

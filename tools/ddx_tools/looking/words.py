@@ -19,7 +19,7 @@ from ddx_tools.errors import UsageError
 
 _HELP = "Name one of: ranks; rank 77; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41"
 _PLACE = re.compile(r"(?P<path>.+?)(?::(?P<line>[0-9]{1,12}))?", re.S)
-_RECORD = re.compile(r"(?P<path>.+)#(?P<record>[0-9]{1,18})", re.S)
+_RECORD = re.compile(r"(?P<path>.+)#(?:record_id=)?(?P<record>[0-9]{1,18})", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
