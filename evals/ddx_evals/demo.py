@@ -13,6 +13,7 @@ import typer
 
 from ddx_server.output import EXIT_OURS, console
 from ddx_tools.errors import UsageError
+from ddx_tools.install_hint import install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +38,7 @@ def demo(
     if scenario not in scenarios:
         raise UsageError(f"there is no scenario {scenario!r}", "List them: ddx demo list")
     if find_spec("torch") is None:
-        raise UsageError("the demo trains a real model and needs torch", "pip install 'debug-distributed[lab]'")
+        raise UsageError("the demo trains a real model and needs torch", install_command("lab"))
     chosen = scenarios[scenario]
     if nproc not in chosen.ranks and chosen.ranks:
         raise UsageError(f"{scenario} is defined for {sorted(chosen.ranks)} ranks, not {nproc}", "")

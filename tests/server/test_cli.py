@@ -25,6 +25,7 @@ from ddx_tools.probes import LIVE_PROBES, PROBES
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "tests/fixtures/stacks"
 LOGS = ROOT / "tests/fixtures/logs"
+RECORDS = ROOT / "tests/fixtures/flight_records/dp_tp_stall-fault"
 # The command as a process of its own.
 DDX = [sys.executable, "-c", "from ddx_server.cli import main; main()"]
 HUNG, HEALTHY = str(STACKS / "lock-order.tar.zst"), str(STACKS / "healthy.tar.zst")
@@ -204,8 +205,18 @@ def test_a_pipe_is_as_wide_as_columns_says_and_no_line_ends_in_blanks(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     lines = run("why", HUNG).out.split("\n")
-    assert int(columns) - 20 < max(map(len, lines)) <= int(columns)
     assert not any(line.endswith(" ") for line in lines)
+    opened = [line for line in lines if "ddx show --from" in line]
+    assert len(opened) == 1 and HUNG in opened[0]  # what is copied is not wrapped
+    assert int(columns) - 20 < max(len(line) for line in lines if line not in opened) <= int(columns)
+
+
+def test_no_heading_of_a_narrow_table_is_broken(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    printed = run("flight-recorder", str(RECORDS)).out
+    assert {"members", "entered", "finished", "furthest", "waiting"} <= set(printed.split())
+    for text in (printed, run("stacks", HUNG).out, run("jobs", HUNG).out, run("mesh", str(RECORDS)).out):
+        assert not any(line.endswith(" ") or len(line) > 60 for line in text.split("\n") if "ddx " not in line)
 
 
 def test_an_error_is_not_wrapped_where_it_says_what_to_type(run: Any, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ import lzma
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -99,6 +102,49 @@ def test_a_bundle_is_not_called_a_zip(tmp_path: Path, run: Any) -> None:
     (tmp_path / "train.log").write_bytes(RAISED)
     done = run("why", str(tmp_path / "train.log"), "--save", str(tmp_path / "foo.zip"))
     assert done.code == 2 and "is neither" in done.err and not (tmp_path / "foo.zip").exists()
+
+
+@pytest.mark.needs("linux")
+def test_a_directory_of_the_kernel_is_no_evidence(run: Any) -> None:
+    done = run("why", "/proc/self")
+    assert done.code == 2 and "ddx why PID" in done.err
+
+
+@pytest.mark.needs("linux")
+def test_a_job_that_there_is_not_is_no_empty_answer(run: Any) -> None:
+    done = run("jobs", "nosuchthing")
+    assert done.code == 2 and "is not a process id" in done.err and "`ddx jobs`" in done.err
+
+
+def test_a_group_of_records_is_placed_by_its_name(run: Any) -> None:
+    done = run("mesh", str(RECORDS / "dp_tp_stall-fault"), "--group", "mesh_tp")
+    assert "mesh_tp is the axis tp" in done.out
+
+
+@pytest.mark.needs("linux")
+def test_of_a_launcher_that_dies_at_once_no_command_is_offered_that_finds_nothing(tmp_path: Path) -> None:
+    program = "from ddx_server.cli import main; main()"
+    argv = [sys.executable, "-c", program, "run", "--dir", str(tmp_path / "run"), "--", "sh", "-c", "kill -9 $$"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "killed by SIGKILL, before it had printed a word" in done.stderr and "dmesg" in done.stderr
+    assert "ddx why" not in done.stderr
+
+
+def test_an_interrupt_while_modules_load_leaves_no_traceback() -> None:
+    program = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "ddx_server.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from ddx_server.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 @pytest.mark.parametrize("command", ["notes", "why"])

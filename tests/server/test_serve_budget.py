@@ -104,7 +104,7 @@ def test_a_probes_reply_stays_within_the_budget_and_says_what_is_missing(found: 
     assert json_bytes(told) <= LIMIT_BYTES
     assert told["status"] == found.status
     cut = {note["what"]: note["total"] for note in told.get("truncated", [])}
-    for name, total in {"findings": len(found.findings), "problems": len(found.problems)}.items():
+    for name, total in {"findings": len(found.findings), "untrusted_problems": len(found.problems)}.items():
         assert len(told.get(name, [])) == total or cut[name] == total
     if found.truncated:
         assert cut["untrusted_rows"] == len(found.table) + 3900

@@ -196,6 +196,23 @@ def test_instructions_in_a_log_stay_in_fields_for_data(config: ServeConfig, tool
     assert told["verdict"] != "healthy"
 
 
+@pytest.mark.parametrize("tool", ["job_log", "diagnose", "open_incident"])
+def test_instructions_in_an_error_are_marked_as_data_too(config: ServeConfig, tool: str) -> None:
+    """A file whose name is an instruction, and which is none that can be read."""
+    (config.roots[0] / f"{INJECTED}.log").write_bytes(b"\0\1\2" * 1000)
+    name = f"{INJECTED}.log"
+    said = refusal(config, tool, {"path": name} if tool == "open_incident" else {"target": [name]})
+    words, told = said[: said.index("{")], json.loads(said[said.index("{") :])
+    assert INJECTED not in words and fields_with(INJECTED, told) == {"untrusted_error"}
+    assert told.keys() <= {"untrusted_error", "untrusted_help"}
+
+
+def test_instructions_in_what_could_not_be_read_are_marked_as_data_too(config: ServeConfig) -> None:
+    (config.roots[0] / f"{INJECTED}_rank_0.pkl").write_bytes(b"\x80\x04\x95" + b"x" * 100)
+    told = ask(config, "flight_recorder", {"target": ["."]})
+    assert fields_with(INJECTED, told) == {"untrusted_problems"}
+
+
 def fields_with(words: str, value: Any, name: str = "") -> set[str]:
     """The names of the fields whose text holds the words; rows count by the name of their list."""
     if isinstance(value, dict):

@@ -140,6 +140,10 @@ def bundle_of(target: Sequence[str]) -> Path | None:
 
 
 def _refuse_absent(item: str) -> None:
+    if Path(item).is_relative_to("/proc") and Path(item).is_dir():
+        raise UsageError(
+            f"{item} is what the kernel shows, no evidence of a job", "Name a process by its pid: ddx why PID"
+        )
     if not item.isdigit() and not _exists(item):
         raise UsageError(
             f"{item}: no such file or directory",

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 from ddx_evals.incidents import View, load_incident
 from ddx_evals.results import CaseResult, Run, RunManifest
 from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.install_hint import install_command
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample
@@ -22,7 +23,7 @@ def read_log(file: Path) -> Run:
     try:
         from inspect_ai.log import read_eval_log
     except ImportError as error:
-        raise UsageError(f"{file} is a log of Inspect", "pip install 'debug-distributed[evals]'") from error
+        raise UsageError(f"{file} is a log of Inspect", install_command("evals")) from error
     try:
         log = read_eval_log(str(file))
         return Run(manifest=RunManifest(created=log.eval.created), results=results_of(log))

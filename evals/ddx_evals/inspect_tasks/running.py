@@ -10,6 +10,7 @@ from ddx_evals.agents.arm import Arm
 from ddx_evals.incidents import Incident, View
 from ddx_evals.results import CaseResult
 from ddx_tools.errors import UsageError
+from ddx_tools.install_hint import install_command
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def run_model(wanted: ModelRun, *, quiet: bool) -> list[CaseResult]:
         from inspect_ai import eval as evaluate
         from inspect_ai.model import get_model
     except ImportError as error:
-        raise UsageError("models are run by Inspect", "pip install 'debug-distributed[evals]'") from error
+        raise UsageError("models are run by Inspect", install_command("evals")) from error
     from ddx_evals.inspect_tasks.logs import results_of
     from ddx_evals.inspect_tasks.task import incidents
 

@@ -24,6 +24,7 @@ from ddx_evals.inspect_tasks.tools import read_skill, shell
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_server.serve.instructions import INSTRUCTIONS
 from ddx_tools.errors import UsageError
+from ddx_tools.install_hint import install_command
 from ddx_tools.resources import incidents_dir, skill_dir
 
 REACT = "react"
@@ -95,7 +96,7 @@ async def _command_line_agent(name: str, arm: Arm, server: ToolSource) -> Agent:
     try:
         import inspect_swe
     except ImportError as error:
-        raise UsageError(f"{name} needs inspect_swe", "pip install 'debug-distributed[evals-agents]'") from error
+        raise UsageError(f"{name} needs inspect_swe", install_command("evals-agents")) from error
     if not hasattr(inspect_swe, name):
         raise UsageError(f"inspect_swe has no agent {name!r}", "It has claude_code, codex_cli and others.")
     bridged = BridgedToolsSpec(name="ddx", tools=await server.tools())

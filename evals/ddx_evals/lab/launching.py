@@ -10,6 +10,7 @@ from pathlib import Path
 from ddx_evals.lab.machine import PORT
 from ddx_evals.lab.place import Place
 from ddx_evals.lab.scenario import Scenario
+from ddx_tools.install_hint import install_command
 
 
 class NoTorch(Exception):
@@ -79,7 +80,6 @@ def _torchrun() -> str:
     torchrun = Path(sys.executable).with_name("torchrun")
     if not torchrun.exists():
         raise NoTorch(
-            f"there is no torchrun beside {sys.executable}: lab jobs need torch; "
-            "type: pip install 'debug-distributed[lab]'"
+            f"there is no torchrun beside {sys.executable}: lab jobs need torch; type: {install_command('lab')}"
         )
     return str(torchrun)

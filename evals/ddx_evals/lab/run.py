@@ -23,6 +23,7 @@ from ddx_evals.lab.truth import Truth, resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import limit_collectives, new_workdir, prepare
 from ddx_tools.ended_by_signals import ended_by_signals
+from ddx_tools.install_hint import install_command
 
 # What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
 # the running test into the environment.
@@ -150,7 +151,7 @@ class LabRun:
         if missing:
             raise LabError(
                 f"scenario {self.scenario.id} needs the Python modules {', '.join(missing)}; "
-                "type: pip install 'debug-distributed[lab-frameworks]'"
+                f"type: {install_command('lab-frameworks')}"
             )
 
     def _make_hosts(self) -> None:

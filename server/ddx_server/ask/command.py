@@ -21,6 +21,7 @@ from ddx_server.ask.toolbox import Toolbox
 from ddx_server.ask.transcript import Transcript, default_path
 from ddx_server.render.safe_text import safe
 from ddx_tools.errors import UsageError
+from ddx_tools.install_hint import install_command
 from ddx_tools.model import Diagnosis
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def print_asked(asked: Asked, console: Console) -> None:
 def _client() -> AsyncAnthropic | str:
     """A client by the SDK's own conventions for keys and addresses, or why there is none."""
     if find_spec("anthropic") is None:
-        return "the package anthropic is missing (pip install 'debug-distributed[agent]')"
+        return f"the package anthropic is missing ({install_command('agent')})"
     from anthropic import AnthropicError, AsyncAnthropic
 
     try:

@@ -68,4 +68,4 @@ def _gist(text: str) -> str:
         return text
     if not isinstance(whole, dict):
         return text
-    return str(whole.get("headline") or whole.get("untrusted_summary") or text)
+    return str(whole.get("headline") or whole.get("untrusted_summary") or whole.get("untrusted_error") or text)

@@ -50,7 +50,9 @@ def render_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _wrapped(line: Text, width: int, console: Console) -> list[Text]:
-    """A line on as many rows as it takes; rows after the first are indented, and none is padded."""
+    """A line on as many rows as it takes, none of them padded; of a command, which is copied, that is one."""
+    if line.no_wrap:
+        return [line]
     rows = line.wrap(console, width, overflow="fold")
     for row in rows:
         row.rstrip()
@@ -104,7 +106,13 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
     yield Section("not seen", list(_missing(diagnosis)), 50)
     if diagnosis.shown_by and any(claim.source for claim in diagnosis.evidence):
-        yield Section("open it", [safe(f"what stands in [ ]: {diagnosis.shown_by}", "dim", limit=_LONGEST)], 65)
+        yield Section("open it", [_command(f"{diagnosis.shown_by}    # WORDS: as in [ ]", "dim")], 65)
+
+
+def _command(line: str, style: str) -> Text:
+    text = safe(line, style, limit=_LONGEST)
+    text.no_wrap = True
+    return text
 
 
 def _repeats(sentence: str, said: set[str]) -> bool:
@@ -197,7 +205,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
         return
     yield safe(check.question, limit=_LONGEST)
     if check.probe != "ask":
-        yield safe(command_line(check.probe, check.args), "bold")
+        yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
         yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
 

@@ -22,7 +22,7 @@ _LONG = 14
 _NAME_SHARE = 5
 """The first column, which names the row, is not folded up to a fifth of the width."""
 _ROOMY = 110
-"""On a narrower terminal even headings may have to be folded."""
+"""On a narrower terminal a table may not fit without broken headings."""
 _SHOWN_FINDINGS, _SHOWN_EVIDENCE, _SHOWN_PROBLEMS = 12, 3, 12
 
 
@@ -43,7 +43,8 @@ def render_result(result: ProbeResult, console: Console) -> None:
     if len(result.problems) > _SHOWN_PROBLEMS:
         console.print(safe(f"! … and {len(result.problems) - _SHOWN_PROBLEMS} more (--json has all)", "yellow"))
     for following in result.next:
-        console.print(safe(f"next: {command_line(following.probe, following.args)}    {following.why}", "dim"))
+        console.print(safe(f"next: {command_line(following.probe, following.args)}", "dim"), soft_wrap=True)
+        console.print(safe(f"      {following.why}", "dim"))
     if result.searched:
         console.print(safe("looked at: " + "; ".join(result.searched), "dim"))
 
@@ -85,13 +86,35 @@ def _table(rows: list[dict[str, Any]], width: int) -> RenderableType:
     columns = [name for name in rows[0] if any(row[name] not in (None, "", "{}") for row in rows)]
     shared = {name: common for name in columns if (common := _common(rows, name))}
     own = [name for name in columns if name not in shared]
+    if sum(_least_width(rows, name) for name in own) > width < _ROOMY:
+        return Group(*(_record(row, own) for row in rows), *_below(shared))
     for number, name in enumerate(own):
         longest = max(len(_cell(name, row[name])) for row in rows)
         whole = number == 0 and longest <= width // _NAME_SHARE
-        drawn.add_column(name, overflow="fold", no_wrap=whole, min_width=len(name) if width >= _ROOMY else None)
+        drawn.add_column(name, overflow="fold", no_wrap=whole, min_width=len(name))
     for row in rows:
         drawn.add_row(*(safe(_cell(name, row[name]), limit=_CELL_LIMIT) for name in own))
-    return Group(drawn, *(safe(f"{name}: {value}", "dim") for name, value in shared.items()))
+    return Group(drawn, *_below(shared))
+
+
+def _below(shared: dict[str, str]) -> list[Text]:
+    return [safe(f"{name}: {value}", "dim") for name, value in shared.items()]
+
+
+def _least_width(rows: list[dict[str, Any]], name: str) -> int:
+    """Of a column in which no heading and no word of usual length is broken."""
+    words = (word for row in rows for word in _cell(name, row[name]).split())
+    return 2 + max(len(name), *(min(len(word), _LONG) for word in words))
+
+
+def _record(row: dict[str, Any], names: list[str]) -> Text:
+    """A row in words, where the terminal is too narrow for a table."""
+    first, *others = ((name, _cell(name, row[name])) for name in names)
+    line = safe(first[1] or "-", "bold", limit=_CELL_LIMIT)
+    for name, value in others:
+        if value:
+            line += safe(f"  {name} ", "dim") + safe(value, limit=_CELL_LIMIT)
+    return line
 
 
 def _common(rows: list[dict[str, Any]], name: str) -> str | None:

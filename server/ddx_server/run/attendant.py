@@ -106,6 +106,14 @@ class Attendant:
         if self.told_of(self.patience.moved_s):
             self.say([f"{how}, without having moved since the answer above."])
             return
+        if _left_nothing(self.run_dir):
+            self.say(
+                [
+                    f"{how}, before it had printed a word or started a rank: there is nothing to judge.",
+                    "Who killed it, the kernel may say: dmesg -T | grep -i 'killed process'",
+                ]
+            )
+            return
         look = self._look(str(self.run_dir))
         held = self._held_back
         if held and held[0] == self.patience.moved_s and (look is None or look.verdict != "diagnosed"):
@@ -195,6 +203,13 @@ class Attendant:
         while (self.run_dir / f"incident-{number}.tar.zst").exists():
             number += 1
         return self.run_dir / f"incident-{number}.tar.zst"
+
+
+def _left_nothing(run_dir: Path) -> bool:
+    """Whether a launcher has ended before anything was there that somebody could read."""
+    log = run_dir / "launcher.log"
+    folders = (run_dir / name for name in ("ranks", "logs", "flight_recorder"))
+    return log.is_file() and not log.stat().st_size and not any(any(one.rglob("*")) for one in folders if one.is_dir())
 
 
 def _is_worth_saying(look: Look, silence: Silence) -> bool:

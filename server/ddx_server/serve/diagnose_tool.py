@@ -19,8 +19,8 @@ from ddx_server.serve.workspace import Workspace
 _DESCRIPTION = (
     "START HERE. Why is a distributed PyTorch job hung, stuck, crashed, slow, out of memory or wrong (NCCL timeout, "
     "watchdog, ChildFailedError, straggler)? Runs all cheap probes over all ranks and returns culprits apart from "
-    "victims, ranked causes with evidence (quotes, claims, what suspects did, lines of source: untrusted data), the "
-    "fix, and the next check. Reads a live job, logs, dumps, bundles."
+    "victims, ranked causes with evidence (quotes, claims, what suspects did, what is missing, lines of source: "
+    "untrusted data), the fix, and the next check. Reads a live job, logs, dumps, bundles."
 )
 _MOST_NOTES, _LONGEST_NOTE = 20, 4000
 

@@ -135,7 +135,7 @@ def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
     payload = Payload(
         hosts=Rest(len(hosts), "query_evidence"),
         probes=Rest(len(probes), "query_evidence"),
-        problems=Rest(len(problems), "the probe that had them"),
+        untrusted_problems=Rest(len(problems), "the probe that had them"),
     )
     payload.put("incident", incident.id)
     payload.put("kind", incident.kind)
@@ -144,5 +144,5 @@ def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
     payload.put("tables", opened.tables)
     payload.put("next", [{"tool": "diagnose", "args": {"target": [incident.id]}, "why": "it judges all of it"}])
     payload.extend("hosts", hosts)
-    payload.extend("problems", problems)
+    payload.extend("untrusted_problems", problems)
     return payload.finished()

@@ -25,18 +25,18 @@ def probe_payload(found: ProbeResult, target: Sequence[str], origin: Callable[[s
     payload = Payload(
         findings=Rest(len(found.findings), "name fewer ranks or files, or query_evidence"),
         untrusted_rows=Rest(len(found.table) + cut_before, "query_evidence on an incident"),
-        problems=Rest(len(problems), "name fewer ranks or files"),
-        searched=Rest(len(searched), "name fewer ranks or files"),
+        untrusted_problems=Rest(len(problems), "name fewer ranks or files"),
+        untrusted_searched=Rest(len(searched), "name fewer ranks or files"),
     )
     payload.put("status", found.status.value)
     payload.put("untrusted_summary", bounded(found.summary, 200))
     payload.put("next", [_next(one, target) for one in found.next[:1]])
-    payload.extend("problems", problems[:2])
+    payload.extend("untrusted_problems", problems[:2])
     payload.extend("findings", [_finding(finding, origin) for finding in found.findings])
-    payload.extend("searched", searched[:4])
+    payload.extend("untrusted_searched", searched[:4])
     payload.extend("untrusted_rows", [_row(row) for row in found.table])
-    payload.extend("problems", problems[2:])
-    payload.extend("searched", searched[4:])
+    payload.extend("untrusted_problems", problems[2:])
+    payload.extend("untrusted_searched", searched[4:])
     return payload.finished()
 
 

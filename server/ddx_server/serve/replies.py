@@ -8,7 +8,11 @@ from typing import Any, Literal
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, Field
 
+from ddx_server.serve.budget import bounded
+from ddx_tools.errors import DdxError
 from ddx_tools.model import Diagnosis
+
+_LONGEST_REFUSAL = 1200
 
 Row = dict[str, Any]
 
@@ -26,8 +30,8 @@ class ProbeReply(Reply):
     untrusted_summary: str
     findings: list[Row] = []
     untrusted_rows: list[Row] = []
-    problems: list[str] = []
-    searched: list[str] = []
+    untrusted_problems: list[str] = []
+    untrusted_searched: list[str] = []
     next: list[Row] = []
     truncated: list[Row] = []
 
@@ -45,7 +49,7 @@ class IncidentReply(Reply):
     ranks: str = ""
     probes: list[str] = []
     tables: Row = Field({}, description="Rows by table, for query_evidence.")
-    problems: list[str] = []
+    untrusted_problems: list[str] = []
     next: list[Row] = []
     truncated: list[Row] = []
 
@@ -93,6 +97,13 @@ class ReportReply(Reply):
     saved: str
     headline: str
     verdict: str
+
+
+def refusal(error: DdxError) -> str:
+    """What failed and what to do, marked for what it is: file names, command lines and words of a log stand in it."""
+    said = {"untrusted_error": error.message, "untrusted_help": error.help}
+    shown = {name: bounded(text, _LONGEST_REFUSAL) for name, text in said.items() if text}
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def result(content: dict[str, Any]) -> CallToolResult:

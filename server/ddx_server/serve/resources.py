@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddx_server.serve.budget import some
 from ddx_server.serve.incident_files import IncidentFiles, IncidentSummary, RawText, incident_files, raw_text
+from ddx_server.serve.replies import refusal
 from ddx_tools.errors import DdxError
 from ddx_tools.resources import playbooks_dir
 
@@ -103,7 +104,7 @@ def _register_incidents(server: MCPServer, workspace: Workspace) -> None:
         try:
             return incident_files(incident_id, material(incident_id))
         except DdxError as error:
-            raise ResourceError(str(error)) from error
+            raise ResourceError(refusal(error)) from error
 
     @server.resource(
         "incident://{incident_id}/raw/{+path}{?first_byte}", title="A raw file of an incident", mime_type=_JSON
@@ -113,4 +114,4 @@ def _register_incidents(server: MCPServer, workspace: Workspace) -> None:
         try:
             return raw_text(incident_id, material(incident_id), path, first_byte)
         except DdxError as error:
-            raise ResourceError(str(error)) from error
+            raise ResourceError(refusal(error)) from error

@@ -14,14 +14,12 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import ConfigDict
 
-from ddx_server.serve.budget import bounded
 from ddx_server.serve.call import at_work
-from ddx_server.serve.replies import Reply
+from ddx_server.serve.replies import Reply, refusal
 from ddx_server.serve.schemas import arguments_schema, reply_schema
 from ddx_tools.errors import DdxError
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_ERROR = 2400
 
 
 def make_tool(
@@ -84,7 +82,7 @@ def _explaining(function: Callable[..., CallToolResult], name: str) -> Callable[
         except ToolError:
             raise
         except DdxError as error:
-            raise ToolError(bounded(str(error), _LONGEST_ERROR)) from error
+            raise ToolError(refusal(error)) from error
         except Exception as error:
             _LOG.exception("the tool %s failed", name)
             raise ToolError(

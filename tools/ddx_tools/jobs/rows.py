@@ -25,7 +25,7 @@ def capture_processes(host: Host, target: Sequence[str]) -> Raw:
     snapshot = _decoded(reply.data)
     jobs = find_jobs(snapshot)
     pids = [text for text in target if text.isdigit()]
-    chosen = select_job(jobs, pids).id if pids else None
+    chosen = select_job(jobs, pids or target).id if target else None
     raw.items.append(RawItem("processes", reply.data, reply.source, {"job": chosen}))
     seen = snapshot["processes"]
     unreadable = sum(1 for row in seen if not row.get("readable") and row.get("state") != "Z")

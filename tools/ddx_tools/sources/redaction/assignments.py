@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
 from ddx_tools.sources.redaction.patterns import compiled
@@ -28,7 +31,7 @@ KIND = "value of a secret name"
 
 _NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
 _ASSIGNMENT = compiled(
-    _NAME + r"([\"'`\])}]{0,4})[ \t\r\n]{0,8}"
+    _NAME + r"([\"'`\])}]{0,4}(?:[ \t]\([^()\n]{1,40}\))?)[ \t\r\n]{0,8}"
     r"(:=|=>|-{1,2}>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was):?[ \t])[ \t\r\n]{0,60}"
 )
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
@@ -45,6 +48,11 @@ _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+[\"']?([^\s\"']+)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
 )
 _ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
+_DEFAULT = compiled(
+    r"[\"'](-{0,2}[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"'],[^()\n]{0,200}?\bdefault[ ]?=[ ]?[\"']([^\"'\n]+)"
+)
+_SETTER = compiled(r"([A-Za-z_]{0,60})\([ ]?[bru]?[\"']([^\"'\s]{6,})[\"'][ ]?[,)]")
+_SETS = re.compile(r"(?i)log_?in|(?:re)?auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?(?P<name>.+)")
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
 _ELEMENT = compiled(
@@ -52,6 +60,11 @@ _ELEMENT = compiled(
     r"([^<>]+)</"
 )
 _FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
+_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t\r]*$")
+_SHOWS = compiled(
+    r"(?:^|[$#>%;&|+(][ \t]*)(?i:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]*?"
+    r"([^\s/\"'${}]+)(?:/[^\s/\"']+)?[\"'}]?[ \t\r]*$"
+)
 _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
@@ -59,6 +72,13 @@ _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
 _LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
+_CALL = re.compile(rb"\(([^()\n]*)")
+_IN_CALL = re.compile(rb"[,=]\s*[\"']([^\"'\s]+)[\"']")
+_FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
+_CODE = re.compile(rb"[0-9]{4,12}")
+_WORDS_BETWEEN = (b" ", b"is", b"was", b"is:", b"was:")
+_LAST_NAME = re.compile(rb"[\w.-]+$")
+_LONGEST_NAME = 140
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
@@ -76,19 +96,66 @@ def assigned(line: bytes) -> Iterator[Span]:
     """The secrets that stand beside their names."""
     yield from of_urls(line)
     yield from of_headers(line)
-    at = 0
-    while match := _ASSIGNMENT.search(line, at):
-        # The value may be a name itself: `config: {password: …`.
-        at = match.end() if match.end() > match.start(1) else match.end() + 1
-        separator = match[3].strip() or (b"\t" if b"\t" in match[3] else b" ")
-        name = match[1].decode("latin-1")
-        before = line[match.start(1) - 1 : match.start(1)]
-        is_name_quoted = match[2][:1] in (b'"', b"'")
-        yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
-    yield from _of_options(line)
-    yield from _of_elements(line)
-    yield from _of_pairs(line)
-    yield from _of_words(line)
+    near = [*_stretches(line, _stem(), _REACH)]
+    for begin, limit in near:
+        at = begin
+        while (match := _ASSIGNMENT.search(line, at)) and match.start() < limit:
+            # The value may be a name itself: `config: {password: …`.
+            at = match.end() if match.end() > match.start(1) else match.end() + 1
+            separator = match[3].strip() or (b"\t" if b"\t" in match[3] else b" ")
+            name = match[1].decode("latin-1")
+            before = line[match.start(1) - 1 : match.start(1)]
+            is_name_quoted = match[2][:1] in (b'"', b"'")
+            yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
+        yield from _of_options(line, begin, limit)
+        yield from _of_words(line, begin, limit)
+        yield from _of_elements(line, begin, limit)
+    for begin, limit in _stretches(line, _name_as_value(), _REACH_OF_FIELDS):
+        yield from _of_pairs(line, begin, limit)
+
+
+_STEMS = (
+    "pass", "pw", "pswd", "psswd", "kennwort", "senha", "contrasena", "wachtwoord", "adgangskode", "salasana", "heslo",
+    "secret", "cred", "auth", "cookie", "jwt", "psk", "key", "tok", "dsn", "webhook", "pat", "bearer", "otp",
+    "connection", "code", "login",
+)  # fmt: skip
+"""One of them is in every name that means a secret."""
+_REACH, _REACH_OF_FIELDS = 300, 2_000
+_WORD_END = re.compile(rb"[^\w.\-]")
+
+
+@functools.cache
+def _stem() -> Any:
+    return compiled(f"(?i:{'|'.join(_STEMS)})")
+
+
+@functools.cache
+def _name_as_value() -> Any:
+    """`"name": "HF_TOKEN"`."""
+    return compiled(rf"[:=][\s\"'\\]{{0,8}}[\w.\-]{{0,100}}?(?i:{'|'.join(_STEMS)})")
+
+
+def _stretches(line: bytes, hint: Any, reach: int) -> Iterator[tuple[int, int]]:
+    """What lies around a hint, where it begins and ends: most of a long line need not be looked at."""
+    begin = end = -1
+    for match in hint.finditer(line):
+        low = max(0, match.start() - reach)
+        if begin < 0 or low > end:
+            if begin >= 0:
+                yield begin, end
+            word_end = _WORD_END.search(line, low, match.start()) if low else None
+            begin = word_end.end() if word_end else low
+        end = min(match.end() + reach, len(line))
+    if begin >= 0:
+        yield begin, end
+
+
+def _matches(pattern: Any, line: bytes, begin: int, limit: int) -> Iterator[Any]:
+    """The matches that begin within a stretch."""
+    for match in pattern.finditer(line, begin):
+        if match.start() >= limit:
+            return
+        yield match
 
 
 def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is_name_quoted: bool) -> Iterator[Span]:
@@ -103,7 +170,8 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
     if is_name_quoted and name == "key" and separator in (b":", b"="):
         meaning = Meaning.PERHAPS if _LONG_KEY.match(line, at) else meaning
-    if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted):
+    is_aside = separator == b"," and " " in name and meaning is Meaning.CERTAINLY  # "my wandb key, …, which"
+    if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted and not is_aside):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())
     at = tag.end() if (tag := _TAG.match(line, at)) else at
@@ -122,15 +190,19 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         return
     run = _RUN.match(line, at)
     is_cell = separator in (b"|", b"\xe2\x94\x82", b"\xe2\x94\x83")
-    if not run or separator == b"," or (is_cell and meaning is not Meaning.CERTAINLY):
+    if not run or (separator == b"," and not is_aside) or (is_cell and meaning is not Meaning.CERTAINLY):
         return
     value = cut(run[0], separator, before)
     if not is_value(value):
         return
     end = at + len(value)
     if is_code(line, at, end, value, separator, is_name_quoted):
+        if meaning >= Meaning.PROBABLY:
+            yield from _defaults_in_call(line, end)
         return
-    if separator in (b" ", b"is", b"was", b"is:", b"was:") and not looks_secret(value):
+    if separator in _WORDS_BETWEEN and not (
+        looks_secret(value) or (_CODE.fullmatch(value) and not line[end:].strip(b". "))
+    ):
         return
     if meaning is Meaning.CERTAINLY:
         if not (is_sentence(line, end, value, separator) or is_path(value)):
@@ -140,6 +212,14 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
             yield Span(at, end, KIND)
     elif looks_secret(value):
         yield Span(at, end, KIND)
+
+
+def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
+    """`api_key=os.getenv("KEY", "…")`, `password = Field(default="…")`: what a call gives if there is nothing else."""
+    call = _CALL.match(line, line.find(b"(", at - 1))
+    for string in _IN_CALL.finditer(call[1]) if call else ():
+        if looks_secret(string[1]) and not is_name(string[1]) and not _FILE_NAME.fullmatch(string[1]):
+            yield Span(call.start(1) + string.start(1), call.start(1) + string.end(1), KIND)
 
 
 def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: bytes, is_shell: bool) -> Iterator[Span]:
@@ -186,9 +266,8 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
         at = end + 1
 
 
-def _of_options(line: bytes) -> Iterator[Span]:
-    at = 0
-    while match := _OPTION.search(line, at):
+def _of_options(line: bytes, at: int, limit: int) -> Iterator[Span]:
+    while (match := _OPTION.search(line, at)) and match.start() < limit:
         at = match.end() - 1 if match.end() - 1 > match.start() else match.end()
         meaning = meaning_of(match[1].decode("latin-1"))
         start = match.end()
@@ -216,11 +295,11 @@ _IS_PROSE_BEHIND = re.compile(
 )
 
 
-def _of_elements(line: bytes) -> Iterator[Span]:
-    if b"</" not in line:
+def _of_elements(line: bytes, begin: int, limit: int) -> Iterator[Span]:
+    if line.find(b"</", begin, limit) < 0:
         return
     named = False
-    for match in _ELEMENT.finditer(line):
+    for match in _matches(_ELEMENT, line, begin, limit):
         element = match[1].decode("latin-1")
         is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and is_value_field(element))
         if (is_secret or (match[2] and is_secret_name(match[2]))) and match[3].strip():
@@ -228,12 +307,11 @@ def _of_elements(line: bytes) -> Iterator[Span]:
         named = is_name_field(element) and is_secret_name(match[3])
 
 
-def _of_pairs(line: bytes) -> Iterator[Span]:
+def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
     """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds, in any order."""
     names: list[int] = []
     values: list[Span] = []
-    at = 0
-    while match := _FIELD.search(line, at):
+    while (match := _FIELD.search(line, at)) and match.start() < limit:
         at = match.end()
         field = match[2].decode("latin-1")
         value = rest_as_value(line, at, _BARE)
@@ -246,29 +324,35 @@ def _of_pairs(line: bytes) -> Iterator[Span]:
         yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
 
 
-def _of_words(line: bytes) -> Iterator[Span]:
+def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
     """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
-    for match in _SPACED.finditer(line):
+    for match in _matches(_SPACED, line, begin, limit):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
-    for match in _IN_PROSE.finditer(line):
+    for match in _matches(_IN_PROSE, line, begin, limit):
         name = match[1].decode("latin-1")
         meaning = meaning_of(name) or meaning_of(name.split()[-1])
         group = 2 if match[2] is not None else 3
         is_one = _is_prose_secret(match[group], meaning, is_quoted=group == 2)
         if is_one:
             yield Span(match.start(group), match.end(group), KIND)
-    for match in _SET_TO.finditer(line):
+    for match in _matches(_SET_TO, line, begin, limit):
         value = match[2].rstrip(b".,;:!?)")
         is_named = meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
         if is_named and looks_secret(value) and not _ALGORITHM.match(value):
             yield Span(match.start(2), match.start(2) + len(value), KIND)
-    for match in _DIRECTIVE.finditer(line):
+    for match in _matches(_DIRECTIVE, line, begin, limit):
         is_named = match[1] not in _PLAIN_WORDS and meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
         if is_named and may_be_secret(match[2].decode("latin-1")):
             yield Span(match.start(2), match.end(2), KIND)
-    for match in _ANNOTATED.finditer(line):
+    for match in itertools.chain(*(_matches(one, line, begin, limit) for one in (_ANNOTATED, _DEFAULT))):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
+            yield Span(match.start(2), match.end(2), KIND)
+
+    for match in _matches(_SETTER, line, begin, limit):
+        verb = _SETS.fullmatch(match[1].decode("latin-1"))
+        is_named = verb and (verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS)
+        if is_named and looks_secret(match[2]) and not _FILE_NAME.fullmatch(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
 
 
@@ -289,6 +373,9 @@ def is_secret_name(name: bytes) -> bool:
 
 def names_a_secret(line: bytes) -> bool:
     """Whether a line ends in the name of something, as in `- name: HF_TOKEN`, whose value stands in one of the next."""
+    last = _LAST_NAME.search(line[-_LONGEST_NAME:].rstrip(b" \t\r\n\"',"))
+    if not last or not is_secret_name(last[0]):
+        return False
     match = deque(_FIELD.finditer(line), maxlen=1)
     if not match or not is_name_field(match[0][2].decode("latin-1")):
         return False
@@ -299,6 +386,14 @@ def option_at_the_end(line: bytes) -> bool:
     """Whether a line ends in an option whose value stands in the next one: `--wandb-key \\`, `"--wandb-key",`."""
     match = _LAST_OPTION.search(line) or _LAST_FIELD.search(line)
     return bool(match) and meaning_of(match[1].decode("latin-1")) > Meaning.NOTHING
+
+
+def secret_is_below(line: bytes) -> bool:
+    """Whether a line asks for a secret or prints one in the next: `Password:`, `$ cat .vault_pass`."""
+    if match := _LAST_BARE.search(line):
+        return meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
+    match = _SHOWS.search(line)
+    return bool(match) and meaning_of(match[1].decode("latin-1").partition(".txt")[0]) > Meaning.NOTHING
 
 
 def value_of_a_field(line: bytes) -> Span | None:

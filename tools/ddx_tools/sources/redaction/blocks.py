@@ -16,16 +16,19 @@ from ddx_tools.sources.redaction.assignments import (
     names_a_secret,
     option_at_the_end,
     rest_as_value,
+    secret_is_below,
     value_of_a_field,
 )
-from ddx_tools.sources.redaction.name_hint import NAME_HINT
+from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
 from ddx_tools.sources.redaction.patterns import compiled
-from ddx_tools.sources.redaction.reading import unescaped
-from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, prefixes, random_tokens, shaped
+from ddx_tools.sources.redaction.reading import UNSEEN, unescaped
+from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, of_known_shapes, prefixes, random_tokens
+from ddx_tools.sources.redaction.values import looks_secret
 
 _LONG_BYTES = 16 << 10
 """Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
 _BEFORE_BYTES, _BEHIND_BYTES = 1 << 10, 12 << 10
+_STRETCH_BYTES = 16 << 10
 _MOST_SHAPES = 20_000
 _NEWLINE = 0x0A
 _LONGEST_ESCAPE = 6
@@ -47,6 +50,7 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
+_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?\s*$")
 _PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", re.I)
 _ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
 _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
@@ -58,7 +62,7 @@ _SHAPE_HINT = (
     r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
     r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
     r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
-    r"|\\u[0-9a-f]{4}[\\\"']{0,4}\s?[:=]|\\uff1a"
+    r"|(?:\\u[0-9a-f]{4}|\\x[8-9ab][0-9a-f])[a-z]{0,6}[\\\"']{0,4}\s?[:=]|\\uff1a|\\xef\\xbc\\x9a|(?i:%3a%2f%2f)"
 )
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
@@ -68,29 +72,36 @@ _SEAM_WORDS = (
 
 
 @functools.cache
-def _hint() -> Any:
-    return compiled(f"{NAME_HINT}|{_shape_hint()}")
-
-
-@functools.cache
-def _shape_hint_alone() -> Any:
-    return compiled(_shape_hint())
-
-
-def _shape_hint() -> str:
-    return f"{_SHAPE_HINT}|{hint()}|{RANDOM}"
+def _hints() -> tuple[Any, Any]:
+    """Of names and of shapes. One expression for both costs thirty times as much: its states are multiplied."""
+    return compiled(NAME_HINT), compiled(f"{_SHAPE_HINT}|{hint()}|{RANDOM}")
 
 
 _clean_shapes: set[bytes] = set()
 """Lines that held nothing, with each digit as 0: most lines of a log differ in numbers only."""
 
 
-def secrets_of(block: bytes) -> list[Span]:
+def secrets_of(block: bytes, stretches: list[tuple[int, int]] | None = None) -> list[Span]:
     """The secrets in whole lines, as these are seen: in their order, none over another."""
     found: list[Span] = []
-    at = 0
-    search = _hint().search
-    while at < len(block) and (match := search(block, at)):
+    stretches = stretches_to_search(block) if stretches is None else stretches
+    for begin, limit in stretches:
+        found += _in_stretch(block, begin, limit)
+    if stretches and b"\n" in block:
+        found += _over_seams(block, found, stretches)
+    return merged_spans(found) if found else found
+
+
+def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
+    found: list[Span] = []
+    by_name, by_shape = _hints()
+    named, shaped = by_name.search(block, at, limit), by_shape.search(block, at, limit)
+    while at < limit:
+        named = by_name.search(block, at, limit) if named and named.start() < at else named
+        shaped = by_shape.search(block, at, limit) if shaped and shaped.start() < at else shaped
+        match = min((hint for hint in (named, shaped) if hint), key=_begin, default=None)
+        if match is None:
+            break
         place = match.start() + (block[match.start()] == _NEWLINE)  # what a name may stand behind
         start = block.rfind(b"\n", 0, place) + 1
         end = block.find(b"\n", place)
@@ -109,11 +120,31 @@ def secrets_of(block: bytes) -> list[Span]:
         here = [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not (_shape_hint_alone().search(line) or option_at_the_end(line) or names_a_secret(line)):
+        elif not (_hints()[1].search(line) or _is_of_the_next(line)):
             _remember(shape)
-    if b"\n" in block:
-        found += _over_seams(block, found)
-    return merged_spans(found) if found else found
+    return found
+
+
+@functools.cache
+def _coarse_hint() -> Any:
+    """What is in every stretch in which anything else here finds something: the one expression that sees all text."""
+    return compiled(f"{COARSE_HINT}|{_hints()[1].pattern.decode()}|{UNSEEN}|{_seam_hint().pattern.decode()}")
+
+
+def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
+    """Of a block the whole lines, some kilobytes together, that may hold secrets or what is not seen."""
+    found, at, size = [], 0, len(block)
+    search = _coarse_hint().search
+    while at < size:
+        end = block.find(b"\n", min(at + _STRETCH_BYTES, size)) + 1 or size
+        if search(block, at, end):
+            found.append((at, end))
+        at = end
+    return found
+
+
+def _begin(match: Any) -> int:
+    return int(match.start())
 
 
 def _before_escape(block: bytes, at: int) -> int:
@@ -162,7 +193,7 @@ def _is_half(line: bytes, at: int) -> bool:
 def secrets_in_text(text: bytes) -> Iterator[Span]:
     """The secrets in a line without escapes, or in a whole text of some lines."""
     yield from assigned(text)
-    yield from shaped(text)
+    yield from of_known_shapes(text)
     yield from random_tokens(text)
     for begin in _KEY_BEGIN.finditer(text):
         closing = _KEY_END.search(text, begin.end())
@@ -185,6 +216,11 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
             if value := rest_as_value(below, 0):
                 shift = last - len(below)
                 yield Span(shift + value.start, shift + value.end, value.kind)
+    elif secret_is_below(line):
+        for first, last in _lines(block, end, 1):
+            place = _behind_prefix(block, first, last)
+            if (word := _WORD_ALONE.match(block, place, last)) and looks_secret(word[1]):
+                yield Span(*word.span(1), KIND)
     elif _PROMPT.search(line):
         for first, last in _lines(block, end, _FIELD_LINES):
             if answer := _ANSWER.search(block, first, last):
@@ -199,6 +235,11 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
             if value := value_of_a_field(block[first:last]):
                 yield Span(first + value.start, first + value.end, value.kind)
                 return
+
+
+def _is_of_the_next(line: bytes) -> bool:
+    """Whether it depends on the lines below what `_below` finds."""
+    return option_at_the_end(line) or secret_is_below(line) or names_a_secret(line)
 
 
 def _in_lines(text: bytes) -> Iterator[Span]:
@@ -286,15 +327,15 @@ def _seam_hint() -> Any:
     )
 
 
-def _over_seams(block: bytes, found: list[Span]) -> Iterator[Span]:
+def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]]) -> Iterator[Span]:
     """Secrets that a terminal or a collector has wrapped: the rest of one, or one that no line holds whole."""
     ends = {span.end + (block[span.end : span.end + 1] == b"\r") for span in found}
     ends = {end for end in ends if block[end : end + 1] == b"\n"}
-    at = 0
     search = _seam_hint().search
-    while match := search(block, at):
-        ends.add(match.end() - 1)
-        at = match.end()
+    for at, limit in stretches:
+        while match := search(block, at, limit):
+            ends.add(match.end() - 1)
+            at = match.end()
     for end in sorted(ends):
         yield from _over_seam(block, end)
 

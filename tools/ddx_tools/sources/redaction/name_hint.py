@@ -4,9 +4,17 @@ from __future__ import annotations
 
 NAME_HINT = (
     r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
-    r"|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
+    r"|wachtwoord|adgangskode|passord|salasana|heslo|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}"
+    r"[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
     r"|(?:pw|[\"']pass|(?:\b|\\n)otp)[\"'`\\\])]{0,6}[ \t]{0,8}[:=]"
+    r"|\bpw (?:for|of|on|to) |(?:key|token|tok|pass\w{0,8}|secret|credentials?) \([^()\n]{1,40}\)[ \t]?[:=]"
+    r"|[\w.\-]{2,12}[ _\-](?:key|token), "
+    r"|[\"']-{0,2}[\w.\-]{0,60}(?:key|token|pass\w{0,8}|secret)[\"'],[^()\n]{0,200}\bdefault ?="
+    r"|(?:log_?in|auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?\w{0,20}(?:key|token|secret|pass\w{0,8}|credentials?))"
+    r"\( ?[bru]?\\{0,2}[\"']"
+    r"|\b(?:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]{0,120}"
+    r"(?:pass|secret|token|key|cred|pwd)[\w.\-\"'})]{0,24}[ \t]*\r?(?:\n|\\n|$)"
     r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]"
     r"|(?:key|token|secret|password|credential)s?[ \t][\"'\\\[(<]{0,4}[A-Za-z0-9+/=_.~\-]{16}"
     r"|(?:password|passphrase|secret|token|(?:api|access|private|license|encryption)[ _-]?key)s? [\\\"'\[]"
@@ -14,7 +22,8 @@ NAME_HINT = (
     r"|(?:key|token)[ _-]id[ :=]|(?:recovery|backup)[ _-]codes?[\"'\\]{0,4} ?[:=]"
     r"|(?:word|phrase|code|secret|token|key) (?:(?:has|have) been )?(?:re)?(?:set|changed) to "
     r"|[\"']key\\{0,3}[\"'] ?[:=] ?\\{0,3}[\"'][a-z0-9+/=_-]{20}"
-    r"|(?:key|token|tok|auth|dsn|webhook|pat|bearer|pass)[\w.\-]{0,24}[\"'`\\\])]{0,6}[ \t]{0,8}"
+    r"|(?:(?:key|token|tok|auth|dsn|webhook|bearer|pass)[\w.\-]{0,24}"
+    r"|(?:(?:[_\-]|\b)pat|(?-i:[a-z]Pat))(?:[_\-]\w{0,10})?)[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:[:=>|\xe2,]|\.\.\.|[ \t][ \t])[>=]{0,2}[ \t.|\x82\x94]{0,60}[\\\"'\[{(bru|]{0,6}[0-9.,+-]{0,12}"
     r"[A-Za-z_$/%^*!#@~]"
     r"|[\w\-][_-](?:key|token|tok|auth|pat)[\"'`\\\])]{0,6}[ \t]{0,8}[:=][ \t\"'\\]{0,8}[0-9]{6}"
@@ -27,3 +36,10 @@ NAME_HINT = (
     r"|(?:secret|key|token|pass\w{0,8}|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was)\b)"
 )
 """What stands in each line in which `assigned` finds something, and in few others."""
+
+COARSE_HINT = (
+    r"(?i:pass|pass?w|psw|pwd|pw(?:[^a-z]|$)|secret|cred|auth|cookie|jwt|psk|kennwort|senha|wachtwoord|adgangskode|salasana"
+    r"|heslo|contrasena|motdepasse|connection_?string|key|tok|dsn|webhook|bearer|[^a-z]pat(?:[^a-z]|$)|(?-i:Pat)[^a-z]"
+    r"|otp(?:[^a-z]|$)|(?:recovery|backup)[ _-]code|bindpw|rootpw|log_?in\()"
+)
+"""The same with fewer states: what does not hold even this need not be looked at again."""

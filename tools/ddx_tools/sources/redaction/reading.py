@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ddx_tools.sources.redaction.patterns import compiled
+
 _DENSE_NULS = 0.25
+_WIDE_NULS, _OTHER_NULS = 0.1, 0.2
+"""Of UTF-16 so many of the letters have a NUL on one side, and so many of those one on the other."""
 _MOST_LEVELS = 4
 
 _NUL_BEFORE_VARIABLE = re.compile(rb"\0(?=[A-Za-z_][A-Za-z0-9_]{0,200}=[^\0=\s])|(\0)")
-_CONTROLS = bytes(set(range(1, 32)) - {9, 10, 13}) + b"\x7f"
 # Colours and other sequences of a terminal (of a link's only the frame: its address is text), control characters,
 # and what has no width or turns the direction of writing, as UTF-8.
 _UNSEEN = re.compile(
     rb"\x1b(?:\[[0-9;?:<=>]{0,40}[ -/]{0,4}[@-~]|\]|\\|[()][A-Z0-9]|[@-Z^_])?|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
     rb"|\xc2[\x80-\x9f\xad]|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"
 )
-_UNSEEN_LEAD = re.compile(rb"\xc2[\x80-\x9f\xad]|\xe2[\x80\x81]|\xef\xbb\xbf")
+UNSEEN = (
+    r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]"
+    r"|\xc2[\x80-\x9f\xad]|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"
+)
+"""Where any of that begins."""
+_ANY_UNSEEN = compiled(UNSEEN)
 _ESCAPE = re.compile(
     rb"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\([0-3][0-7]{2})|\\([nrtbfave\"'/\\=&`$!])"
     rb"|%([0-9A-Fa-f]{2})|&(?:(quot|amp|lt|gt|apos)|#([0-9]{1,3})|#x([0-9a-fA-F]{2}));"
@@ -59,7 +67,6 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
     Of UTF-16 and UTF-32 they are a part of each letter. Ends of lines stay where they are.
     """
-    data = _with_bars(data)
     yield _NUL_BEFORE_VARIABLE.sub(_blank_before_variable, data)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield data.replace(b"\0", b" ")
@@ -67,7 +74,6 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
 def placed_without_nuls(data: bytes) -> Iterator[Reading]:
     """The same as `without_nuls`, of one line and with places."""
-    data = _with_bars(data)
     yield _rewritten(Reading(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield Reading(data.replace(b"\0", b" "))
@@ -77,16 +83,29 @@ def _blank_before_variable(match: re.Match[bytes]) -> bytes:
     return b"" if match[1] else b" "
 
 
-def _with_bars(data: bytes) -> bytes:
-    """The lines of tables in UTF-16, as long as they were: no other letters beyond ASCII part name and value."""
-    return re.sub(rb"[\x02\x03]%|%[\x02\x03]", b"|\0", data)
+def of_two_bytes(data: bytes) -> Iterator[tuple[str, int, bytes]]:
+    """What a block may say as UTF-16: the encoding, where its first letter begins, the text as UTF-8.
+
+    A block may begin within a letter. NULs on every other byte tell, and belong to spaces and digits in any language.
+    """
+    nuls = [data[at::2].count(0) for at in (0, 1)]
+    if max(nuls) * 2 < _WIDE_NULS * len(data) or min(nuls) > _OTHER_NULS * max(nuls):
+        return
+    for begin, encoding in (
+        ((0, "utf-16-be"), (1, "utf-16-le")) if nuls[0] > nuls[1] else ((0, "utf-16-le"), (1, "utf-16-be"))
+    ):
+        whole = data[begin : len(data) - (len(data) - begin) % 2]
+        yield encoding, begin, whole.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
 
 
 def seen(data: bytes) -> bytes:
     """Text without what only steers a terminal; the same object if there is nothing of the kind."""
-    if len(data.translate(None, _CONTROLS)) == len(data) and (data.isascii() or not _UNSEEN_LEAD.search(data)):
-        return data
-    return _UNSEEN.sub(b"", data)
+    return _UNSEEN.sub(b"", data) if is_any_unseen(data, [(0, len(data))]) else data
+
+
+def is_any_unseen(data: bytes, stretches: Iterable[tuple[int, int]]) -> bool:
+    """Whether `seen` would take anything out of these stretches."""
+    return any(_ANY_UNSEEN.search(data, begin, end) for begin, end in stretches)
 
 
 def placed_seen(reading: Reading) -> Reading:

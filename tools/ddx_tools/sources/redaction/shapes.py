@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.patterns import compiled, compiled_words
 from ddx_tools.yaml_data import shipped
 
 _TAIL_BYTES = 8
@@ -29,7 +29,7 @@ _MARKED = (b"<redacted", b"redacted>")
 _DIGEST_BEFORE = re.compile(
     rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
-_TOKEN_CHARACTERS = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
+_TOKEN_CHARACTERS = compiled(rf"[A-Za-z0-9+/_-]{{{_LEAST_RANDOM},}}={{0,2}}")
 _LETTERS = re.compile(rb"[A-Za-z0-9]{%d,}" % _LEAST_RANDOM)
 _PATH_PART = re.compile(rb"[^/]+")
 _CLASSES = bytes(
@@ -66,8 +66,18 @@ def _shapes() -> list[_Shape]:
     shapes += [_command(described) for described in _described()["commands"]]
     for other in _described()["others"]:
         hints = tuple(hint.lower().encode() for hint in other["hints"])
-        shapes.append(_Shape(other["kind"], compiled(other["pattern"]), hints))
+        shapes.append(_Shape(other["kind"], compiled(other["pattern"]), hints, other.get("mixed", False)))
     return shapes
+
+
+@functools.cache
+def _hints_of_shapes() -> tuple[Any, list[list[int]]]:
+    """All hints as one expression, and of each the numbers of the shapes that it is a hint of."""
+    shapes_of: dict[bytes, list[int]] = {}
+    for number, shape in enumerate(_shapes()):
+        for hint in shape.hints:
+            shapes_of.setdefault(hint, []).append(number)
+    return compiled_words(shapes_of), list(shapes_of.values())
 
 
 def _command(described: dict[str, Any]) -> _Shape:
@@ -103,14 +113,14 @@ def _any_hint() -> Any:
     return compiled(hint())
 
 
-def shaped(line: bytes) -> Iterator[Span]:
+def of_known_shapes(line: bytes) -> Iterator[Span]:
     """The tokens of known shapes."""
     if not _any_hint().search(line):
         return
-    small = line.lower()
-    for shape in _shapes():
-        if not any(hint in small for hint in shape.hints):
-            continue
+    words, shapes_of = _hints_of_shapes()
+    shapes = _shapes()
+    for number in sorted({shape for word in words.Match(line) for shape in shapes_of[word]}):
+        shape = shapes[number]
         for match in shape.pattern.finditer(line):
             group = 1 if match.re.groups and match.start(1) >= 0 else 0
             if match[group].startswith(_MARKED):
@@ -127,8 +137,6 @@ def _is_mixed(token: bytes) -> bool:
 def random_tokens(line: bytes) -> Iterator[Span]:
     """Long tokens that no person and no compiler wrote: with capitals, small letters and digits in no order."""
     for run in _TOKEN_CHARACTERS.finditer(line):
-        if run.end() - run.start() < _LEAST_RANDOM:
-            continue
         parts = [(run.start() + part.start(), run.start() + part.end()) for part in _PATH_PART.finditer(run[0])]
         tokens = [part for part in parts if part[1] - part[0] >= _LEAST_RANDOM] or [run.span()]
         tokens += [(run.start() + part.start(), run.start() + part.end()) for part in _LETTERS.finditer(run[0])]

@@ -10,8 +10,17 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from ddx_tools.sources.redaction.blocks import merged_spans, secrets_of
-from ddx_tools.sources.redaction.reading import Reading, has_nul, placed_seen, placed_without_nuls, seen, without_nuls
+from ddx_tools.sources.redaction.blocks import merged_spans, secrets_of, stretches_to_search
+from ddx_tools.sources.redaction.reading import (
+    Reading,
+    has_nul,
+    is_any_unseen,
+    of_two_bytes,
+    placed_seen,
+    placed_without_nuls,
+    seen,
+    without_nuls,
+)
 from ddx_tools.sources.redaction.shapes import Span
 
 MARK = "<redacted>"
@@ -99,15 +108,31 @@ def _redacted(block: bytes, counts: Counts | None) -> bytes:
 def secrets_in(block: bytes) -> list[Span]:
     """The secrets of a block, where they stand in its bytes."""
     if not has_nul(block):
+        stretches = stretches_to_search(block)
+        if not is_any_unseen(block, stretches):
+            return secrets_of(block, stretches)
         view = seen(block)
-        spans = secrets_of(view)
-        return spans if view is block or not spans else _placed(block, view, spans, number=-1)
+        return _placed(block, view, secrets_of(view), number=-1)
     found: list[Span] = []
     for number, view in enumerate(without_nuls(block)):
         shown = seen(view)
         if spans := secrets_of(shown):
             found += _placed(block, shown, spans, number)
+    for encoding, begin, text in of_two_bytes(block):
+        at, place = 0, begin
+        for span in secrets_in(text):
+            start = place + _wide(text[at : span.start], encoding)
+            at, place = span.end, start + _wide(text[span.start : span.end], encoding)
+            # NULs at its ends stay, as they do where it is found without decoding.
+            outer = block[start:place]
+            begins = start + len(outer) - len(outer.lstrip(b"\0"))
+            found.append(Span(begins, start + len(outer.rstrip(b"\0")), span.kind))
     return merged_spans(found)
+
+
+def _wide(text: bytes, encoding: str) -> int:
+    """How many bytes some UTF-8 takes in another encoding."""
+    return len(text.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass"))
 
 
 def _placed(block: bytes, view: bytes, spans: list[Span], number: int) -> list[Span]:
@@ -180,4 +205,5 @@ def _mark(secret: bytes) -> bytes:
     if nuls * 3 < len(secret):
         return MARK.encode()
     width = 4 if nuls * 3 >= len(secret) * 2 else 2
-    return (b"\0" * (width - 1)).join(bytes([letter]) for letter in MARK.encode())
+    mark = (b"\0" * (width - 1)).join(bytes([letter]) for letter in MARK.encode())
+    return mark if width == 4 or len(secret) % 2 else mark + b"\0"  # whole letters stay whole
