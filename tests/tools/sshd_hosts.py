@@ -51,6 +51,10 @@ class Hosts:
         """What reaches a host."""
         return f"ssh -F {self.home}/ssh_config -o BatchMode=yes -o ConnectTimeout=4 %host"
 
+    def address(self, host: str) -> str:
+        """Of its interface."""
+        return next(line.split()[0] for line in (self.home / "hosts").read_text().splitlines() if host in line.split())
+
     def inside(self, host: str, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on a host."""
         return ["nsenter", f"--target={self.inits[host]}", "--mount", "--uts", "--net", "--pid", *argv]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError
 
 _STDERR_BYTES = 2_000
+_MOST_AT_ONCE = 1_280
+_FILES_A_PROGRAM, _FILES_OF_OURS = 3, 100
+"""Ends of pipes, and what else is open."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Limits:
     host_s: float = 25.0
     total_s: float = 60.0
     connect_s: int = 5
-    at_once: int = 256
+    at_once: int = field(default_factory=lambda: _programs_at_once())
     """Programs that run here at the same time. Of more hosts, each looks when its turn comes."""
     host_bytes: int = 8 << 20
     """Of a host's answer, packed."""
@@ -98,7 +102,7 @@ class Asked:
             return "garbled", f"what it printed is no answer: {noise!r}", _BY_HAND
         if self.inbox.hello is None and self.rc is None:
             return "silent", f"no word from it in {self.seconds_here:.0f} s", _IS_IT_THERE
-        state = "in_part" if self.inbox.parts else "silent"
+        state = "in_part" if self.inbox.rows else "silent"
         if self.rc is None or self.rc in (124, 137):
             return state, f"it began to answer and did not end in {self.seconds_here:.0f} s", _HANGS_THERE
         words = " ".join(stderr.split())[:300] or "nothing"
@@ -149,6 +153,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     class Events(EventHandler):  # type: ignore[misc]
         """Takes down what comes from where."""
 
+        done = 0
+
         def ev_pickup(self, worker: Any, node: str) -> None:
             asked[node].began_s = time.time()
 
@@ -157,8 +163,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
             asked[node].rc, asked[node].ended_s = rc, time.time()
-            done = sum(one.ended_s is not None for one in asked.values())
-            progress(f"{done} of {len(asked)} hosts have answered")
+            self.done += 1
+            progress(f"{self.done} of {len(asked)} hosts have answered")
 
     task, nodes = task_self(), NodeSet.fromlist(list(reach.hosts))
     try:
@@ -183,3 +189,13 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     finally:
         task.abort(kill=True)
     return list(asked.values())
+
+
+def _programs_at_once() -> int:
+    """As many as may have their pipes open, up to what the system allows without root."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_AT_ONCE * _FILES_A_PROGRAM + _FILES_OF_OURS
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(1, (allowed - _FILES_OF_OURS) // _FILES_A_PROGRAM)

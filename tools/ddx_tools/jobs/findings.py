@@ -14,8 +14,10 @@ def job_findings(store: Store) -> list[Finding]:
     """Findings about the rows of `ranks`, job by job."""
     rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
     findings: list[Finding] = []
-    for key in dict.fromkeys((row["host"], row["job"]) for row in rows):
-        members = [row for row in rows if (row["host"], row["job"]) == key]
+    jobs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        jobs.setdefault((row["host"], row["job"]), []).append(row)
+    for members in jobs.values():
         findings += [_found(members), *_gone(members), *_unreadable(members), *_held(members)]
     return findings
 
