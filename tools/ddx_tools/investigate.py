@@ -143,7 +143,8 @@ def investigate_hosts(
             _parse(store, found, step, raw)
         _note_asked(store, found, came.asked)
         _note_intakes(store, found, dict.fromkeys(brought.hosts))
-        _analyse(store, found, [*plan, *besides], progress)
+        # Of several probes nobody does, and to sort the rows of thousands of ranks takes seconds.
+        _analyse(store, found, [*plan, *besides], progress, shown=len(plan) == 1)
         names = names_of(brought.manifest.journal, paths)
         names.places |= came.said.opens
         found.origins = origins(brought.manifest.journal) | came.said.origins
@@ -373,7 +374,10 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     found.results.append(result_of(step, raw))
 
 
-def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress: Progress) -> None:
+def _analyse(
+    store: Store, found: Investigation, plan: Sequence[Step], progress: Progress, *, shown: bool = True
+) -> None:
+    """`shown`: somebody looks at the rows, too."""
     found.seats = read_seats(store)
     for step in {step.probe.id: step for step in plan}.values():
         progress(f"comparing {step.probe.title.lower()}")
@@ -382,7 +386,7 @@ def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress:
         worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
         results = [result for result in found.results if result.probe == step.probe.id]
         summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
-        table, cut = _shown_rows(store, step.probe)
+        table, cut = _shown_rows(store, step.probe) if shown else ([], [])
         for result in results:
             result.findings, result.summary, result.table, result.truncated = worst_first, summary, table, cut
         _write_exports(store, step, findings, results, progress)
