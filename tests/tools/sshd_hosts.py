@@ -61,8 +61,7 @@ class Hosts:
 
     def at_desk(self, *argv: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run a program on the asking machine."""
-        inside = ["nsenter", f"--target={self.inits['desk']}", "--mount", "--net", *argv]
-        return subprocess.run(inside, capture_output=True, text=True, check=False, timeout=timeout_s)
+        return subprocess.run(self.inside("desk", argv), capture_output=True, text=True, check=False, timeout=timeout_s)
 
 
 def sshd_of(hosts: Hosts, host: str) -> int:
