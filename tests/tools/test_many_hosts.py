@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from stack_bundles import packed
 
 from ddx_evals.large.split_hosts import answer_of
 from ddx_server.serve.config import ServeConfig
+from ddx_tools import __version__
 from ddx_tools.cluster.node import answer, encoded
 from ddx_tools.cluster.targets import Reach, node_names, reach_of
 from ddx_tools.cluster.wire import Inbox
@@ -160,6 +163,16 @@ def test_an_answer_about_other_hosts_or_outside_of_its_bundle_is_refused(tmp_pat
     assert "it speaks for 'host-0'" in refused.summary
 
 
+def test_an_answer_of_another_version_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    said = (tmp_path / "host-0").read_bytes()
+    newer = said.replace(f'"ddx": "{__version__}"'.encode(), b'"ddx": "99.0"', 1)
+    (tmp_path / "host-0").write_bytes(newer.replace(b"ddx1 data KLUv", b"ddx1 data AAAA", 1))
+    refused = next(f for f in asked(hosts, printing(tmp_path)).findings if f.code == "host.unanswered")
+    assert refused.attributes["state"] == "no_ddx"
+    assert refused.attributes["reason"] == f"ddx 99.0 is there, {__version__} here"
+
+
 def test_nobody_answers_is_an_error_with_the_reasons(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         asked(["a", "b"], printing(tmp_path, {"a": "exit 255", "b": "exit 0"}), total_s=5.0)
@@ -228,7 +241,15 @@ def test_a_model_asks_the_hosts_that_its_server_was_told(tmp_path: Path) -> None
 
 
 @pytest.mark.needs("linux", "ptrace")
-def test_secrets_of_a_job_are_not_in_what_a_host_sends(tmp_path: Path) -> None:
+def test_a_host_sends_no_secret_opens_no_port_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listen(*_: object) -> None:
+        raise AssertionError("a port was opened")
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    (scratch := tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     secret, job = "h7Qx2LmZpT90sK4vW8bN3cY6", "790031"
     program = f"import sys\napi_key = '{secret}'\nprint('api_key={secret}', flush=True)\nsys.stdin.read()\n"
     (tmp_path / "train.py").write_text(program)
@@ -257,6 +278,7 @@ def test_secrets_of_a_job_are_not_in_what_a_host_sends(tmp_path: Path) -> None:
         zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).read() for file in [*inbox.rows, *inbox.parts]
     ]
     assert any(b"train.py" in one for one in sent)
+    assert not list(scratch.iterdir())
     assert not any(secret.encode() in one for one in [said.getvalue(), *sent])
 
 

@@ -117,7 +117,7 @@ class Asked:
 _IS_IT_THERE = "Look whether the host is up: its console, `sinfo -R`, `kubectl get nodes`."
 _HANGS_THERE = "Something hangs there (a mount, a driver, memory): look at `ps -eo state,wchan,cmd` on it."
 _BY_HAND = "Run the same by hand: ssh HOST ddx node"
-_INSTALL = "Install ddx there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
+INSTALL = "Install ddx of this version there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
 _SSHD_HANGS = "The host takes calls and its sshd hangs: it may be out of memory, or hung in the kernel."
 _NO_SSHD = "No sshd listens there, or a firewall refuses: start it, or name the port (--via)."
 _BY_SSH_FIRST = "Log in by ssh once by hand: ddx types no password and takes no new key."
@@ -128,8 +128,8 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Connection refused", "refused", _NO_SSHD),
     (r"Could not resolve hostname|Name or service not known", "unknown_name", "Name it as the resolver knows it."),
     (r"Permission denied[^\n]*|Host key verification failed", "not_permitted", _BY_SSH_FIRST),
-    (r"[^\n]*(?:No such file or directory|command not found|executable file not found)[^\n]*", "no_ddx", _INSTALL),
-    (r"[^\n]*No such (?:option|command)[^\n]*", "no_ddx", "Install the ddx of this version there."),
+    (r"[^\n]*(?:No such file or directory|command not found|executable file not found)[^\n]*", "no_ddx", INSTALL),
+    (r"[^\n]*No such (?:option|command)[^\n]*", "no_ddx", INSTALL),
     (r"(?:srun: error: |Error from server|error: )[^\n]*", "refused", "The scheduler does not start it there."),
     (r"(?:Connection|Broken pipe|ssh:|kex_exchange)[^\n]*", "unreachable", _IS_IT_THERE),
 )
@@ -140,9 +140,7 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
     from ClusterShell.Event import EventHandler
     from ClusterShell.NodeSet import NodeSet
-    from ClusterShell.Propagation import RouteResolvingError
     from ClusterShell.Task import TimeoutError, task_self
-    from ClusterShell.Topology import TopologyError
     from ClusterShell.Worker.Exec import ExecWorker
     from ClusterShell.Worker.Worker import WorkerError
 
@@ -177,15 +175,13 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
             worker = ExecWorker(nodes, command=f"exec {reach.via} {words}", **how)
             task.schedule(worker)
         else:
-            worker = task.shell(words, nodes=nodes, stdin=False, **how)
+            worker = task.shell(words, nodes=nodes, stdin=False, tree=False, **how)
         try:
             task.run(timeout=limits.total_s)
         except TimeoutError:
             pass
-        except (RouteResolvingError, TopologyError, WorkerError) as error:
-            raise UsageError(
-                f"the hosts cannot be reached: {error}", "Look at --via and ClusterShell's topology.conf."
-            ) from error
+        except WorkerError as error:
+            raise UsageError(f"the hosts cannot be reached: {error}", "Look at --via.") from error
     finally:
         task.abort(kill=True)
     return list(asked.values())

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.cluster.fan_out import Asked, Limits, ask_all
+from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all
 from ddx_tools.cluster.made import Made, decoded, joined, renamed
 from ddx_tools.cluster.merge import Part
 from ddx_tools.cluster.node import encoded
@@ -70,7 +71,14 @@ def gather(
             made = [decoded(file.read_bytes(), said.host or "") for file in one.inbox.rows]
             waiting += made if own == said.host else [renamed(each, said.host or "", own) for each in made]
         except UnreadableInput as error:
-            said = said.model_copy(update={"state": "garbled", "reason": f"its answer is damaged: {error.message}"})
+            there = (one.inbox.hello or {}).get("ddx", __version__)
+            other = {
+                "state": "no_ddx",
+                "reason": f"ddx {str(there)[:20]} is there, {__version__} here",
+                "remedy": INSTALL,
+            }
+            damaged = {"state": "garbled", "reason": f"its answer is damaged: {error.message}"}
+            said = said.model_copy(update=damaged if there == __version__ else other)
         gathered.asked.append(said.model_copy(update={"host": own if said.host else None}))
         if len(waiting) >= _AT_ONCE:
             _take_in(waiting, store, gathered.said)

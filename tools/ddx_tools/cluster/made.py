@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import zstandard
@@ -107,6 +108,8 @@ def decoded(packed: bytes, host: str) -> Made:
     import pyarrow as pa
 
     try:
+        if zstandard.frame_content_size(packed) > _MOST_BYTES:
+            raise ValueError("it is too large")
         plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
         words, _, rest = plain.partition(b"\n")
         said = json.loads(words)
@@ -174,12 +177,18 @@ def _tables(buffer: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_schema(name: str, table: Any) -> Any:
     """With the types of the schema. Raises ValueError if it has other columns."""
+    wanted = _schema(name, tuple(table.column_names))
+    return table if table.schema.equals(wanted) else table.cast(wanted)
+
+
+@lru_cache(maxsize=256)
+def _schema(name: str, of: tuple[str, ...]) -> Any:
     import pyarrow as pa
 
     types, known = arrow_types(), columns(name)
-    if unknown := set(table.column_names) - set(known):
+    if unknown := set(of) - set(known):
         raise ValueError(f"{name} has no column {min(unknown)[:60]!r}")
-    return table.cast(pa.schema([(column, types[known[column][0]]) for column in table.column_names]))
+    return pa.schema([(column, types[known[column][0]]) for column in of])
 
 
 def _joined(parts: Sequence[Any]) -> Any:

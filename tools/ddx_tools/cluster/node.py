@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ddx_tools import __version__
 from ddx_tools.captures import Captured, capture_only
 from ddx_tools.cluster.made import made_of
 from ddx_tools.cluster.wire import note, parcel
@@ -58,13 +59,12 @@ def answer(
 
     What was seen is made into rows here; `raw`: the material is sent as well.
     """
-    from importlib.metadata import version
 
     def say(kind: str, **facts: Any) -> None:
         out.write(note(kind, clock_s=round(time.time(), 4), **facts))
         out.flush()
 
-    say("hello", host=host.name, ddx=version("debug-distributed"))
+    say("hello", host=host.name, ddx=__version__)
     facts: dict[str, Any] = {}
     try:
         steps = _decoded(plan) if plan else live_plan([])
