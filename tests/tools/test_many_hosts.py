@@ -140,7 +140,7 @@ def test_ranks_of_a_host_that_is_gone_are_suspects_while_all_others_wait(
         assert said.verdict != "diagnosed", "why the host is gone is open"
         assert said.causes[0].id == "rank-crashed"
         assert said.next_check
-        assert "Is the host of rank 3 up" in said.next_check.question
+        assert "Is the host up on which rank 3 runs" in said.next_check.question
 
 
 def test_a_login_banner_and_hosts_of_one_name_do_no_harm(tmp_path: Path) -> None:
