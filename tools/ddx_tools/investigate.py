@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -27,18 +27,18 @@ from ddx_tools.captures import (
 )
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UsageError
-from ddx_tools.exports import write_pieces
+from ddx_tools.exports import write_exports
 from ddx_tools.handed_in import without_repeats
 from ddx_tools.investigation import Investigation
 from ddx_tools.looking.frameworks import frameworks_of, versions_of
 from ddx_tools.looking.held import still_missing
 from ddx_tools.looking.names import Names, names_of
 from ddx_tools.looking.sight import sight_of
-from ddx_tools.model import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Severity, Truncation
+from ddx_tools.model import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
 from ddx_tools.origins import origins
 from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
-from ddx_tools.probe import Probe, Raw
+from ddx_tools.probe import Raw
 from ddx_tools.probes import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Call, Host, Reply
@@ -386,28 +386,7 @@ def _analyse(
         worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
         results = [result for result in found.results if result.probe == step.probe.id]
         summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
-        table, cut = _shown_rows(store, step.probe) if shown else ([], [])
+        table, cut = step.probe.shown(store) if shown else ([], [])
         for result in results:
             result.findings, result.summary, result.table, result.truncated = worst_first, summary, table, cut
-        _write_exports(store, step, findings, results, progress)
-
-
-def _shown_rows(store: Store, of: Probe[Any]) -> tuple[list[dict[str, Any]], list[Truncation]]:
-    """The probe's table, cut to what one can read, and what was left out."""
-    if not of.table or not store.holds_any(of.rests_on):
-        return [], []
-    rows = store.query(of.table) if isinstance(of.table, str) else of.table(store)
-    cut = [Truncation(shown=of.most_rows, total=len(rows), how=of.rest)] if len(rows) > of.most_rows else []
-    return rows[: of.most_rows], cut
-
-
-def _write_exports(
-    store: Store, step: Step, findings: list[Finding], results: Sequence[ProbeResult], progress: Progress
-) -> None:
-    seen = any(result.status in (ProbeStatus.OK, ProbeStatus.PARTIAL) for result in results)
-    for name, out in step.exports.items():
-        if seen:
-            write_pieces(out, step.probe.exports[name].write(store, findings), progress)
-            continue
-        for result in results:
-            result.problems.append(f"{out} was not written: there is nothing to put into it")
+        write_exports(store, step, findings, results, progress)
