@@ -14,6 +14,7 @@ from benchmarks import (
     flight_records,
     help_time,
     job_logs,
+    many_hosts,
     nccl_logs,
     pause_time,
     profiles,
@@ -31,6 +32,7 @@ SERIES = {
     "nccl_logs": nccl_logs.measure,
     "job_logs": job_logs.measure,
     "profiles": profiles.measure,
+    "many_hosts": many_hosts.measure,
 }
 
 

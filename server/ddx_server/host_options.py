@@ -72,9 +72,12 @@ def node(
     at: Annotated[float | None, typer.Option(help="When, in seconds since the epoch. Default: now.")] = None,
     job: Annotated[str, typer.Option(help="Which job, by a variable of its ranks: SLURM_JOB_ID=4242.")] = "",
     most_bytes: Annotated[int, typer.Option(min=1, help="Of the answer, packed.")] = 8 << 20,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send the material, too, and not only what was made of it.")
+    ] = False,
 ) -> None:
-    """Look at the job on this host and write a bundle to standard output: what `ddx why --hosts` starts on each."""
+    """Look at the job on this host and write what was seen to standard output: `ddx why --hosts` starts it on each."""
     from ddx_tools.cluster.node import answer
     from ddx_tools.sources.hosts.local import LocalHost
 
-    answer(sys.stdout.buffer, LocalHost(), plan=plan, at=at, job=job, most_bytes=most_bytes)
+    answer(sys.stdout.buffer, LocalHost(), plan=plan, at=at, job=job, most_bytes=most_bytes, raw=raw)

@@ -144,6 +144,23 @@ def test_rank_host_and_line_are_named(scenario: str, tmp_path: Path) -> None:
         assert not any(SECRET.encode() in f.read_bytes() for f in bundle.directory.rglob("*") if f.is_file())
 
 
+def test_a_firewall_between_two_hosts_is_named_with_both(tmp_path: Path) -> None:
+    """All other pairs go on talking: each of the two answers, and neither hears the other."""
+    with job("healthy", tmp_path) as running:
+        running.wait_for_step()
+        address = running.hosts.address("node-3")
+        for chain, of in (("INPUT", "-s"), ("OUTPUT", "-d")):
+            rule = ["iptables", "-A", chain, of, address, "-j", "DROP"]
+            subprocess.run(running.hosts.inside("node-2", rule), check=True)
+        running.wait_until_quiet(8.0)
+        said, seconds = why(running.hosts, "--save", str(tmp_path / "bundle.tar.zst"))
+    print(f"firewall: {seconds:.1f} s, {said['headline']}")
+    assert said["verdict"] == "diagnosed", said
+    assert said["causes"][0]["id"] == "firewall-or-unreachable", said
+    assert set(said["culprits"]["hosts"]) == {"node-2", "node-3"}
+    assert set(said["culprits"]["ranks"]) == {1, 2}
+
+
 def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(tmp_path: Path) -> None:
     """One is cut off, one refuses, one hangs in the middle of its answer, one prints something else."""
     with job("stopped", tmp_path, extra=("refuses", "hangs", "garbles", "cut-off")) as running:

@@ -51,14 +51,17 @@ class Hosts:
         """What reaches a host."""
         return f"ssh -F {self.home}/ssh_config -o BatchMode=yes -o ConnectTimeout=4 %host"
 
+    def address(self, host: str) -> str:
+        """Of its interface."""
+        return next(line.split()[0] for line in (self.home / "hosts").read_text().splitlines() if host in line.split())
+
     def inside(self, host: str, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on a host."""
         return ["nsenter", f"--target={self.inits[host]}", "--mount", "--uts", "--net", "--pid", *argv]
 
     def at_desk(self, *argv: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run a program on the asking machine."""
-        inside = ["nsenter", f"--target={self.inits['desk']}", "--mount", "--net", *argv]
-        return subprocess.run(inside, capture_output=True, text=True, check=False, timeout=timeout_s)
+        return subprocess.run(self.inside("desk", argv), capture_output=True, text=True, check=False, timeout=timeout_s)
 
 
 def sshd_of(hosts: Hosts, host: str) -> int:

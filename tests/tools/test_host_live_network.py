@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -303,3 +304,49 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=30))
 def test_no_text_of_connections_can_hurt_the_reader(pieces: list[str]) -> None:
     assert findings_in("Recv-Q Tcp: Iface\tDestination\n" + "".join(pieces)) is not None
+
+
+# --- connections that stand still
+
+
+def standing(own: str, peer: str, backoff: int = 0, timer: str = "on") -> RawItem:
+    """A connection between two addresses; with a backoff, its oldest segment is sent again and again."""
+    waits = f" timer:({timer},6.4sec,{backoff})" if backoff else ""
+    counters = f" backoff:{backoff} unacked:3 retrans:1/{backoff} lost:3" if backoff else ""
+    unsent = 4096 if backoff else 0
+    line = f'ESTAB 0 {unsent} {own}:51844 {peer}:29500 users:(("python3",pid=41,fd=9)){waits}'
+    return text(f"{line}\n\t cubic rto:12800{counters} mss:1448 cwnd:1\n")
+
+
+def three_hosts(left: Sequence[RawItem], middle: Sequence[RawItem], right: Sequence[RawItem] = ()) -> list[Finding]:
+    return findings_of_hosts(
+        left=[job(4), interfaces(LO, ETH), *left],
+        middle=[job(4), interfaces(LO, interface("eth0", "10.0.0.8")), *middle],
+        right=[job(4), interfaces(LO, interface("eth0", "10.0.0.9")), *right],
+    )
+
+
+def test_two_hosts_that_reach_a_third_and_not_each_other_are_named() -> None:
+    left = [standing("10.0.0.7", "10.0.0.8", 5), standing("10.0.0.7", "10.0.0.9")]
+    cut = one(three_hosts(left, [standing("10.0.0.8", "10.0.0.9")]), "network.pair_cut")
+    assert cut.hosts == ["left", "middle"]
+    assert cut.attributes["again"] == 5
+
+
+@pytest.mark.parametrize(
+    ("left", "middle"),
+    [
+        ([standing("10.0.0.7", "10.0.0.8", 2), standing("10.0.0.7", "10.0.0.9")], [standing("10.0.0.8", "10.0.0.9")]),
+        (
+            [standing("10.0.0.7", "10.0.0.8", 5), standing("10.0.0.7", "10.0.0.9", 5)],
+            [standing("10.0.0.8", "10.0.0.9")],
+        ),
+        (
+            [standing("10.0.0.7", "10.0.0.8", 5, timer="persist"), standing("10.0.0.7", "10.0.0.9")],
+            [standing("10.0.0.8", "10.0.0.9")],
+        ),
+    ],
+    ids=["just lost once or twice", "reaches nobody", "its peer does not read"],
+)
+def test_no_pair_is_named_where_it_is_something_else(left: list[RawItem], middle: list[RawItem]) -> None:
+    assert "network.pair_cut" not in codes(three_hosts(left, middle))

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import zstandard
 from serve_session import ask
-from split_hosts import answer_of
 from stack_bundles import packed
 
+from ddx_evals.large.split_hosts import answer_of
 from ddx_server.serve.config import ServeConfig
+from ddx_tools import __version__
 from ddx_tools.cluster.node import answer, encoded
 from ddx_tools.cluster.targets import Reach, node_names, reach_of
 from ddx_tools.cluster.wire import Inbox
@@ -24,6 +30,7 @@ from ddx_tools.model import Finding
 from ddx_tools.plan import Step, live_plan
 from ddx_tools.probes import probe
 from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.packed_bundle import unpack
 
@@ -78,8 +85,8 @@ def test_one_host_split_into_several_gives_the_same_findings(name: str, tmp_path
 
 def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> None:
     answers("stopped", tmp_path)
-    half = (tmp_path / "host-0").read_bytes()
-    (tmp_path / "half").write_bytes(half[: len(half) // 2])
+    whole = (tmp_path / "host-0").read_bytes()
+    (tmp_path / "half").write_bytes(whole.partition(b"ddx1 rows")[0])
     others = {
         "cut-1": "echo 'ssh: connect to host cut-1 port 22: Connection timed out' >&2; exit 255",
         "cut-2": "echo 'ssh: connect to host cut-2 port 22: Connection timed out' >&2; exit 255",
@@ -87,7 +94,7 @@ def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> N
         "hangs": f"cat {tmp_path}/half; exec sleep 30",
         "garbage": "head -c 3000 /dev/urandom",
         "bare": "echo 'timeout: failed to run command ddx: No such file or directory' >&2; exit 127",
-        "half": "cat $PWD/half 2>/dev/null || cat " + f"{tmp_path}/half",
+        "half": f"cat {tmp_path}/half",
     }
     (tmp_path / "host-0").unlink()
     hosts = ["host-1", "host-2", "host-3", *others]
@@ -110,6 +117,32 @@ def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> N
     assert any(missing.what.startswith("cut-[1-2]: Connection timed out. Look whether") for missing in said.missing)
 
 
+def test_what_a_host_made_before_its_answer_broke_off_counts(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    whole = (tmp_path / "host-3").read_bytes()
+    (tmp_path / "host-3").write_bytes(whole.partition(b"ddx1 end")[0])
+    said = asked(hosts, printing(tmp_path)).diagnose()
+    assert said.culprits.ranks == [3]
+    assert said.looked_at == ["3 of 4 hosts answered"]
+    assert any(missing.what.startswith("host-3: it ended with 0") for missing in said.missing)
+
+
+@pytest.mark.parametrize(("says", "suspects"), [("Connection timed out", [3]), ("Connection refused", [])])
+def test_ranks_of_a_host_that_is_gone_are_suspects_while_all_others_wait(
+    says: str, suspects: list[int], tmp_path: Path
+) -> None:
+    """One that refuses is up: its ranks may be well."""
+    hosts = answers("stopped", tmp_path)
+    gone = {"host-3": f"echo 'ssh: connect to host host-3 port 22: {says}' >&2; exit 255"}
+    said = asked(hosts, printing(tmp_path, gone)).diagnose()
+    assert [rank for suspect in said.suspects for rank in suspect.ranks] == suspects
+    if suspects:
+        assert said.verdict != "diagnosed", "why the host is gone is open"
+        assert said.causes[0].id == "rank-crashed"
+        assert said.next_check
+        assert "Is the host up on which rank 3 runs" in said.next_check.question
+
+
 def test_a_login_banner_and_hosts_of_one_name_do_no_harm(tmp_path: Path) -> None:
     hosts = answers("stopped", tmp_path)
     with Bundle(packed("stopped")) as whole:
@@ -128,6 +161,16 @@ def test_an_answer_about_other_hosts_or_outside_of_its_bundle_is_refused(tmp_pat
     refused = next(f for f in found.findings if f.code == "host.unanswered")
     assert refused.attributes["state"] == "garbled"
     assert "it speaks for 'host-0'" in refused.summary
+
+
+def test_an_answer_of_another_version_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    hosts = answers("stopped", tmp_path)
+    said = (tmp_path / "host-0").read_bytes()
+    newer = said.replace(f'"ddx": "{__version__}"'.encode(), b'"ddx": "99.0"', 1)
+    (tmp_path / "host-0").write_bytes(newer.replace(b"ddx1 data KLUv", b"ddx1 data AAAA", 1))
+    refused = next(f for f in asked(hosts, printing(tmp_path)).findings if f.code == "host.unanswered")
+    assert refused.attributes["state"] == "no_ddx"
+    assert refused.attributes["reason"] == f"ddx 99.0 is there, {__version__} here"
 
 
 def test_nobody_answers_is_an_error_with_the_reasons(tmp_path: Path) -> None:
@@ -174,6 +217,18 @@ def test_pods_are_found_by_a_selector(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "argv").read_text() == "get pods --selector app=train --output json -n ml"
 
 
+def test_pods_are_asked_by_kubectl_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a program that stands in for kubectl, and starts nothing in any pod."""
+    pods = json.dumps({"items": [{"metadata": {"name": name}} for name in answers("stopped", tmp_path)]})
+    (tmp_path / "pods").write_text(pods)
+    script = f'#!/bin/sh\ncase $1 in get) cat {tmp_path}/pods;; exec) shift 3; cat "{tmp_path}/$1";; esac\n'
+    (tmp_path / "kubectl").write_text(script)
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = investigate([], reach=reach_of(k8s="app=train -n ml")).diagnose()
+    assert (said.culprits.ranks, said.culprits.hosts) == ([3], ["host-3"])
+
+
 def test_without_hosts_this_machine_is_meant() -> None:
     assert reach_of() is None
     assert [step.probe.id for step in live_plan([])][:2] == ["jobs", "stacks"]
@@ -185,16 +240,58 @@ def test_a_model_asks_the_hosts_that_its_server_was_told(tmp_path: Path) -> None
     assert ask(config, "diagnose")["culprits"]["ranks"] == [3]
 
 
+@pytest.mark.needs("linux", "ptrace")
+def test_a_host_sends_no_secret_opens_no_port_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listen(*_: object) -> None:
+        raise AssertionError("a port was opened")
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    (scratch := tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    secret, job = "h7Qx2LmZpT90sK4vW8bN3cY6", "790031"
+    program = f"import sys\napi_key = '{secret}'\nprint('api_key={secret}', flush=True)\nsys.stdin.read()\n"
+    (tmp_path / "train.py").write_text(program)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "SLURM_JOB_ID": job,
+        "WANDB_API_KEY": secret,
+    }
+    argv = [sys.executable, str(tmp_path / "train.py"), f"--api-key={secret}"]
+    with (tmp_path / "out.log").open("wb") as log:
+        running = subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=log)
+    try:
+        while not (tmp_path / "out.log").read_bytes():
+            time.sleep(0.05)
+        said = io.BytesIO()
+        answer(said, LocalHost(), plan=encoded(live_plan([])), job=f"SLURM_JOB_ID={job}", most_bytes=8 << 20, raw=True)
+    finally:
+        running.kill()
+        running.communicate()
+    inbox = Inbox(tmp_path / "host", 8 << 20)
+    for line in said.getvalue().splitlines():
+        inbox.take(line)
+    sent = [
+        zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).read() for file in [*inbox.rows, *inbox.parts]
+    ]
+    assert any(b"train.py" in one for one in sent)
+    assert not list(scratch.iterdir())
+    assert not any(secret.encode() in one for one in [said.getvalue(), *sent])
+
+
 def test_a_host_sends_no_more_than_it_may(tmp_path: Path) -> None:
     said = io.BytesIO()
     with Bundle(packed("stopped")) as bundle:
         recorded = RecordedHost(bundle, "node1", "stacks")
-        answer(said, recorded, plan=encoded([Step(probe("stacks"), {"target": []})]), most_bytes=2_500)
-    inbox = Inbox(tmp_path / "host", 2_500)
+        answer(said, recorded, plan=encoded([Step(probe("stacks"), {"target": []})]), most_bytes=6_000, raw=True)
+    inbox = Inbox(tmp_path / "host", 6_000)
     for line in said.getvalue().splitlines():
         inbox.take(line)
     assert inbox.end and inbox.end["left_out"] > 0
-    assert not inbox.garbled and inbox.size_bytes <= 2_500
+    assert not inbox.garbled and inbox.size_bytes <= 6_000
     unpack(inbox.parts[0], tmp_path / "bundle")
     with Bundle(tmp_path / "bundle") as bundle:
         assert {entry.error for entry in bundle.manifest.journal} == {None, "failed"}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ddx_tools.errors import HostError, NotRecorded, UnreadableInput, UsageError
-from ddx_tools.model import ProbeStatus
+from ddx_tools.model import ProbeResult, ProbeStatus
 from ddx_tools.plan import Step
 from ddx_tools.probe import Raw
-from ddx_tools.sources.bundle import Bundle, BundleWriter, ProbeRun
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, ProbeRun
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.packed_bundle import pack
@@ -62,6 +63,16 @@ class RecordingHosts:
         return RecordingHost(self._machine(None), self._writer, step.probe.id)
 
 
+@dataclass
+class Captured:
+    """What a capture has brought home."""
+
+    manifest: Manifest
+    raws: list[tuple[Step, Raw]] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)
+    """Who answered, one for each step."""
+
+
 def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
     """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error.
 
@@ -94,16 +105,21 @@ def capture_only(
     machine: Machine,
     *,
     patient: bool = False,
-) -> None:
+) -> Captured:
     """Keep as a bundle what an investigation would look at, and conclude nothing. `patient`: see `run_step`."""
     writer = BundleWriter(directory, list(target))
+    hosts = RecordingHosts(writer, machine)
+    captured = Captured(writer.manifest)
     try:
-        hosts = RecordingHosts(writer, machine)
         for step in plan:
-            raw = run_step(step, hosts.of(step), patient=patient)
+            host = hosts.of(step)
+            raw = run_step(step, host, patient=patient)
+            captured.raws.append((step, raw))
+            captured.hosts.append(host)
             writer.manifest.probes.append(probe_run(step, raw))
     finally:
         writer.close()
+    return captured
 
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:
@@ -116,6 +132,11 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
         problems=raw.problems,
         missing=raw.missing,
     )
+
+
+def result_of(step: Step, raw: Raw) -> ProbeResult:
+    """What is told of a capture before anything was found in it."""
+    return ProbeResult(probe=step.probe.id, status=raw.status, summary="", searched=raw.searched, problems=raw.problems)
 
 
 @contextmanager

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from ddx_tools.errors import UsageError
+from ddx_tools.model import Finding, ProbeResult, ProbeStatus
+from ddx_tools.plan import Step
 from ddx_tools.sources.redaction.text import redact_bytes
+from ddx_tools.store import Store
+
+Progress = Callable[[str], None]
 
 _FASTEST_SENSIBLE = 4
 """gzip's level: the default takes three times as long for a tenth less."""
@@ -23,7 +28,7 @@ def refuse_unwritable(out: Path) -> None:
         raise _not_writable(out, f"there is no directory {out.parent}")
 
 
-def write_pieces(out: Path, pieces: Iterator[bytes], progress: Callable[[str], None]) -> None:
+def write_pieces(out: Path, pieces: Iterator[bytes], progress: Progress) -> None:
     """Write a file, replacing what was there. Raises UsageError if that is not possible."""
     size = 0
     try:
@@ -49,3 +54,20 @@ def _opened(out: Path) -> Iterator[BinaryIO]:
 
 def _not_writable(out: Path, why: str) -> UsageError:
     return UsageError(f"{out} cannot be written: {why}", "Name a file at a place that you may write to.")
+
+
+def write_exports(
+    store: Store,
+    step: Step,
+    findings: Sequence[Finding],
+    results: Sequence[ProbeResult],
+    progress: Progress,
+) -> None:
+    """Write the files that a step asks for; where nothing was seen, say that they were not."""
+    seen = any(result.status in (ProbeStatus.OK, ProbeStatus.PARTIAL) for result in results)
+    for name, out in step.exports.items():
+        if seen:
+            write_pieces(out, step.probe.exports[name].write(store, findings), progress)
+            continue
+        for result in results:
+            result.problems.append(f"{out} was not written: there is nothing to put into it")

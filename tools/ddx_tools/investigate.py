@@ -6,11 +6,11 @@ got is parsed into one store, every probe analyses the merged store once, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -20,28 +20,31 @@ from ddx_tools.captures import (
     RecordedHosts,
     RecordingHosts,
     bundle_directory,
+    capture_only,
     probe_run,
+    result_of,
     run_step,
 )
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UsageError
-from ddx_tools.exports import write_pieces
+from ddx_tools.exports import write_exports
 from ddx_tools.handed_in import without_repeats
 from ddx_tools.investigation import Investigation
 from ddx_tools.looking.frameworks import frameworks_of, versions_of
 from ddx_tools.looking.held import still_missing
 from ddx_tools.looking.names import Names, names_of
 from ddx_tools.looking.sight import sight_of
-from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, ProbeStatus, Severity, Truncation
+from ddx_tools.model import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
 from ddx_tools.origins import origins
 from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
-from ddx_tools.probe import Probe, Raw
+from ddx_tools.probe import Raw
 from ddx_tools.probes import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Call, Host, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
+from ddx_tools.sources.temporary import temporary_directory
 from ddx_tools.store import Store
 
 if TYPE_CHECKING:
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from ddx_tools.sources.hosts.local import LocalHost
 
 Progress = Callable[[str], None]
-_NOT_LOOKED_AT = "what stands there was not looked at"
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
@@ -94,8 +96,7 @@ def investigate(
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
     if reach:
-        with gathered(reach, live_plan([], among_others=True), target, save, progress) as directory:
-            return replay(directory, progress, notes, store, told)
+        return investigate_hosts(reach, live_plan([], among_others=True), target, save, progress, notes, store, told)
     if bundle := bundle_of(target):
         return replay(bundle, progress, notes, store, told)
     for item in target:
@@ -106,21 +107,51 @@ def investigate(
     return capture_steps(plan, absolute, save, progress, machine, store, told)
 
 
-@contextmanager
-def gathered(
-    reach: Reach, plan: Sequence[Step], target: Sequence[str], save: Path | None, progress: Progress
-) -> Iterator[Path]:
-    """The bundle of what many hosts say, and of files that were brought besides. Raises UsageError."""
+def investigate_hosts(
+    reach: Reach,
+    plan: Sequence[Step],
+    target: Sequence[str],
+    save: Path | None,
+    progress: Progress,
+    notes: Sequence[str] = (),
+    kept: Store | None = None,
+    told: Sequence[Finding] = (),
+) -> Investigation:
+    """Run steps on many hosts, each of which makes rows of what it sees, and judge all of them; see `investigate`.
+
+    The target holds at most files that were brought besides.
+    """
     from ddx_tools.cluster.gather import gather
+    from ddx_tools.cluster.merge import Part, merge
 
     paths, pids = paths_and_pids(absolute_target(target))
     if pids:
         raise UsageError(f"{pids[0]}: a pid means something on one host only", "Leave it out where hosts are named.")
     for path in paths:
         _refuse_absent(path)
-    with bundle_directory(save) as directory:
-        gather(reach, plan, paths, directory, progress)
-        yield directory
+    besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
+    with (
+        bundle_directory(save) as directory,
+        temporary_directory("hosts") as scratch,
+        _opened(kept) as store,
+    ):
+        brought = capture_only(besides, Path(scratch) / "brought", paths, this_machine)
+        came = gather(reach, plan, store, Path(scratch), progress, raw=save is not None)
+        missing = {one.what: one for one in came.said.missing}
+        found = Investigation(missing=list(missing.values()), results=came.said.results)
+        for step, raw in brought.raws:
+            _parse(store, found, step, raw)
+        _note_asked(store, found, came.asked)
+        _note_intakes(store, found, dict.fromkeys(brought.hosts))
+        # Of several probes nobody does, and to sort the rows of thousands of ranks takes seconds.
+        _analyse(store, found, [*plan, *besides], progress, shown=len(plan) == 1)
+        names = names_of(brought.manifest.journal, paths)
+        names.places |= came.said.opens
+        found.origins = origins(brought.manifest.journal) | came.said.origins
+        _look_closer(store, found, names, told)
+        if save:
+            merge([*came.parts, *([Part(Path(scratch) / "brought")] if besides else [])], directory, came.asked)
+        return found
 
 
 def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -330,10 +361,8 @@ def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> 
         store.insert(taken.rows())
         if taken.host.name == UNKNOWN_HOST and any(material.path != NOTE_PATH for material in taken.materials):
             found.looked_at.append(taken.counts())
-        gaps = [f"{shown(m.path)}: {m.why_not}" for m in taken.materials if m.cut and m.why_not]
         known = {missing.what for missing in found.missing}
-        for gap in [gap for gap in [*gaps, *map(shown, taken.left_out)] if gap not in known][:_MOST_REASONS]:
-            found.missing.append(Missing(what=gap, why_it_matters=_NOT_LOOKED_AT))
+        found.missing += [gap for gap in taken.gaps() if gap.what not in known][:_MOST_REASONS]
 
 
 def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
@@ -345,19 +374,14 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     if raw.host == UNKNOWN_HOST:
         told = [missing.what for missing in raw.missing]
         unread = [problem for problem in raw.problems if problem not in known and not problem.startswith(tuple(told))]
-        found.missing.extend(Missing(what=problem, why_it_matters=_NOT_LOOKED_AT) for problem in unread)
-    found.results.append(
-        ProbeResult(
-            probe=step.probe.id,
-            status=raw.status,
-            summary="",
-            searched=raw.searched,
-            problems=raw.problems,
-        )
-    )
+        found.missing.extend(Missing(what=problem, why_it_matters=NOT_LOOKED_AT) for problem in unread)
+    found.results.append(result_of(step, raw))
 
 
-def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress: Progress) -> None:
+def _analyse(
+    store: Store, found: Investigation, plan: Sequence[Step], progress: Progress, *, shown: bool = True
+) -> None:
+    """`shown`: somebody looks at the rows, too."""
     found.seats = read_seats(store)
     for step in {step.probe.id: step for step in plan}.values():
         progress(f"comparing {step.probe.title.lower()}")
@@ -365,30 +389,8 @@ def _analyse(store: Store, found: Investigation, plan: Sequence[Step], progress:
         found.findings.extend(findings)
         worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
         results = [result for result in found.results if result.probe == step.probe.id]
+        summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
+        table, cut = step.probe.shown(store) if shown else ([], [])
         for result in results:
-            result.findings = worst_first
-            result.summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
-            _show_rows(store, step.probe, result)
-        _write_exports(store, step, findings, results, progress)
-
-
-def _show_rows(store: Store, of: Probe[Any], result: ProbeResult) -> None:
-    """The probe's table, cut to what one can read; what was left out is said."""
-    if not of.table or not store.holds_any(of.rests_on):
-        return
-    rows = store.query(of.table) if isinstance(of.table, str) else of.table(store)
-    result.table = rows[: of.most_rows]
-    if len(rows) > of.most_rows:
-        result.truncated.append(Truncation(shown=of.most_rows, total=len(rows), how=of.rest))
-
-
-def _write_exports(
-    store: Store, step: Step, findings: list[Finding], results: Sequence[ProbeResult], progress: Progress
-) -> None:
-    seen = any(result.status in (ProbeStatus.OK, ProbeStatus.PARTIAL) for result in results)
-    for name, out in step.exports.items():
-        if seen:
-            write_pieces(out, step.probe.exports[name].write(store, findings), progress)
-            continue
-        for result in results:
-            result.problems.append(f"{out} was not written: there is nothing to put into it")
+            result.findings, result.summary, result.table, result.truncated = worst_first, summary, table, cut
+        write_exports(store, step, findings, results, progress)

@@ -191,6 +191,10 @@ class Missing(Contract):
     why_it_matters: str
 
 
+NOT_LOOKED_AT = "what stands there was not looked at"
+"""Why it matters of material that was not read."""
+
+
 class SuspectEvent(StrEnum):
     """What makes ranks suspects: who holds a job up, apart from why."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from ddx_tools.investigate import (
     absolute_target,
     bundle_of,
     capture_steps,
-    gathered,
+    investigate_hosts,
     paths_and_pids,
     replay_steps,
     this_machine,
@@ -51,13 +50,14 @@ def run_probe(
         asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
         return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
 
-    asking = gathered(reach, [step], target, save, progress) if reach else nullcontext(bundle_of(target))
-    with asking as bundle:
-        if bundle:
-            found = replay_steps(bundle, as_asked, progress)
-        else:
-            absolute = absolute_target(target)
-            found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
+    bundle = bundle_of(target)
+    if reach:
+        found = investigate_hosts(reach, [step], target, save, progress)
+    elif bundle:
+        found = replay_steps(bundle, as_asked, progress)
+    else:
+        absolute = absolute_target(target)
+        found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
     result = _as_one(found.results) if reach or not bundle else found.results[0]

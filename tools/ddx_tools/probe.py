@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_tools.errors import HostError
-from ddx_tools.model import Finding, Missing, ProbeStatus
+from ddx_tools.model import Finding, Missing, ProbeStatus, Truncation
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
 
 if TYPE_CHECKING:
@@ -149,6 +149,14 @@ class Probe(Generic[ArgsT]):
     """Arguments that are about brought files alone."""
     exports: Mapping[str, Export] = field(default_factory=dict)
     """Files it can write: option of the command (snake_case) to what it writes."""
+
+    def shown(self, store: Store) -> tuple[list[dict[str, Any]], list[Truncation]]:
+        """Its table, cut to what one can read, and what was left out."""
+        if not self.table or not store.holds_any(self.rests_on):
+            return [], []
+        rows = store.query(self.table) if isinstance(self.table, str) else self.table(store)
+        cut = [Truncation(shown=self.most_rows, total=len(rows), how=self.rest)] if len(rows) > self.most_rows else []
+        return rows[: self.most_rows], cut
 
     @property
     def command(self) -> str:

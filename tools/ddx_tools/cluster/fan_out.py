@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from ddx_tools.cluster.wire import Inbox
 from ddx_tools.errors import UsageError
 
 _STDERR_BYTES = 2_000
+_MOST_AT_ONCE = 1_280
+_FILES_A_PROGRAM, _FILES_OF_OURS = 3, 100
+"""Ends of pipes, and what else is open."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Limits:
     host_s: float = 25.0
     total_s: float = 60.0
     connect_s: int = 5
-    at_once: int = 256
+    at_once: int = field(default_factory=lambda: _programs_at_once())
     """Programs that run here at the same time. Of more hosts, each looks when its turn comes."""
     host_bytes: int = 8 << 20
     """Of a host's answer, packed."""
@@ -98,7 +102,7 @@ class Asked:
             return "garbled", f"what it printed is no answer: {noise!r}", _BY_HAND
         if self.inbox.hello is None and self.rc is None:
             return "silent", f"no word from it in {self.seconds_here:.0f} s", _IS_IT_THERE
-        state = "in_part" if self.inbox.parts else "silent"
+        state = "in_part" if self.inbox.rows else "silent"
         if self.rc is None or self.rc in (124, 137):
             return state, f"it began to answer and did not end in {self.seconds_here:.0f} s", _HANGS_THERE
         words = " ".join(stderr.split())[:300] or "nothing"
@@ -113,7 +117,7 @@ class Asked:
 _IS_IT_THERE = "Look whether the host is up: its console, `sinfo -R`, `kubectl get nodes`."
 _HANGS_THERE = "Something hangs there (a mount, a driver, memory): look at `ps -eo state,wchan,cmd` on it."
 _BY_HAND = "Run the same by hand: ssh HOST ddx node"
-_INSTALL = "Install ddx there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
+INSTALL = "Install ddx of this version there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
 _SSHD_HANGS = "The host takes calls and its sshd hangs: it may be out of memory, or hung in the kernel."
 _NO_SSHD = "No sshd listens there, or a firewall refuses: start it, or name the port (--via)."
 _BY_SSH_FIRST = "Log in by ssh once by hand: ddx types no password and takes no new key."
@@ -124,8 +128,8 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Connection refused", "refused", _NO_SSHD),
     (r"Could not resolve hostname|Name or service not known", "unknown_name", "Name it as the resolver knows it."),
     (r"Permission denied[^\n]*|Host key verification failed", "not_permitted", _BY_SSH_FIRST),
-    (r"[^\n]*(?:No such file or directory|command not found|executable file not found)[^\n]*", "no_ddx", _INSTALL),
-    (r"[^\n]*No such (?:option|command)[^\n]*", "no_ddx", "Install the ddx of this version there."),
+    (r"[^\n]*(?:No such file or directory|command not found|executable file not found)[^\n]*", "no_ddx", INSTALL),
+    (r"[^\n]*No such (?:option|command)[^\n]*", "no_ddx", INSTALL),
     (r"(?:srun: error: |Error from server|error: )[^\n]*", "refused", "The scheduler does not start it there."),
     (r"(?:Connection|Broken pipe|ssh:|kex_exchange)[^\n]*", "unreachable", _IS_IT_THERE),
 )
@@ -136,9 +140,7 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
     from ClusterShell.Event import EventHandler
     from ClusterShell.NodeSet import NodeSet
-    from ClusterShell.Propagation import RouteResolvingError
     from ClusterShell.Task import TimeoutError, task_self
-    from ClusterShell.Topology import TopologyError
     from ClusterShell.Worker.Exec import ExecWorker
     from ClusterShell.Worker.Worker import WorkerError
 
@@ -149,6 +151,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     class Events(EventHandler):  # type: ignore[misc]
         """Takes down what comes from where."""
 
+        done = 0
+
         def ev_pickup(self, worker: Any, node: str) -> None:
             asked[node].began_s = time.time()
 
@@ -157,8 +161,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
             asked[node].rc, asked[node].ended_s = rc, time.time()
-            done = sum(one.ended_s is not None for one in asked.values())
-            progress(f"{done} of {len(asked)} hosts have answered")
+            self.done += 1
+            progress(f"{self.done} of {len(asked)} hosts have answered")
 
     task, nodes = task_self(), NodeSet.fromlist(list(reach.hosts))
     try:
@@ -171,15 +175,23 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
             worker = ExecWorker(nodes, command=f"exec {reach.via} {words}", **how)
             task.schedule(worker)
         else:
-            worker = task.shell(words, nodes=nodes, stdin=False, **how)
+            worker = task.shell(words, nodes=nodes, stdin=False, tree=False, **how)
         try:
             task.run(timeout=limits.total_s)
         except TimeoutError:
             pass
-        except (RouteResolvingError, TopologyError, WorkerError) as error:
-            raise UsageError(
-                f"the hosts cannot be reached: {error}", "Look at --via and ClusterShell's topology.conf."
-            ) from error
+        except WorkerError as error:
+            raise UsageError(f"the hosts cannot be reached: {error}", "Look at --via.") from error
     finally:
         task.abort(kill=True)
     return list(asked.values())
+
+
+def _programs_at_once() -> int:
+    """As many as may have their pipes open, up to what the system allows without root."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_AT_ONCE * _FILES_A_PROGRAM + _FILES_OF_OURS
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(1, (allowed - _FILES_OF_OURS) // _FILES_A_PROGRAM)

@@ -1,4 +1,4 @@
-"""One look at many hosts, which becomes one bundle: what a host sent, and of the others why they did not."""
+"""One look at many hosts: rows of what they saw, and of the others why they did not answer."""
 
 from __future__ import annotations
 
@@ -7,70 +7,106 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddx_tools.captures import capture_only
+from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.cluster.fan_out import Asked, Limits, ask_all
-from ddx_tools.cluster.merge import Part, merge
+from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all
+from ddx_tools.cluster.made import Made, decoded, joined, renamed
+from ddx_tools.cluster.merge import Part
 from ddx_tools.cluster.node import encoded
 from ddx_tools.cluster.reasons import reasons
 from ddx_tools.cluster.targets import Reach
 from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.plan import Step, file_plan
+from ddx_tools.plan import Step
 from ddx_tools.sources.bundle import Bundle
-from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, unpack
-from ddx_tools.sources.temporary import temporary_directory
+from ddx_tools.sources.packed_bundle import unpack
+from ddx_tools.store import Store
 
 _LEAD_S = 1.0
-_LEAD_A_HOST_S = 0.01
+_LEAD_A_HOST_S = 0.008
 """Programs are started one after the other, here and there, before all can look at the same moment."""
 _MOST_SHOWN = 8
+_AT_ONCE = 50
+"""Of so many hosts the rows are held before they go into the store."""
+
+
+@dataclass
+class Gathered:
+    """What came of asking many hosts; their rows are in the store."""
+
+    asked: list[AskedHost] = field(default_factory=list)
+    said: Made = field(default_factory=Made)
+    """What all of them say, without the rows."""
+    parts: list[Part] = field(default_factory=list)
+    """Their bundles, where the material was asked for."""
 
 
 def gather(
     reach: Reach,
     plan: Sequence[Step],
-    paths: Sequence[str],
-    directory: Path,
+    store: Store,
+    scratch: Path,
     progress: Callable[[str], None],
-) -> None:
-    """Write the bundle `directory` of what all hosts answer to a plan, and of files that somebody brought besides.
+    *,
+    raw: bool = False,
+) -> Gathered:
+    """Put what all hosts make of a plan into the store; `raw`: their bundles are fetched into `scratch`, too.
 
     Raises UsageError if no host answers.
     """
-    limits = Limits(total_s=reach.total_s, host_s=min(Limits.host_s, reach.total_s))
-    with temporary_directory("hosts") as name:
-        scratch = Path(name)
-        progress(f"asking {len(reach.hosts)} hosts")
-        asked = ask_all(reach, _words(reach, plan, limits), scratch, limits, progress)
-        found = [(one, one.judged(limits)) for one in asked]
-        names = Counter(said.host for one, said in found if one.inbox.parts)
-        parts: list[Part] = []
-        for number, (one, said) in enumerate(found):
-            own = said.host if said.host and names[said.host] == 1 else said.target
-            try:
-                parts += _checked(one, own, said.host)
-            except UnreadableInput as error:
-                said = said.model_copy(update={"state": "garbled", "reason": f"its answer is damaged: {error.message}"})
-            found[number] = (one, said.model_copy(update={"host": own if said.host else None}))
-        if not parts:
-            raise _nobody([said for _, said in found])
-        if paths:
-            capture_only(file_plan(paths), scratch / "brought", paths, LocalHost)
-            parts.append(Part(scratch / "brought"))
-        progress(f"putting together what {len(names)} hosts said")
-        merge(parts, directory, [said for _, said in found])
+    lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts)
+    limits = Limits(total_s=reach.total_s, host_s=min(Limits.host_s + lead_s, reach.total_s))
+    progress(f"asking {len(reach.hosts)} hosts")
+    asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
+    judged = [one.judged(limits) for one in asked]
+    names = Counter(said.host for said in judged if said.host)
+    progress(f"reading what {len(names)} hosts said")
+    gathered, waiting = Gathered(), list[Made]()
+    for one, said in zip(asked, judged, strict=True):
+        own = said.host if said.host and names[said.host] == 1 else said.target
+        try:
+            gathered.parts += _checked(one, own, said.host)
+            made = [decoded(file.read_bytes(), said.host or "") for file in one.inbox.rows]
+            waiting += made if own == said.host else [renamed(each, said.host or "", own) for each in made]
+        except UnreadableInput as error:
+            there = (one.inbox.hello or {}).get("ddx", __version__)
+            other = {
+                "state": "no_ddx",
+                "reason": f"ddx {str(there)[:20]} is there, {__version__} here",
+                "remedy": INSTALL,
+            }
+            damaged = {"state": "garbled", "reason": f"its answer is damaged: {error.message}"}
+            said = said.model_copy(update=damaged if there == __version__ else other)
+        gathered.asked.append(said.model_copy(update={"host": own if said.host else None}))
+        if len(waiting) >= _AT_ONCE:
+            _take_in(waiting, store, gathered.said)
+    _take_in(waiting, store, gathered.said)
+    if not gathered.said.results:
+        raise _nobody(gathered.asked)
+    return gathered
 
 
-def _words(reach: Reach, plan: Sequence[Step], limits: Limits) -> str:
+def _take_in(waiting: list[Made], store: Store, all_said: Made) -> None:
+    store.insert(joined(waiting))
+    for made in waiting:
+        all_said.results += made.results
+        all_said.missing += made.missing
+        all_said.opens |= made.opens
+        all_said.origins |= made.origins
+    waiting.clear()
+
+
+def _words(reach: Reach, plan: Sequence[Step], limits: Limits, at_s: float, *, raw: bool) -> str:
     """What is started on each host: it ends there by itself, also if nobody waits for it any more."""
     ddx = reach.ddx or str(Path(sys.executable).with_name("ddx"))
     words = ["timeout", "-k", "2", f"{max(1.0, limits.host_s - 1.0):g}", ddx, "node", "--plan", encoded(plan)]
     words += ["--most-bytes", str(limits.host_bytes)]
     if len(reach.hosts) <= limits.at_once:
-        words += ["--at", f"{time.time() + _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts):.2f}"]
+        words += ["--at", f"{at_s:.2f}"]
+    if raw:
+        words.append("--raw")
     if reach.job:
         words += ["--job", reach.job]
     if shlex.join(words) != " ".join(words):
@@ -82,7 +118,7 @@ def _checked(one: Asked, own: str, calls_itself: str | None) -> list[Part]:
     """The bundles of a host, each about that host alone, unpacked. Raises UnreadableInput."""
     parts = []
     for packed in one.inbox.parts:
-        directory = packed.with_name(packed.name.removesuffix(PACKED_SUFFIX))
+        directory = packed.with_suffix(".unpacked")
         unpack(packed, directory)
         packed.unlink()
         there = {str(file.relative_to(directory)) for file in directory.rglob("*")}

@@ -6,10 +6,13 @@ import base64
 import json
 import time
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddx_tools.captures import capture_only
+from ddx_tools import __version__
+from ddx_tools.captures import Captured, capture_only
+from ddx_tools.cluster.made import made_of
 from ddx_tools.cluster.wire import note, parcel
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.parsers.launchers.launchers import Job, find_jobs
@@ -20,7 +23,7 @@ from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.packed_bundle import MANIFEST, pack
 from ddx_tools.sources.temporary import temporary_directory
 
-_LONGEST_WAIT_S = 10.0
+_LONGEST_WAIT_S = 15.0
 _WITHOUT_JOB = ("jobs", "host")
 """What a host on which no job runs is asked: whether it does, and whether the machine is well."""
 _AT_FIRST = 2
@@ -43,16 +46,25 @@ def _decoded(word: str) -> list[Step]:
 
 
 def answer(
-    out: BinaryIO, host: Host, *, plan: str = "", at: float | None = None, job: str = "", most_bytes: int
+    out: BinaryIO,
+    host: Host,
+    *,
+    plan: str = "",
+    at: float | None = None,
+    job: str = "",
+    most_bytes: int,
+    raw: bool = False,
 ) -> None:
-    """Look as the plan says (else as `ddx why` does), at the time `at` in seconds since the epoch, and write it."""
-    from importlib.metadata import version
+    """Look as the plan says (else as `ddx why` does), at the time `at` in seconds since the epoch, and write it.
+
+    What was seen is made into rows here; `raw`: the material is sent as well.
+    """
 
     def say(kind: str, **facts: Any) -> None:
         out.write(note(kind, clock_s=round(time.time(), 4), **facts))
         out.flush()
 
-    say("hello", host=host.name, ddx=version("debug-distributed"))
+    say("hello", host=host.name, ddx=__version__)
     facts: dict[str, Any] = {}
     try:
         steps = _decoded(plan) if plan else live_plan([])
@@ -61,12 +73,16 @@ def answer(
         jobs = find_jobs(json.loads(host.processes().data))
         facts["jobs"] = len(jobs)
         with temporary_directory("node") as scratch:
-            for directory in _captured(_steps_here(steps, jobs, job), Path(scratch), host):
-                facts["left_out"] = facts.get("left_out", 0) + _pack_within(directory, most_bytes)
-                packed = directory.with_suffix(".tar.zst")
-                most_bytes -= packed.stat().st_size
-                with packed.open("rb") as stream:
-                    out.writelines(parcel(stream))
+            for directory, captured in _captured(_steps_here(steps, jobs, job), Path(scratch), host):
+                made = made_of(captured).encoded(most_bytes)
+                most_bytes -= len(made)
+                out.writelines(parcel("rows", BytesIO(made)))
+                if raw:
+                    facts["left_out"] = facts.get("left_out", 0) + _pack_within(directory, most_bytes)
+                    packed = directory.with_suffix(".tar.zst")
+                    most_bytes -= packed.stat().st_size
+                    with packed.open("rb") as stream:
+                        out.writelines(parcel("part", stream))
                 out.flush()
     except DdxError as error:
         facts["error"] = str(error)[:500]
@@ -83,13 +99,12 @@ def _steps_here(steps: Sequence[Step], jobs: Sequence[Job], wanted: str) -> list
     return [Step(step.probe, {**step.args, "target": pids}) for step in steps]
 
 
-def _captured(steps: Sequence[Step], scratch: Path, host: Host) -> Iterator[Path]:
+def _captured(steps: Sequence[Step], scratch: Path, host: Host) -> Iterator[tuple[Path, Captured]]:
     """Bundles, the most telling first."""
     for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
         if some:
             directory = scratch / str(number)
-            capture_only(some, directory, (), lambda _: host, patient=True)
-            yield directory
+            yield directory, capture_only(some, directory, (), lambda _: host, patient=True)
 
 
 def _pack_within(directory: Path, most_bytes: int) -> int:

@@ -1,9 +1,10 @@
 """What a host writes to the one that asks it: lines that survive login banners, carriage returns and gateways.
 
     ddx1 hello {"host", "clock_s", "ddx"}          as soon as the program runs
-    ddx1 data <base64>                             a piece of a packed bundle
-    ddx1 part                                      that bundle is whole
-    ddx1 end {"clock_s", "late_s", "jobs", "left_out", "error"}
+    ddx1 data <base64>                             a piece of what follows
+    ddx1 rows                                      that was what the host made of what it saw, whole
+    ddx1 part                                      that was a packed bundle, whole
+    ddx1 end {"clock_s", "jobs", "left_out", "error"}
 
 Any other line is somebody else's, and is passed over.
 """
@@ -27,21 +28,22 @@ def note(kind: str, **facts: Any) -> bytes:
     return _TAG + f"{kind} {json.dumps(facts)}\n".encode()
 
 
-def parcel(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of one packed bundle."""
+def parcel(kind: str, stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a packed bundle (`part`) or of `rows`."""
     while piece := stream.read(_PIECE_BYTES):
         yield _TAG + b"data " + base64.b64encode(piece) + b"\n"
-    yield _TAG + b"part {}\n"
+    yield _TAG + f"{kind} {{}}\n".encode()
 
 
 class Inbox:
-    """Takes the lines of one host; what it packed goes to files `<stem>-<n>.tar.zst`, never more than `most_bytes`."""
+    """Takes the lines of one host; what it packed goes to files `<stem>-<n>`, never more than `most_bytes`."""
 
     def __init__(self, stem: Path, most_bytes: int) -> None:
         self.hello: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
+        self.rows: list[Path] = []
         self.parts: list[Path] = []
-        """Bundles that came whole."""
+        """Rows and bundles that came whole."""
         self.size_bytes = 0
         self.noise = b""
         """The first that was no line of ours."""
@@ -68,8 +70,8 @@ class Inbox:
                 raise ValueError("more than was allowed")
             with self._next.open("ab") as file:
                 file.write(piece)
-        elif kind == b"part" and self._next.exists():
-            self.parts.append(self._next)
+        elif kind in (b"part", b"rows") and self._next.exists():
+            (self.parts if kind == b"part" else self.rows).append(self._next)
         elif kind in (b"hello", b"end"):
             facts = json.loads(rest[:_LONGEST_NOTE])
             float(facts["clock_s"])
@@ -80,4 +82,4 @@ class Inbox:
 
     @property
     def _next(self) -> Path:
-        return self._stem.with_name(f"{self._stem.name}-{len(self.parts)}.tar.zst")
+        return self._stem.with_name(f"{self._stem.name}-{len(self.parts) + len(self.rows)}")

@@ -81,6 +81,10 @@ def _option(option: Option) -> dict[str, Any]:
 
 def environments(store: Store) -> list[model.Environment]:
     """All environments of a store, with the versions that are known of them."""
+    return store.derived(_environments)
+
+
+def _environments(store: Store) -> list[model.Environment]:
     versions = _versions(store)
     found: dict[str, model.Environment] = {}
     for row in store.query("SELECT * FROM env_values ORDER BY environment, source_line NULLS FIRST, rowid"):

@@ -14,10 +14,11 @@ _MOST_NAMED = 8
 def asked_host_findings(store: Store) -> Iterator[Finding]:
     """Findings about the rows of `asked_hosts`; hosts with the same reason are one."""
     unseen = _ranks_unseen(store)
-    for row in store.query(
+    rows = store.query(
         "SELECT state, reason, any_value(remedy) AS remedy, list(coalesce(host, target) ORDER BY target) AS hosts "
         "FROM asked_hosts WHERE state <> 'answered' GROUP BY state, reason ORDER BY min(target)"
-    ):
+    )
+    for row in rows:
         named = ", ".join(row["hosts"][:_MOST_NAMED]) + (" …" if len(row["hosts"]) > _MOST_NAMED else "")
         many = len(row["hosts"]) > 1
         how = (
@@ -29,6 +30,7 @@ def asked_host_findings(store: Store) -> Iterator[Finding]:
         yield Finding(
             code="host.unanswered",
             severity=Severity.WARNING,
+            ranks=unseen if len(rows) == 1 else [],  # of several, nothing says which are where
             hosts=row["hosts"],
             summary=f"{named} {how}: {row['reason']}{lacking}.",
             evidence=[Evidence(source=f"asked_hosts:{row['hosts'][0]}", quote=row["reason"])],

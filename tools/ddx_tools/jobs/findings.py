@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ddx_tools.jobs.rows import by_job
 from ddx_tools.jobs.words import process_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.store import Store
@@ -12,10 +13,8 @@ from ddx_tools.store import Store
 
 def job_findings(store: Store) -> list[Finding]:
     """Findings about the rows of `ranks`, job by job."""
-    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
     findings: list[Finding] = []
-    for key in dict.fromkeys((row["host"], row["job"]) for row in rows):
-        members = [row for row in rows if (row["host"], row["job"]) == key]
+    for members in by_job(store):
         findings += [_found(members), *_gone(members), *_unreadable(members), *_held(members)]
     return findings
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddx_tools.environment.launch_facts import is_loopback
+from ddx_tools.jobs.rows import by_job
 from ddx_tools.jobs.words import environment_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
@@ -22,11 +23,8 @@ Row = dict[str, Any]
 
 def not_started(store: Store) -> list[Finding]:
     """Findings about the rows of `ranks`, with what stacks and looks at other hosts add."""
-    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
-    jobs = [
-        [row for row in rows if (row["host"], row["job"]) == key]
-        for key in dict.fromkeys((row["host"], row["job"]) for row in rows)
-    ]
+    jobs = by_job(store)
+    rows = [row for members in jobs for row in members]
     return [*_hosts(store, jobs), *(finding for members in jobs for finding in _ranks(store, members, rows))]
 
 

@@ -14,6 +14,7 @@ from ddx_tools.parsers.launchers.launcher_knowledge import launcher_knowledge
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.sources.hosts.base import Host
+from ddx_tools.store import Store
 
 _COMMAND_CHARS = 300
 
@@ -107,3 +108,11 @@ def _difference(later: float | None, earlier: float | None) -> float | None:
 
 def _sum(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else first + second
+
+
+def by_job(store: Store) -> list[list[dict[str, Any]]]:
+    """The rows of `ranks`, job by job of each host."""
+    jobs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid"):
+        jobs.setdefault((row["host"], row["job"]), []).append(row)
+    return list(jobs.values())

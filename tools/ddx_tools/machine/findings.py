@@ -20,7 +20,7 @@ from ddx_tools.machine.pcie import link_width_findings
 from ddx_tools.machine.scheduler import scheduler_findings
 from ddx_tools.machine.seen import Seen, read_facts
 from ddx_tools.machine.sockets import socket_findings
-from ddx_tools.machine.unanswered import unanswered_findings
+from ddx_tools.machine.unanswered import cut_pair_findings, unanswered_findings
 from ddx_tools.model import Finding
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def findings_of_facts(facts: list[Seen]) -> list[Finding]:
         *loss_findings(facts),
         *socket_findings(facts),
         *unanswered_findings(facts),
+        *cut_pair_findings(facts),
         *link_width_findings(facts),
         *package_findings(facts),
         *scheduler_findings(facts),

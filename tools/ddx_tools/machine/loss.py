@@ -32,10 +32,8 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
         by_path[ping.host, ping.subject].append(ping)
     for pings in by_path.values():
         yield from _too_large(pings)
-    others = owned_by_others(facts)
-    connections = _of_last_look([one for one in of_topic(facts, "tcp_socket") if not others(one)])
-    yield from _stalled(connections)
-    yield from _sent_again_to_others(connections)
+    yield from _stalled(facts)
+    yield from _sent_again_to_others(_connections(facts))
     looked_at = {fact.host for fact in of_topic(facts, "look")}
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
@@ -83,21 +81,29 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
     )
 
 
-def _of_last_look(sockets: list[Seen]) -> list[Seen]:
+def _connections(facts: list[Seen]) -> list[Seen]:
     """One for each connection, as it was seen last; a half of one, of which no address was kept, for itself."""
+    others = owned_by_others(facts)
     last: dict[object, Seen] = {}
-    for place, socket in enumerate(sockets):
+    for place, socket in enumerate(one for one in of_topic(facts, "tcp_socket") if not others(one)):
         last[(socket.host, ends(socket)) if "local" in socket.values else place] = socket
     return list(last.values())
 
 
-def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
+def stalled_sockets(facts: list[Seen]) -> list[Seen]:
     """Connections whose oldest segment is sent again and again and is not acknowledged."""
-    for socket in sockets:
-        backoff = socket.values.get("backoff", 0)
+    return [
+        socket
+        for socket in _connections(facts)
         # With its window shut, the peer does answer: it does not read. One that is asked for never was there.
-        if backoff < _STALLED_BACKOFF or socket.values.get("timer") == "persist" or _is_asked_for(socket):
-            continue
+        if socket.values.get("backoff", 0) >= _STALLED_BACKOFF
+        and socket.values.get("timer") != "persist"
+        and not _is_asked_for(socket)
+    ]
+
+
+def _stalled(facts: list[Seen]) -> Iterator[Finding]:
+    for socket in stalled_sockets(facts):
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
         yield finding(
@@ -105,7 +111,7 @@ def _stalled(sockets: list[Seen]) -> Iterator[Finding]:
             Severity.WARNING,
             [socket],
             f"A TCP connection to {socket.subject or 'a peer'} stands still: its oldest segment was sent again "
-            f"{backoff} times in a row without an answer.",
+            f"{socket.values['backoff']} times in a row without an answer.",
             counters=counters,
             how="stalled",
         )

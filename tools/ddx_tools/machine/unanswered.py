@@ -1,9 +1,10 @@
-"""Findings about connections that are asked for and not answered: packets to that port of that host are dropped."""
+"""Findings about connections whose packets are not answered: they are dropped on the way, or at a port of a host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ddx_tools.machine.loss import stalled_sockets
 from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
 from ddx_tools.machine.sockets import ends, host_of, owned_by_others
 from ddx_tools.model import Finding, Severity
@@ -36,6 +37,49 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
         others_ask = any(of == owner and host not in (owner, socket.host) for host, of in between)
         if owner and owner != socket.host and not ways <= between and (others_ask or ways & connected):
             yield _closed(owner, socket, peer)
+
+
+def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Pairs of hosts between which a connection stands still, while each of them is looked at and reaches others.
+
+    The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
+    """
+    owners = owners_of_addresses(facts)
+    ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
+    stalled: dict[frozenset[str], list[Seen]] = {}
+    for socket in stalled_sockets(facts):
+        owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
+        if owner and socket.host and owner != socket.host:
+            stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
+    connected: dict[str, set[str]] = {}
+    for fact in of_topic(facts, "tcp_established"):
+        if fact.host and (owner := owners.get(host_of(ends(fact)[1]))):
+            connected.setdefault(fact.host, set()).add(owner)
+            connected.setdefault(owner, set()).add(fact.host)
+    for pair, sockets in sorted(stalled.items(), key=lambda item: sorted(item[0])):
+        others = [
+            {other for other in connected.get(host, set()) - pair if frozenset((host, other)) not in stalled}
+            for host in sorted(pair)
+        ]
+        if len(connected) > len(pair) and not all(others):
+            continue
+        pids = [(socket.host, str(owner["pid"])) for socket in sockets for owner in socket.values.get("owners") or []]
+        of_peers = [rank for (host, _), rank in ranks.items() if host in pair]
+        told = {ranks[pid] for pid in pids if ranks.get(pid) is not None}
+        again = max(int(socket.values["backoff"]) for socket in sockets)
+        first, second = sorted(pair)
+        found = finding(
+            "network.pair_cut",
+            Severity.WARNING,
+            sockets,
+            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
+            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}.",
+            again=again,
+            between=[first, second],
+        )
+        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
+        summary = found.summary.partition(": ")[2]
+        yield found.model_copy(update={"hosts": [first, second], "ranks": sorted(both), "summary": summary})
 
 
 def _is_unanswered(socket: Seen) -> bool:

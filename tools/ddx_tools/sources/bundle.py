@@ -296,6 +296,10 @@ def _answer_path(host: str, section: str, call: Call, occurrence: int) -> str:
         plain = f"rank{asked['rank']}-{asked['request'].get('op', '')}"
     slug = _UNSAFE.sub("_", plain).strip("_.")[:60]
     mark = f"{zlib.crc32(call.key.encode()):08x}"
-    safe_host = _UNSAFE.sub("_", host).strip(".") or "unknown"
     name = "-".join(part for part in (call.op, slug, mark, str(occurrence)) if part)
-    return f"raw/{safe_host}/{section}/{name}.{call.suffix}"
+    return f"raw/{safe_name(host)}/{section}/{name}.{call.suffix}"
+
+
+def safe_name(host: str) -> str:
+    """A host as a part of the names of its answers."""
+    return _UNSAFE.sub("_", host).strip(".") or "unknown"

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.model import ProbeStatus
+from ddx_tools.model import NOT_LOOKED_AT, Missing, ProbeStatus
 from ddx_tools.parsers import file_kinds
 from ddx_tools.parsers.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
 from ddx_tools.parsers.file_suffixes import PACKED, suffix
@@ -323,6 +323,11 @@ class Intake:
         if self.left_out:
             raw.problems += map(shown, self.left_out)
             raw.status = ProbeStatus.PARTIAL
+
+    def gaps(self) -> list[Missing]:
+        """What of it was cut or left out."""
+        gaps = [f"{shown(m.path)}: {m.why_not}" for m in self.materials if m.cut and m.why_not]
+        return [Missing(what=gap, why_it_matters=NOT_LOOKED_AT) for gap in [*gaps, *map(shown, self.left_out)]]
 
     def rows(self) -> Rows:
         """Rows of `materials`."""

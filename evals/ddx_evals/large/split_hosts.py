@@ -10,23 +10,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.cluster.wire import note, parcel
+from ddx_tools.cluster.node import answer, encoded
+from ddx_tools.plan import Step
+from ddx_tools.probes import probe
 from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest
-from ddx_tools.sources.packed_bundle import pack
+from ddx_tools.sources.hosts.recorded import RecordedHost
 
 _OF_PROCESS = ("stack", "threads")
 
 
-def answer_of(whole: Bundle, host: str, ranks: Mapping[int, int], world_size: int, out: Path) -> None:
+def answer_of(
+    whole: Bundle, host: str, ranks: Mapping[int, int], world_size: int, out: Path, *, raw: bool = True
+) -> None:
     """Write what a host would print, whose ranks (new to recorded number) are those of a recorded bundle."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, out.open("wb") as file:
         directory = Path(scratch) / "bundle"
         _write(whole, host, ranks, world_size, directory)
-        pack(directory, Path(scratch) / "packed")
-        with out.open("wb") as file, (Path(scratch) / "packed").open("rb") as packed:
-            file.write(note("hello", clock_s=0.0, host=host))
-            file.writelines(parcel(packed))
-            file.write(note("end", clock_s=0.0, jobs=1))
+        with Bundle(directory) as bundle:
+            plan = encoded([Step(probe(run.probe), run.args) for run in bundle.manifest.probes])
+            answer(file, RecordedHost(bundle, host), plan=plan, most_bytes=8 << 20, raw=raw)
 
 
 def _write(whole: Bundle, host: str, ranks: Mapping[int, int], world_size: int, directory: Path) -> None:
