@@ -57,7 +57,7 @@ def test_a_job_that_lost_a_rank_need_not_be_silent() -> None:
     assert first_look(stepping([1.0, 20.0]), lost=True) == (0, "early")
 
 
-@pytest.mark.parametrize(("limit_s", "at_s"), [(60.0, 36), (600.0, 300), (10.0, 4), (40.0, 16)])
+@pytest.mark.parametrize(("limit_s", "at_s"), [(60.0, 30), (600.0, 300), (10.0, 4), (40.0, 14)])
 def test_the_last_look_leaves_time_to_look_and_to_tell(limit_s: float, at_s: float) -> None:
     assert first_look(Patience(0.0, 300.0), Limit(0.0, limit_s)) == (at_s, "last")
 
@@ -81,12 +81,12 @@ def test_after_the_last_look_the_next_has_twice_the_patience() -> None:
 def test_a_look_that_came_before_the_limit_was_near_is_repeated_when_it_is() -> None:
     patience = Patience(0.0, 300.0)
     patience.looked("last", 300.0, None)
-    assert first_look(patience, Limit(0.0, 500.0)) == (476, "last")
+    assert first_look(patience, Limit(0.0, 500.0)) == (470, "last")
 
 
 def test_a_rank_that_waits_while_others_go_on_is_looked_at_once() -> None:
     patience = stepping([1.0] * 20)
-    waits = Limit(-20.0, 60.0)
+    waits = Limit(-14.0, 60.0)
     assert first_look(patience, waits) == (15, "early")
     patience.looked("early", 15.0, waits)
     assert first_look(patience, waits) == (16, "last")
