@@ -116,6 +116,15 @@ def test_a_rank_waits_since_its_collective_was_first_seen_unfinished() -> None:
     assert rank.longest_wait_s == 10.0
 
 
+def test_a_rank_waits_for_the_others_to_join_as_long_as_it_was_told_to() -> None:
+    rank = RankProgress(0.0)
+    rank.look({"groups": [], "joining_s": 60.0, "pg_status": {}}, 2.0)
+    rank.look({"groups": [], "joining_s": 60.0, "pg_status": {}}, 4.0)
+    assert (rank.joined, rank.waits_since_s, rank.limit_s) == (True, 2.0, 60.0)
+    rank.look(header(0, 0, timeout_s=90.0), 6.0)
+    assert (rank.joined, rank.waits_since_s, rank.limit_s) == (True, None, 90.0)
+
+
 @pytest.mark.parametrize(
     ("group", "limit_s"),
     [({"timeout_s": 61.0}, 61.0), ({}, 1800.0), ({"backend": "nccl"}, 600.0), ({"backend": "cpu:gloo,nccl"}, 600.0)],
