@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddx_evals.lab import load_scenarios
+from ddx_evals.lab.classes import usual_ranks
 from ddx_evals.lab.outcome import ddx_command
 from ddx_evals.lab.unattended import run_unattended
 
@@ -48,8 +49,7 @@ FAULTS = [
 @pytest.mark.parametrize("scenario_id", FAULTS)
 def test_of_a_job_on_a_framework_it_is_told_who_and_where(scenario_id: str) -> None:
     scenario = load_scenarios()[scenario_id]
-    nproc = 4 if 4 in scenario.ranks or not scenario.ranks else min(scenario.ranks)
-    ran = run_unattended(scenario, nproc, None)
+    ran = run_unattended(scenario, usual_ranks(scenario))
     assert not [wrong for wrong in ran.wrong if not wrong.startswith("cause")], f"{ran.wrong}\n{ran.printed}"
 
 

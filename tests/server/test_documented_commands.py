@@ -22,7 +22,7 @@ __all__ = ["run"]  # the fixture
 
 FENCE = re.compile(r"^ *```(?:bash|sh|shell|console)?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\s#.*|\s{2,}\S.*|&$")
-PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIXTURES = ROOT / "tests/fixtures"
 
 ELSEWHERE = {

@@ -1,18 +1,15 @@
 """`ddx run` stands where the launcher would have stood: real child processes, signals and terminals."""
 
-import fcntl
 import json
 import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
 from ddx_server.run.environment import for_job
 
@@ -119,41 +116,8 @@ def test_a_launcher_that_dies_of_a_passed_signal_was_stopped_not_failed(run_dir:
     assert incidents(run_dir) == []
 
 
-class Terminal:
-    """A terminal of 33 lines and 101 columns with the command in its foreground."""
-
-    def __init__(self, run_dir: Path, *argv: str) -> None:
-        self.output = b""
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 33, 101, 0, 0))
-            os.execve(RUN[0], [*RUN, str(run_dir), "0", *argv], ENVIRON)
-
-    def read_until(self, text: bytes) -> None:
-        while text not in self.output and self._read():
-            pass
-        assert text in self.output
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._fd, keys)
-
-    def end(self) -> int:
-        while self._read():
-            pass
-        os.close(self._fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def _read(self) -> bytes:
-        try:
-            data = os.read(self._fd, 1024)
-        except OSError:  # the last program on the terminal has ended
-            return b""
-        self.output += data
-        return data
-
-
 def test_an_interrupt_from_the_terminal_is_not_delivered_twice(run_dir: Path) -> None:
-    terminal = Terminal(run_dir, *counts("INT"))
+    terminal = Terminal(*RUN, str(run_dir), "0", *counts("INT"), environ=ENVIRON)
     terminal.read_until(b"up")
     terminal.type(b"\x03")
     assert terminal.end() == 9
@@ -162,7 +126,7 @@ def test_an_interrupt_from_the_terminal_is_not_delivered_twice(run_dir: Path) ->
 
 def test_a_job_on_a_terminal_sees_a_terminal_of_the_same_size(run_dir: Path) -> None:
     job = "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty(), *os.get_terminal_size(2))"
-    terminal = Terminal(run_dir, sys.executable, "-c", job)
+    terminal = Terminal(*RUN, str(run_dir), "0", sys.executable, "-c", job, environ=ENVIRON)
     assert terminal.end() == 0
     assert terminal.output == b"True True 101 33\r\n"
 
@@ -173,27 +137,6 @@ def test_a_reader_that_goes_away_ends_the_job_as_it_would_without_us(run_dir: Pa
     process.stdout.close()
     assert process.wait(timeout=60) == -signal.SIGPIPE
     process.stderr.close()
-
-
-def test_the_batch_script_of_the_docs_asks_for_a_look_and_passes_the_end_on(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "unattended.md").read_text(encoding="utf-8")
-    script = text.split("```bash\n")[1].split("```")[0]
-    launch = "torchrun --standalone --nproc-per-node 8 train.py"
-    assert launch in script
-    (tmp_path / "job.sbatch").write_text(script.replace(launch, "sh job.sh"))
-    (tmp_path / "job.sh").write_text("trap 'echo end; exit 7' TERM\necho up\nwhile :; do sleep 0.1; done\n")
-    environ = {**ENVIRON, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    with subprocess.Popen(
-        ["bash", "job.sbatch"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGUSR1)
-        # No rank to look at here: that it says so shows that it looked.
-        assert "belongs to no distributed job" in process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "end\n"
-        assert process.wait(60) == 7
 
 
 def test_a_background_process_of_the_job_does_not_hold_us_back(run_dir: Path) -> None:

@@ -101,6 +101,22 @@ def test_what_may_heal_by_itself_is_said_when_no_time_is_left(
     assert bool(job.silent(look, stage, limit_s)) is is_said
 
 
+def test_when_the_time_runs_out_what_was_held_back_is_said_once_and_nothing_of_a_job_that_moved(job: Job) -> None:
+    def run_out() -> None:
+        job.attendant.running_out(Silence("last", job.patience.moved_s, Limit(job.patience.moved_s, 110.0), 20))
+        job.attendant.finish()
+
+    job.silent(LATE_RANK, "early")
+    run_out()
+    run_out()
+    assert [line for line in job.said if "DIAGNOSED" in line] == ["DIAGNOSED  rank 2 is late"]
+    job.move()
+    job.silent(SAVING, "early")
+    job.move()
+    run_out()
+    assert [line for line in job.said if "DIAGNOSED" in line] == ["DIAGNOSED  rank 2 is late"]
+
+
 def test_what_moved_while_it_was_looked_at_is_not_spoken_of(job: Job) -> None:
     look = job.attendant.look_at
 

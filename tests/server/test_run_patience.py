@@ -57,7 +57,7 @@ def test_a_job_that_lost_a_rank_need_not_be_silent() -> None:
     assert first_look(stepping([1.0, 20.0]), lost=True) == (0, "early")
 
 
-@pytest.mark.parametrize(("limit_s", "at_s"), [(60.0, 36), (600.0, 300), (10.0, 4), (40.0, 16)])
+@pytest.mark.parametrize(("limit_s", "at_s"), [(60.0, 30), (600.0, 300), (10.0, 4), (40.0, 14)])
 def test_the_last_look_leaves_time_to_look_and_to_tell(limit_s: float, at_s: float) -> None:
     assert first_look(Patience(0.0, 300.0), Limit(0.0, limit_s)) == (at_s, "last")
 
@@ -81,12 +81,12 @@ def test_after_the_last_look_the_next_has_twice_the_patience() -> None:
 def test_a_look_that_came_before_the_limit_was_near_is_repeated_when_it_is() -> None:
     patience = Patience(0.0, 300.0)
     patience.looked("last", 300.0, None)
-    assert first_look(patience, Limit(0.0, 500.0)) == (476, "last")
+    assert first_look(patience, Limit(0.0, 500.0)) == (470, "last")
 
 
 def test_a_rank_that_waits_while_others_go_on_is_looked_at_once() -> None:
     patience = stepping([1.0] * 20)
-    waits = Limit(-20.0, 60.0)
+    waits = Limit(-14.0, 60.0)
     assert first_look(patience, waits) == (15, "early")
     patience.looked("early", 15.0, waits)
     assert first_look(patience, waits) == (16, "last")
@@ -114,6 +114,15 @@ def test_a_rank_waits_since_its_collective_was_first_seen_unfinished() -> None:
         seen.append((rank.moved_s, rank.waits_since_s))
     assert seen == [(2.0, None), (4.0, 4.0), (4.0, 4.0), (14.0, 14.0)]
     assert rank.longest_wait_s == 10.0
+
+
+def test_a_rank_waits_for_the_others_to_join_as_long_as_it_was_told_to() -> None:
+    rank = RankProgress(0.0)
+    rank.look({"groups": [], "joining_s": 60.0, "pg_status": {}}, 2.0)
+    rank.look({"groups": [], "joining_s": 60.0, "pg_status": {}}, 4.0)
+    assert (rank.joined, rank.waits_since_s, rank.limit_s) == (True, 2.0, 60.0)
+    rank.look(header(0, 0, timeout_s=90.0), 6.0)
+    assert (rank.joined, rank.waits_since_s, rank.limit_s) == (True, None, 90.0)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from terminal import Terminal
 
 from ddx_server.watch import watch_command
 from ddx_server.watch.ranks import RankLook, RankRow, summary
@@ -91,6 +93,20 @@ def test_on_a_terminal_there_is_a_grid(ranks: list[subprocess.Popen[bytes]]) -> 
     out = io.StringIO()
     watch_command([str(ranks[0].pid)], 0.0, Console(file=out, width=100, force_terminal=True), most_looks=1)
     assert "last moved" in out.getvalue() and "idle" in out.getvalue()
+
+
+@pytest.mark.needs("linux")
+def test_a_key_opens_a_rank_and_another_ends(ranks: list[subprocess.Popen[bytes]]) -> None:
+    ddx = str(Path(sys.executable).with_name("ddx"))
+    terminal = Terminal(ddx, "watch", str(ranks[0].pid), "--interval", "0.5", environ={**os.environ, "TERM": "xterm"})
+    terminal.read_until(b"Enter open it")
+    terminal.type(b"1\r")
+    terminal.read_until(f"pid {ranks[1].pid}".encode())
+    terminal.output = b""
+    terminal.type(b"\x1b")
+    terminal.read_until(b"last moved")
+    terminal.type(b"q")
+    assert terminal.end() == 0
 
 
 def test_a_process_of_no_job_is_an_error_with_help() -> None:

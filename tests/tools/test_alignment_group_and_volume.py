@@ -18,8 +18,11 @@ from ddx_tools.playbook import load_playbooks
 # --- one line, two groups
 
 
-def _two_groups(lines: tuple[int, int], history: tuple[int, ...] = ()) -> list[Finding]:
-    """Five ranks; rank 3 waits in the world's group, its peers in a group of the same members."""
+def _two_groups(lines: tuple[int, int], history: tuple[int, ...] = (), framed: int = 5) -> list[Finding]:
+    """Five ranks; rank 3 waits in the world's group, its peers in a group of the same members.
+
+    `framed`: of how many ranks there are frames.
+    """
     job = Job(5)
     world, other = job.group("0", range(5), "default_pg"), job.group("4", range(5))
     for rank in range(5):
@@ -30,12 +33,13 @@ def _two_groups(lines: tuple[int, int], history: tuple[int, ...] = ()) -> list[F
         if rank == 3:
             job.call(rank, world, 3, line=lines[0], done=False)
         else:
-            job.call(rank, other, len(history) + 1, line=lines[1], done=False)
+            job.call(rank, other, len(history) + 1, line=lines[1] if rank < framed else None, done=False)
     return job.findings()
 
 
-def test_one_line_that_is_called_in_two_groups_names_the_rank_with_the_other_group() -> None:
-    found = _two_groups((30, 30))
+@pytest.mark.parametrize("framed", [5, 4])
+def test_one_line_that_is_called_in_two_groups_names_the_rank_with_the_other_group(framed: int) -> None:
+    found = _two_groups((30, 30), framed=framed)
     finding = of(found, "collective.group_mismatch")
     assert finding.ranks == [3] and finding.attributes["groups"]["default_pg"] == [3]
     said = diagnose(found, load_playbooks())

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from log_reading import LOGS, captured, findings_of, independent, rows_of
 from process_snapshots import row, snapshot, torchrun_env
 
+from ddx_tools.diagnose import diagnose
 from ddx_tools.logs.scan import scan_log
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.playbook import load_playbooks
 from ddx_tools.probes.job_log import PROBE, JobLogArgs
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.hosts.base import Call, Reply
@@ -248,6 +251,18 @@ def test_a_rank_that_ended_by_itself_is_told_by_its_note(tmp_path: Path) -> None
     (exited,) = findings_of(tmp_path)
     assert (exited.code, exited.ranks, exited.hosts) == ("rank.exited", [3], ["node1"])
     assert exited.attributes["independent"] is None
+
+
+@pytest.mark.parametrize(
+    "left_at", ["", 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in f\nSystemExit: 3']
+)
+def test_of_a_rank_that_ended_itself_is_told_where_if_it_said_so(tmp_path: Path, left_at: str) -> None:
+    shutil.copy(LOGS / "torchrun_exit3.log", tmp_path)
+    note = {"rank": 2, "pid": 78, "at_ns": 1, "failed": False, "host": "node1", "left_at": left_at}
+    (tmp_path / "rank-2.78.exit.json").write_text(json.dumps(note))
+    said = diagnose(findings_of(tmp_path), load_playbooks())
+    places = [place.short() for place in said.culprits.locations]
+    assert (said.causes[0].id, places) == (("program-error", ["train.py:9 f"]) if left_at else ("rank-crashed", []))
 
 
 def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:

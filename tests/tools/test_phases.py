@@ -27,6 +27,14 @@ def phase(*calls: str) -> str | None:
             "logging",
         ),
         ((LIGHTNING, "lightning/pytorch/loops/evaluation_loop.py:_EvaluationLoop.run"), "validation"),
+        (
+            (
+                LIGHTNING,
+                "lightning/pytorch/loops/evaluation_loop.py:_EvaluationLoop.run",
+                "lightning/pytorch/trainer/connectors/logger_connector/result.py:_ResultMetric.compute",
+            ),
+            "validation",
+        ),
         ((LIGHTNING, "lightning/pytorch/trainer/trainer.py:Trainer.save_checkpoint"), "checkpoint"),
         ((LIGHTNING, "lightning/pytorch/trainer/call.py:_call_callback_hooks"), "callback"),
         ((LIGHTNING,), "between_steps"),

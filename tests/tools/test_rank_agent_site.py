@@ -1,5 +1,6 @@
 """The rank agent comes into an interpreter without changing what happens there: real subprocesses."""
 
+import json
 import os
 import subprocess
 import sys
@@ -121,6 +122,17 @@ def test_an_uncaught_exception_prints_and_exits_as_ever_and_is_written_down(run_
     assert (done.returncode, done.stderr) == (alone.returncode, alone.stderr) == (1, alone.stderr)
     (record,) = (run_dir / "ranks").glob("rank-0.*.exception.json")
     assert '"type": "ValueError", "message": "bad batch"' in record.read_text()
+    # Nothing of the program is on its stack any more: whoever reads one would take the rank for idle.
+    assert not list((run_dir / "ranks").glob("*.stacks.txt"))
+
+
+def test_who_ends_itself_exits_as_ever_and_leaves_where(run_dir: Path) -> None:
+    code = "import sys\ndef refuse(): sys.exit(3)\nrefuse()"
+    done = interpret(code, [SITE_DIRECTORY], run_dir, RANK="0", WORLD_SIZE="1")
+    assert (done.returncode, done.stderr) == (3, "")
+    (note,) = (run_dir / "ranks").glob("rank-0.*.exit.json")
+    left_at = json.loads(note.read_text())["left_at"]
+    assert left_at.splitlines()[-2:] == ['  File "<string>", line 2, in refuse', "SystemExit: 3"]
 
 
 def test_a_fatal_signal_leaves_the_line_in_the_ranks_fault_file(run_dir: Path) -> None:

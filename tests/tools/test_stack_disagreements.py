@@ -217,6 +217,14 @@ def test_a_missing_reduction_below_one_line_of_a_trainer_is_no_other_order_yet()
     assert (own_line.verdict, first(own_line)) == (Verdict.DIAGNOSED, "collective-order-mismatch")
 
 
+@pytest.mark.parametrize(("phase", "cause"), [("validation", "rank-exited-early"), ("logging", None)])
+def test_who_validates_while_its_peers_are_in_a_step_has_left_the_steps(phase: str, cause: str | None) -> None:
+    """As a flag to stop does that one rank alone has set; a metric is logged in the middle of a step, too."""
+    waits = seen("collective.peers_wait", 0, 1, operation="gradient_reduction", kind="collective", wait_s=60.0)
+    said = judged(waits, reducing(operation="barrier", phase=phase, peer_phase="backward"))
+    assert (first(said) if said.verdict is Verdict.DIAGNOSED else None) == cause
+
+
 def test_a_missing_reduction_where_a_module_takes_part_now_and_then_is_an_unused_parameter() -> None:
     waits = seen("collective.peers_wait", 0, 1, operation="gradient_reduction", kind="collective", wait_s=60.0)
     said = judged(waits, reducing(), told("conditional_modules"))

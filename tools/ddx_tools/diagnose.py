@@ -51,7 +51,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
     verdict, well = _verdict(listed, present, playbooks, findings)
     leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
-    culprits = leading.culprits() if leading else Party()
+    culprits = _placed(leading, findings) if leading else Party()
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     return Diagnosis(
@@ -144,6 +144,28 @@ def _same(one: Party, other: Party) -> bool:
     if one.ranks or other.ranks:
         return one.ranks == other.ranks
     return bool(one.hosts) and one.hosts == other.hosts
+
+
+def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
+    """Whom a cause blames, with the places that its weaker grounds tell of the same ranks as well.
+
+    Without any, where others saw them in the operation that it is about.
+    """
+    culprits = leading.culprits()
+    blaming = [f for name in leading.cause.culprits for f in merged(leading.decides, name)]
+    same = party([f for f in blaming if f.ranks and set(f.ranks) <= set(culprits.ranks)])
+    culprits.locations += [place for place in same.locations if place not in culprits.locations]
+    if culprits.locations or not culprits.ranks:
+        return culprits
+    operations = {f.attributes.get("operation") for match in leading.grounds for f in match.findings} - {None}
+    seen = [
+        finding
+        for finding in findings
+        if len(finding.locations) == 1
+        and set(culprits.ranks) <= set(finding.ranks)
+        and operations & {finding.attributes.get("operation"), *finding.attributes.get("operations", ())}
+    ]
+    return culprits.model_copy(update={"locations": seen[0].locations if seen else []})
 
 
 def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Party) -> Party:

@@ -13,7 +13,7 @@ from ddx_evals.lab.classes import scenarios_by_class, usual_ranks
 from ddx_evals.lab.outcome import TABLE_HEAD, ask, start_run, ways
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import ScenarioError, load_scenarios
-from ddx_evals.lab.unattended import LIMIT_S, run_unattended
+from ddx_evals.lab.unattended import LIMIT_S, hangs_or_crashes, run_unattended, run_undisturbed
 from ddx_evals.lab.unattended import TABLE_HEAD as UNATTENDED_HEAD
 
 _SHOWN_CHARACTERS = 1000
@@ -88,7 +88,7 @@ def _what_to_type(lab_run: LabRun) -> str:
 @app.command()
 def table(
     scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="none: all")] = None,
-    nproc: Annotated[list[int] | None, typer.Option(help="numbers of ranks; default 4")] = None,
+    nproc: Annotated[list[int] | None, typer.Option(help="without, 4 or the least that it is made for")] = None,
     times: Annotated[int, typer.Option(help="how often each")] = 1,
     every_way: Annotated[bool, typer.Option(help="also from flight records where stacks alone suffice")] = False,
 ) -> None:
@@ -99,7 +99,7 @@ def table(
         for scenario in scenarios.values():
             if scenario_ids and scenario.id not in scenario_ids:
                 continue
-            for ranks in nproc or [4]:
+            for ranks in nproc or [usual_ranks(scenario)]:
                 for way in ways(scenario) if every_way else ways(scenario)[:1]:
                     with start_run(scenario, ranks, way) as lab_run:
                         lab_run.start()
@@ -109,23 +109,47 @@ def table(
 
 @app.command()
 def unattended(
-    scenario_ids: Annotated[list[str], typer.Argument(metavar="ID…")],
-    nproc: Annotated[int, typer.Option(help="number of ranks")] = 4,
+    scenario_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]…", help="none: all hangs and crashes")
+    ] = None,
+    nproc: Annotated[int | None, typer.Option(help="number of ranks; without, 4 or the least it is made for")] = None,
     limit: Annotated[int, typer.Option(help="seconds that a collective may take")] = LIMIT_S,
     show: Annotated[bool, typer.Option(help="also what the job and ddx printed")] = False,
 ) -> None:
     """Run scenarios under `ddx run` with a short limit, and print what stood in their output before it struck."""
-    scenarios = load_scenarios()
+    chosen = [s for s in load_scenarios().values() if (s.id in scenario_ids if scenario_ids else hangs_or_crashes(s))]
+    right = 0
     print(UNATTENDED_HEAD, flush=True)
-    for scenario_id in scenario_ids:
+    for scenario in chosen:
         try:
-            ran = run_unattended(scenarios[scenario_id], nproc, limit)
+            ran = run_unattended(scenario, nproc or usual_ranks(scenario), limit)
         except LabError as error:
-            print(f"| {scenario_id} | | {error} |", flush=True)
+            print(f"| {scenario.id} | | {error} |", flush=True)
             continue
+        right += not ran.wrong
         print(ran.row(), flush=True)
         if show:
-            print(ran.printed[-_SHOWN_CHARACTERS * 5 :], flush=True)
+            print(ran.printed, flush=True)
+    print(f"\n{right} of {len(chosen)} right")
+
+
+@app.command()
+def undisturbed(
+    scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="none: all healthy ones")] = None,
+    minutes: Annotated[float, typer.Option(help="in all")] = 60.0,
+    nproc: Annotated[int | None, typer.Option(help="number of ranks; without, 4 or the least it is made for")] = None,
+    limit: Annotated[int, typer.Option(help="seconds that a collective may take")] = LIMIT_S,
+) -> None:
+    """Run healthy scenarios under `ddx run`, one after the other, and print each line that it put into their output."""
+    healthy = [s for s in load_scenarios().values() if "healthy" in s.truth.verdicts]
+    chosen = [s for s in healthy if not scenario_ids or s.id in scenario_ids]
+    said = 0
+    for scenario in chosen:
+        ranks = nproc or usual_ranks(scenario)
+        lines = run_undisturbed(scenario, ranks, minutes * 60 / len(chosen), limit)
+        said += bool(lines)
+        print("\n".join([f"{scenario.id}: {len(lines)} lines", *lines]), flush=True)
+    print(f"of {len(chosen)} healthy jobs in {minutes:g} minutes something was said of {said}")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,11 @@ Way = Literal["stacks", "records", "logs", "moments"]
 """From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
 of a live job, each rank's taken at another moment."""
 
-LIMIT_S = {4: 10.0, 8: 15.0}
-"""Seconds from command to answer, by number of ranks, on 2 cores."""
+
+def answer_limit_s(nproc: int) -> float:
+    """Seconds from command to answer that so many ranks may take, on 2 cores."""
+    return 10.0 if nproc <= 4 else 15.0
+
 
 _NO_PTRACE = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
 _MOMENTS_APART_S = 1.5
@@ -47,20 +50,21 @@ class Outcome:
 
     def row(self) -> str:
         """The outcome as a line of a table, which also says if the answer took too long."""
-        late = [f"over {LIMIT_S[self.nproc]:g} s"] if self.seconds > LIMIT_S[self.nproc] else []
+        limit_s = answer_limit_s(self.nproc)
+        late = [f"over {limit_s:g} s"] if self.seconds > limit_s else []
         first = self.diagnosis["causes"][0] if self.diagnosis["causes"] else {"id": "–", "probability": 0}
         culprits = self.diagnosis["culprits"]
         places: list[dict[str, Any]] = culprits["locations"]
         where = f"{Path(places[0]['file']).name}:{places[0]['line']}" if places else "–"
         ranks = ",".join(map(str, culprits["ranks"])) or "–"
         return (
-            f"| {self.scenario.row} | {self.nproc} | {self.way} | {self.diagnosis['verdict']} | {first['id']} "
+            f"| {self.scenario.id} | {self.nproc} | {self.way} | {self.diagnosis['verdict']} | {first['id']} "
             f"{first['probability']:.2f} | {ranks} | {where} | {self.seconds:.1f} | "
             f"{'; '.join([*self.wrong, *late]) or 'ok'} |"
         )
 
 
-TABLE_HEAD = "| row | N | from | verdict | cause | culprits | place | s | |\n|---|---|---|---|---|---|---|---|---|"
+TABLE_HEAD = "| scenario | N | from | verdict | cause | culprits | place | s | |\n|---|---|---|---|---|---|---|---|---|"
 
 
 def ways(scenario: Scenario) -> list[Way]:

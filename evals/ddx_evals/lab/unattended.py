@@ -13,6 +13,7 @@ from typing import Any
 from ddx_evals.lab.outcome import ddx_command, mistakes
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
+from ddx_tools.model import Diagnosis
 
 LIMIT_S = 60
 _STRUCK_WITHIN_S = 240.0
@@ -37,18 +38,22 @@ class Unattended:
         """A line of a table."""
         first = self.answers[0] if self.answers else None
         said = f"{first['kind']}: {first['diagnosis']['headline'][:70]}" if first else "–"
-        row = f"| {self.scenario.row or self.scenario.id} | {len(self.answers)} | {said} | "
+        row = f"| {self.scenario.id} | {len(self.answers)} | {said} | "
         return row + f"{self.exit_code} | {self.seconds:.0f} | {'; '.join(self.wrong) or 'ok'} |"
 
 
 TABLE_HEAD = "| scenario | answers | the first | exit | s | |\n|---|---|---|---|---|---|"
 
 
-def run_unattended(scenario: Scenario, nproc: int, limit_s: int | None = LIMIT_S) -> Unattended:
+def hangs_or_crashes(scenario: Scenario) -> bool:
+    """Whether a job goes no further, so that there is something to be said without being asked."""
+    return scenario.settles.how != "flowing" and "healthy" not in scenario.truth.verdicts
+
+
+def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Unattended:
     """Run a scenario that ends in a hang or a crash, to its end, and judge the answer that its output came to hold.
 
-    A hang has to be answered before any rank reports that the limit has expired. `limit_s`: None leaves the job the
-    limit that it sets itself, as where a framework makes the process group.
+    A hang has to be answered before any rank reports that the limit has expired.
     """
     with tempfile.TemporaryDirectory(prefix="notes-") as scratch:
         notes = Path(scratch) / "notes.jsonl"
@@ -57,12 +62,23 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int | None = LIMIT_S
             run.start()
             run.wait_struck(_STRUCK_WITHIN_S)
             struck = time.monotonic()
-            code = _end(run, notes, limit_s or LIMIT_S)
-            printed = run.launcher_log.read_text(encoding="utf-8", errors="replace")
+            code = _end(run, notes, limit_s)
+            printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
             answers = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
-            wrong = mistakes(answers[0]["diagnosis"], run.truth(), run.workdir) if answers else ["no answer"]
+            wrong = _mistakes(answers[0]["diagnosis"], run) if answers else ["no answer"]
             wrong += _late(printed) if scenario.settles.how != "exited" else []
             return Unattended(scenario, answers, code, wrong, time.monotonic() - struck, printed)
+
+
+def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int = LIMIT_S) -> list[str]:
+    """Run a healthy scenario for so long, or to its end; the lines that ddx put into its output."""
+    with LabRun(scenario, nproc, launcher_prefix=[ddx_command(), "run", "--"], limit_s=limit_s) as run:
+        run.start()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and run.exit_code() is None:
+            time.sleep(1.0)
+        printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
+        return [line for line in printed.splitlines() if line.startswith("ddx: ")]
 
 
 def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
@@ -71,6 +87,11 @@ def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
     while time.monotonic() < deadline and not notes.exists() and run.exit_code() is None:
         time.sleep(0.2)
     return run.exit_code()
+
+
+def _mistakes(printed: dict[str, Any], run: LabRun) -> list[str]:
+    diagnosis = Diagnosis.model_validate(printed).model_dump(mode="json", by_alias=True)
+    return mistakes(diagnosis, run.truth(), run.workdir)
 
 
 def _late(printed: str) -> list[str]:

@@ -14,9 +14,11 @@ def new_workdir() -> Path:
     return Path(tempfile.mkdtemp(prefix="run-")).resolve()
 
 
+_MAKES_A_GROUP = r"(?:init_process_group\(|init_distributed\(dist_backend=|DDPStrategy\(process_group_backend=)"
 _LIMITS = (
-    (re.compile(r'(init_process_group\("gloo")\)'), r'\1, timeout=__import__("datetime").timedelta(seconds={}))'),
+    (re.compile(rf'({_MAKES_A_GROUP}"gloo")\)'), r'\1, timeout=__import__("datetime").timedelta(seconds={}))'),
     (re.compile(r'("--timeout-s", type=\w+, default=)[\d_.]+'), r"\g<1>{}"),
+    (re.compile(r'(ddp_backend="gloo",)'), r"\1 ddp_timeout={},"),
 )
 """Where jobs of the lab say, or leave to torch, how long a collective may take."""
 

@@ -30,7 +30,7 @@ Kind = Literal["stalled", "asked", "stopped", "failed"]
 MOST_ANSWERS = 5
 MOST_BUNDLE_BYTES = 512 << 20
 _LOOK_LIMIT_S = 120.0
-_NEAR = 0.5
+_NEAR = 0.75
 """From this part of a limit on, even a rank that is at work may come too late."""
 
 
@@ -46,7 +46,9 @@ class Attendant:
     say: Callable[[list[str]], None]
     notifier: Notifier
     _busy: threading.Lock = field(default_factory=threading.Lock)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
+    _teller: threading.Thread | None = None
     _said: list[str] = field(default_factory=list)
     """The keys of what was said."""
     _told_silence_s: float | None = None
@@ -57,6 +59,16 @@ class Attendant:
     def silent(self, silence: Silence) -> bool:
         """Nothing moves: look, on a thread, unless somebody looks already."""
         return self._begin("stalled", silence)
+
+    def running_out(self, silence: Silence) -> None:
+        """The limit strikes within seconds: say what was held back, whether or not somebody looks again."""
+        held = self._held_back
+        if held and held[0] == silence.since_s:
+            self._held_back = None
+            self._told_silence_s = silence.since_s
+            told = ("stalled", _situation(silence), held[1])
+            self._teller = threading.Thread(target=self._answer, args=told, name="ddx-tell", daemon=True)
+            self._teller.start()
 
     def asked(self, silence: Silence) -> bool:
         """Somebody wants to know: look, and say whatever is found."""
@@ -94,8 +106,9 @@ class Attendant:
 
     def finish(self) -> None:
         """The job has ended: let a look that is under way come to its end."""
-        if self._thread:
-            self._thread.join(_LOOK_LIMIT_S)
+        for thread in (self._thread, self._teller):
+            if thread:
+                thread.join(_LOOK_LIMIT_S)
 
     def ended_well(self) -> None:
         """Nothing of what was seen needs keeping that was not said."""
@@ -166,6 +179,10 @@ class Attendant:
         return None
 
     def _answer(self, kind: Kind, situation: str, look: Look) -> None:
+        with self._telling:
+            self._tell(kind, situation, look)
+
+    def _tell(self, kind: Kind, situation: str, look: Look) -> None:
         is_known = look.key in self._said[-1:]
         if is_known or (len(self._said) >= MOST_ANSWERS and kind == "stalled"):
             self._forget(look)

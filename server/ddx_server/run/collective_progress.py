@@ -10,6 +10,8 @@ _DEFAULT_LIMIT_S = {"nccl": 600.0}
 _OTHER_LIMIT_S = 1800.0
 """Of torch, where a group does not say its own (torch/distributed/constants.py, 2.2 to 2.13)."""
 _BUSY_SHARE = 0.5
+JOINING = ("", "")
+"""In the place of recorder and group: it waits for the others to join the job."""
 
 
 @dataclass
@@ -18,7 +20,7 @@ class RankProgress:
 
     moved_s: float
     joined: bool = False
-    """Whether it is in a process group."""
+    """Whether it is in a process group, or waits for others to make one."""
     pending: dict[tuple[str, str], float] = field(default_factory=dict)
     """By recorder and group of the process: since when it is in a collective that does not end."""
     limit_s: float | None = None
@@ -36,8 +38,13 @@ class RankProgress:
         """Take what the rank's agent answered to `status`."""
         self._look_at_cpu(header.get("process_cpu_s"), now_s)
         groups = [group for group in header.get("groups") or [] if isinstance(group, dict)]
-        self.joined = bool(groups)
-        self.limit_s = min(map(_limit_s, groups), default=None)
+        joining_s = header.get("joining_s")
+        self.joined = bool(groups or joining_s)
+        self.limit_s = min(map(_limit_s, groups), default=joining_s)
+        if joining_s:
+            self.pending.setdefault(JOINING, now_s)
+        else:
+            self.pending.pop(JOINING, None)
         self.uses_nccl = any("nccl" in str(group.get("backend")) for group in groups)
         begun = [(group.get("name"), group.get("last_enqueued")) for group in groups]
         counters = dict(_counters(header.get("pg_status")))

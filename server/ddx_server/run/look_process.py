@@ -25,7 +25,6 @@ _GONE = frozenset({"rank.process_gone", "rank.killed", "rank.raised"})
 _UNSEEN = frozenset({"rank.unreadable"})
 _BEHIND = frozenset({"rank.waited_for", "collective.missing_ranks"})
 """What records say of a rank that is elsewhere, where its stack cannot be read."""
-_NICE = 5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -59,8 +58,7 @@ def _is_at_work(finding: Finding) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Look, and print what was seen."""
     target, bundle, limit_s = argv
-    # The job comes first: for the CPU, and when memory runs out.
-    os.nice(_NICE)
+    # The job comes first when memory runs out. The CPU is not spared: there is little time, and the job stands still.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     # Nor does a look outlive whom it is for.

@@ -16,7 +16,9 @@ _EARLY_S = 15.0
 _TIMES_ITS_LONGEST = 4.0
 _MOVES_TO_KNOW_IT = 5
 """The first steps of a job (compilation, cold caches) say nothing of its pace; before it has one nothing is early."""
-_LOOK_S = 12.0
+_LOOK_S = 15.0
+_TELL_S = 15.0
+"""Of a limit so much is kept, a quarter of it at most, to tell what is known by then."""
 _MOST_LOOKS = 5
 """In one silence."""
 
@@ -103,6 +105,11 @@ class Patience:
         """
         usual_s = min(1.5 * self.longest_gap_s, limit.limit_s * 2 / 3)
         return limit.since_s + max(limit.limit_s / 3, usual_s, limit.limit_s - 2 * self.look_s)
+
+    @staticmethod
+    def is_running_out(now_s: float, limit: Limit) -> bool:
+        """Whether a limit strikes so soon that no further look can be waited for."""
+        return limit.strikes_s > now_s >= limit.strikes_s - min(_TELL_S, limit.limit_s / 4)
 
     def looked(self, stage: Stage, began_s: float, limit: Limit | None) -> None:
         """A look begins."""

@@ -59,6 +59,9 @@ class Listener(Protocol):
     def silent(self, silence: Silence) -> bool:
         """Nothing moves, and it is time to look; whether somebody looks now."""
 
+    def running_out(self, silence: Silence) -> None:
+        """Nothing moves, and its limit strikes within seconds."""
+
     def moved(self, since_s: float, now_s: float) -> None:
         """The job moves, for the first time after `since_s`."""
 
@@ -213,7 +216,10 @@ class RankWatch:
         busy = bool(ranks) and all(rank.busy and rank.waits_since_s is None for rank in ranks)
         lost = bool(self._alive) and any(now - died_s >= _AFTER_A_DEATH_S for died_s in self._died.values())
         if self._alive or (self._printed.has_steps and not self._known):
-            stage = self._patience.due(now, self._limit(), busy=busy, lost=lost)
+            limit = self._limit()
+            if limit and self._patience.is_running_out(now, limit):
+                self._listener.running_out(self._silence("last"))
+            stage = self._patience.due(now, limit, busy=busy, lost=lost)
             if stage and self._listener.silent(silence := self._silence(stage)):
                 self._patience.looked(stage, now, silence.limit)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
+from itertools import count
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from ddx_server.render.safe_text import safe
+from ddx_server.watch.keys import pressed_keys
 from ddx_server.watch.live import WatchedJob
+from ddx_server.watch.page import Pages
 from ddx_server.watch.ranks import RankRow, summary
 from ddx_tools.errors import UsageError
 from ddx_tools.job_target import select_job
@@ -32,20 +36,30 @@ def watch_command(target: Sequence[str], interval_s: float, console: Console, mo
     job = WatchedJob(select_job(find_jobs(json.loads(LocalHost().processes().data)), target))
     if not job.rows:
         raise UsageError("no rank of that job runs on this host", "`ddx jobs` shows what does.")
-    looks, said, said_s = 0, [""], 0.0
-    with Live(console=console, auto_refresh=False) as live:
-        while most_looks is None or looks < most_looks:
+    said, said_s = [""], 0.0
+    pages = Pages(job.rows[0].pid)
+    with closing(pages), pressed_keys(console.is_terminal) as keys, Live(console=console, auto_refresh=False) as live:
+        for _ in range(most_looks) if most_looks is not None else count():
             job.look()
-            looks += 1
             doings, now = [row.doing for row in job.rows], time.monotonic()
             if console.is_terminal:
-                live.update(_grid(job), refresh=True)
+                _show(job, pages, live)
             elif doings != said or now - said_s >= _LINE_EVERY_S:
                 console.print(safe(_line(job), limit=2000), soft_wrap=True)
                 said, said_s = doings, now
             if job.is_over:
                 return
-            time.sleep(interval_s)
+            while (left_s := now + interval_s - time.monotonic()) > 0:
+                pages.press(keys(left_s))
+                if pages.is_over:
+                    return
+                if console.is_terminal:
+                    _show(job, pages, live)
+
+
+def _show(job: WatchedJob, pages: Pages, live: Live) -> None:
+    shown = _grid(job, pages.hint) if pages.rank is None else pages.panel(live.console.height - 3)
+    live.update(shown, refresh=True)
 
 
 def _line(job: WatchedJob) -> str:
@@ -53,11 +67,10 @@ def _line(job: WatchedJob) -> str:
     return f"{time.strftime('%H:%M:%S')}  {step}{summary(job.rows)}"
 
 
-def _grid(job: WatchedJob) -> Table:
+def _grid(job: WatchedJob, hint: str) -> Table:
     step = f"step {job.step}" if job.step is not None else None
-    table = Table(
-        title=step, caption=None if job.run_dir else "without `ddx run` there is no telling who waits for whom"
-    )
+    unknown = "" if job.run_dir else "\nwithout `ddx run` there is no telling who waits for whom"
+    table = Table(title=step, caption=hint + unknown)
     for heading in ("rank", "does", "last moved", "memory", "GPU"):
         table.add_column(heading, justify="left" if heading in ("rank", "does") else "right")
     for rows in _grouped(job.rows):

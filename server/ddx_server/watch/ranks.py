@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_server.run.collective_progress import RankProgress
+from ddx_server.run.collective_progress import JOINING, RankProgress
 from ddx_tools.model import rank_list
 
 _MOVES_S = 5.0
@@ -74,6 +74,8 @@ class RankRow:
 
 def _pending(status: Mapping[str, Any], key: tuple[str, str]) -> str:
     """Group and sequence number of a collective; recorders number the groups of a process as they were made."""
+    if key == JOINING:
+        return "init_process_group"
     part, number = key
     enqueued = str(status["pg_status"][part][number].get("last_enqueued_collective"))
     groups = status.get("groups") or []

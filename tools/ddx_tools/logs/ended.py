@@ -7,7 +7,8 @@ from typing import Any
 
 from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event
-from ddx_tools.model import Finding, Severity
+from ddx_tools.logs.reported import distinct_places
+from ddx_tools.model import Finding, Location, Severity
 from ddx_tools.parsers.launchers.launcher_words import signal_name
 
 _NOTICE_S = 29.0
@@ -40,6 +41,8 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     found = list(cases.values())
     for (kind, what), case in cases.items():
         _judge_end(case, kind, what, found, events)
+        if kind == "exit" and _called_exit(case, events):
+            case.independent = True
     if left := _left_without_failing(events, codes):
         found.append(left)
     return found
@@ -115,16 +118,35 @@ def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | 
 def ended_finding(case: Case, events: list[Event]) -> Finding:
     """The finding of such an end."""
     code = case.events[0].row["exit_code"]
+    places = _called_exit(case, events)
+    called = bool(places) or None
     if case.reason and case.reason.startswith("missing from"):
         did = "ended with exit code 0 while others failed."
-        return case.finding("rank.exited", Severity.WARNING, did, exit_code=0, joined=case.reason, reason=None)
+        return case.finding(
+            "rank.exited",
+            Severity.WARNING,
+            did,
+            places=places,
+            exit_code=0,
+            joined=case.reason,
+            reason=None,
+            called=called,
+        )
     if case.events[0].details.get("event") == "note":
         return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
     if code is not None and code >= 0:
         severity = Severity.FAILURE if case.independent else Severity.WARNING
         did = f"ended with exit code {code} and left no exception."
-        return case.finding("rank.exited", severity, did, exit_code=code)
+        if places:
+            did = f"ended with exit code {code}: it called sys.exit at {places[0].short()}."
+        return case.finding("rank.exited", severity, did, places=places, exit_code=code, called=called)
     return _killed(case, code, [e for e in events if e.kind == "fatal_stack"])
+
+
+def _called_exit(case: Case, events: list[Event]) -> list[Location]:
+    """Where its ranks called sys.exit, as their notes tell."""
+    notes = [event for event in events if event.details.get("event") == "note" and set(event.ranks) & case.ranks]
+    return distinct_places([event.location for event in notes if event.location])
 
 
 def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:

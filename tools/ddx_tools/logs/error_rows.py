@@ -26,6 +26,8 @@ def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIde
         words = "after an exception" if content.failed else "by itself"
         row.update(kind="exit", code=None, text=f"the interpreter of rank {content.rank} ended {words}")
         details.update(event="note", failed=content.failed)
+        if content.traceback:
+            row.update(user_place(content.traceback.user_frame))
     else:
         row.update(kind="error_file", code=content.exception, text=content.message[:TEXT_LIMIT])
         details["quote"] = f"{content.exception}: {content.message}"[:600]

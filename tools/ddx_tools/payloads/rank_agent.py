@@ -8,8 +8,8 @@ it leaves alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/r
     ….<label>.json                  the header of `records` below, and `reason`; written when an exception
                                     ends the rank (label `exception`), or when `save` asks
     ….<label>.<part>.pickle         the flight records to it, without frames
-    ….<label>.stacks.txt            Python stacks of all threads at that moment
-    ….exit.json                     the interpreter came to its end by itself
+    ….<label>.stacks.txt            Python stacks of all threads at that moment, but for the label `exception`
+    ….exit.json                     the interpreter came to its end by itself, and where it called sys.exit
 
 One connection asks one question. The request is one line of JSON, at most 4 KiB, sent within a second. The
 answer is one line of JSON, the header, and then `header["bytes"]` bytes of payload.
@@ -181,6 +181,16 @@ def _timeout_s(group: Any) -> float:
     return min(float(backend.options._timeout.total_seconds()) for backend in backends)
 
 
+def _joining_s() -> float | None:
+    """How long init_process_group, which the program is in, may wait for the others; None if it is in none."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "init_process_group" and "timeout" in frame.f_locals:
+            return float(frame.f_locals["timeout"].total_seconds())
+        frame = frame.f_back
+    return None
+
+
 def _recorders(groups: list[Header]) -> list[tuple[str, str]]:
     """(part, name of the function) of the recorders that can hold records of this process."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
@@ -223,6 +233,7 @@ class RankAgent:
         self.fault_fd: int | None = None
         self.saved: set[str] = set()
         self.failed = False
+        self.left_at = ""
         self.started_at_ns = time.time_ns()
         self.wake_reader, self.wake_writer = os.pipe()
         self.thread = threading.Thread(target=self._run, name="ddx-rank-agent", daemon=True)
@@ -248,6 +259,7 @@ class RankAgent:
             self.fault_fd = self._beside_socket(self.stem + ".fault.txt", os.O_WRONLY | os.O_CREAT)
             faulthandler.enable(self.fault_fd, all_threads=True)
         self._wrap_excepthook()
+        self._wrap_exit()
 
     def _run(self) -> None:
         try:
@@ -315,6 +327,7 @@ class RankAgent:
             "initialized": initialized,
             "backend": _or_none(lambda: dist.get_backend()),
             "groups": groups,
+            "joining_s": None if initialized else _or_none(_joining_s),
             "pg_status": _counters(groups),
             "recorders": [name for _, name in _recorders(groups)],
             "settings": {name: environ[name][:500] for name in SETTINGS if name in environ},
@@ -401,7 +414,8 @@ class RankAgent:
             part["file"] = "{}.{}.{}.pickle".format(self.stem, label, part["part"])
             data, payload = payload[: part["bytes"]], payload[part["bytes"] :]
             self._write(part["file"], data)
-        self._write("{}.{}.stacks.txt".format(self.stem, label), self.stacks({})[1])
+        if label != "exception":  # where it was, the traceback tells; what is on its stack by now is ours
+            self._write("{}.{}.stacks.txt".format(self.stem, label), self.stacks({})[1])
         self._write("{}.{}.json".format(self.stem, label), json.dumps(header).encode())
         return {"files": [part["file"] for part in header["parts"]]}, b""
 
@@ -424,6 +438,28 @@ class RankAgent:
                 previous(kind, value, trace)
 
         sys.excepthook = excepthook
+
+    def _wrap_exit(self) -> None:
+        """Remember where the program said that it ends, which no traceback tells."""
+        previous = sys.exit
+
+        def exit(status: Any = None) -> Any:
+            _or_none(self._note_exit, status)
+            previous(status)
+
+        sys.exit = exit
+
+    def _note_exit(self, status: Any) -> None:
+        frame: Any = sys._getframe(3)
+        lines: list[str] = []
+        while frame is not None and len(lines) < 100:
+            lines.append(
+                '  File "%s", line %d, in %s' % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            )
+            frame = frame.f_back
+        if threading.current_thread() is threading.main_thread():
+            head = ["Traceback (most recent call last):"]
+            self.left_at = "\n".join([*head, *lines[::-1], "SystemExit: %s" % (status,)])[-TEXT_CHARS:]
 
     def _save_exception(self, kind: Any, value: Any, trace: Any) -> None:
         """Leave the records before the launcher can know: torchrun stops the peers within 0.1 s."""
@@ -459,7 +495,7 @@ class RankAgent:
                     "at_ns": time.time_ns(),
                     "failed": self.failed,
                 }
-                note.update(host=socket.gethostname(), initialized=_is_initialized())
+                note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
                 self._write(self.stem + ".exit.json", json.dumps(note).encode())
                 self.listener.close()
                 os.unlink(self.stem + ".sock", dir_fd=self.directory)

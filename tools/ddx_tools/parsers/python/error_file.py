@@ -44,6 +44,8 @@ class ExitNote:
     failed: bool
     time_s: float | None
     host: str | None
+    traceback: Traceback | None = None
+    """From where it called sys.exit, if it did."""
 
 
 def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
@@ -64,6 +66,7 @@ def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
             document["failed"],
             nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
             _text(document.get("host")) or None,
+            parse_traceback(_text(document.get("left_at"))),
         )
     return _elastic(document.get("message")) if set(document) <= {"message"} else None
 

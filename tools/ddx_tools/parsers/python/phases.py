@@ -14,11 +14,15 @@ _Rule = tuple[str, re.Pattern[str], re.Pattern[str]]
 
 
 def phase_of(frames: Sequence[Frame]) -> str | None:
-    """The phase that the library frames of a stack tell, innermost first; None if they tell none."""
+    """The phase that the library frames of a stack tell, innermost first; None if they tell none.
+
+    What belongs to something wider is told as that: metrics of a validation are logged in it.
+    """
     inside = [frame for frame in frames if not frame.is_user]
     for part in ("beside_step", "step"):
         if phases := [phase for frame in inside if (phase := _phase(part, frame.module, frame.bare_function))]:
-            return phases[0]
+            wider: str | None = shipped("phases.yaml")["wider"].get(phases[0])
+            return wider if wider in phases else phases[0]
     return None
 
 

@@ -29,10 +29,11 @@ def _mismatch(records: Records, one: Recorded, other: Recorded) -> Finding | Non
     if one.group.id == other.group.id or not mutual:
         return None
     entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
-    sites = {entry.path for entry in entries.values()}
-    if len(sites) != 1 or None in sites:
+    # Frames are not asked of every rank.
+    sites = [{entry.path: entry for entry in hold.entries() if entry.path is not None} for hold in (one, other)]
+    if not all(sites) or sites[0].keys() != sites[1].keys() or len(sites[0]) != 1:
         return None
-    used = _groups_used(records, next(iter(entries.values())))
+    used = _groups_used(records, next(iter(sites[0].values())))
     if any(len(groups) > 1 for groups, _ in used.values()):
         return None  # The call serves several groups in turn: these ranks are in different turns of it.
     kinds = {rank: kind_of(records.groups[group]) for rank, ((group,), _) in used.items()}

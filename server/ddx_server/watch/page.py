@@ -1,0 +1,69 @@
+"""What keys open: the page of one rank, looked up beside the grid."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from rich.panel import Panel
+from rich.text import Text
+
+from ddx_server.render.safe_text import safe
+from ddx_tools.errors import DdxError
+
+_BACK, _ENTER, _ESCAPE, _QUIT = "\x7f\b", "\r\n", "\x1b", "q"
+_MOST_CHARACTERS = 300
+
+
+@dataclass
+class Pages:
+    """The page that is open, if one is, and the number that is being typed."""
+
+    pid: int
+    """Of the job."""
+    typed: str = ""
+    rank: int | None = None
+    is_over: bool = False
+    """Whether the person has seen enough."""
+    _lines: Future[list[str]] | None = None
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "ddx-page"))
+
+    def press(self, keys: str) -> None:
+        """Take what was pressed: digits and Enter open a rank, Esc closes it, q ends."""
+        for key in keys:
+            if key.isdecimal() and key.isascii():
+                self.typed = (self.typed + key)[:9]
+            elif key in _BACK:
+                self.typed = self.typed[:-1]
+            elif key in _ENTER and self.typed:
+                self.rank, self.typed = int(self.typed), ""
+                self._lines = self._pool.submit(self._look, self.rank)
+            elif key == _ESCAPE:
+                self.rank, self.typed = None, ""
+                return  # what follows is the rest of an arrow's sequence
+            elif key == _QUIT:
+                self.is_over = True
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def hint(self) -> str:
+        """What can be typed."""
+        asked = f"rank {self.typed}, Enter opens it" if self.typed else "a rank's number and Enter open it"
+        return f"{asked}; {'Esc goes back; ' if self.rank is not None else ''}q ends"
+
+    def panel(self, height: int) -> Panel:
+        """The open page, as much of it as fits."""
+        lines = self._lines.result() if self._lines and self._lines.done() else [f"looking at rank {self.rank} …"]
+        shown = Text("\n").join(safe(line, limit=_MOST_CHARACTERS) for line in lines[:height])
+        return Panel(shown, title=f"rank {self.rank}", subtitle=self.hint)
+
+    def _look(self, rank: int) -> list[str]:
+        from ddx_tools.looking.look import look
+
+        try:
+            return [line for _, line in look(["rank", str(rank)], [str(self.pid)]).lines]
+        except DdxError as error:
+            return [error.message]
