@@ -28,8 +28,9 @@ from ddx_tools.playbook import Cause, Clause, Playbooks, load_playbooks
 from ddx_tools.sources.bundle import is_bundle
 
 GRADES = ("exact", "node", "open", "wrong")
-_SECTIONS = ("decides", "supports", "contradicts")
+_SECTIONS = ("decides", "supports", "excludes")
 _BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 0.97, 1.01)
+_HALF = 0.5
 ClauseName = tuple[str, str, int]
 """Cause, section, place in it."""
 
@@ -109,16 +110,19 @@ def without(playbooks: Playbooks, left_out: Set[ClauseName]) -> Playbooks:
 
 
 def grade(truth: Truth, said: Diagnosis) -> str:
-    """`exact`: the first cause is right; `node`: the answer is above it; `wrong`: diagnosed, neither; else `open`."""
+    """`exact`: the first cause is right, or nothing is told of a job that is well; `node`: the answer is above the
+    right one; `wrong`: diagnosed, neither; else `open`."""
     first = said.causes[0].id if said.causes else None
-    if truth.cause in (Verdict.HEALTHY, Verdict.UNDECIDED):
-        return "exact" if said.verdict == truth.cause else "wrong" if said.verdict is Verdict.DIAGNOSED else "open"
+    otherwise = "wrong" if said.verdict is Verdict.DIAGNOSED else "open"
+    if truth.cause == Verdict.HEALTHY:
+        quiet = said.verdict is Verdict.UNDECIDED and not (first and said.causes[0].probability > _HALF)
+        return "exact" if quiet or said.verdict is Verdict.HEALTHY else otherwise
+    if truth.cause == Verdict.UNDECIDED:
+        return "exact" if said.verdict == truth.cause else otherwise
     if first in truth.right_causes:
         return "exact"
     nodes = above(truth.right_causes) | truth.right_causes
-    if first in nodes or (said.narrowed_to and said.narrowed_to.id in nodes):
-        return "node"
-    return "wrong" if said.verdict is Verdict.DIAGNOSED else "open"
+    return "node" if first in nodes or (said.narrowed_to and said.narrowed_to.id in nodes) else otherwise
 
 
 def left_out_answers(seen: Sequence[Judged]) -> Iterator[tuple[Judged, Diagnosis]]:
@@ -141,21 +145,36 @@ def _families(seen: Iterable[Judged]) -> dict[object, set[str]]:
 
 
 def table(title: str, answers: Iterable[tuple[Judged, Diagnosis]]) -> Iterator[str]:
-    """Lines of shares by split, and how often the first cause is right by the probability that it was given."""
+    """Lines of shares by split (and of those of a split that can be determined, if not all can), then how often what
+    was told with a probability was right: the first cause, and the node that an undecided answer is narrowed to."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
-    bins: dict[int, list[bool]] = defaultdict(list)
+    told: dict[str, list[tuple[float, bool]]] = {"first cause": [], "node": []}
     for one, said in answers:
         how = grade(one.truth, said)
-        for name in (one.split, "all"):
-            rows[name][how] += 1
+        rows[one.split][how] += 1
+        rows["all"][how] += 1
+        if one.truth.determinable == "yes":
+            rows[f"{one.split}, determinable"][how] += 1
         if said.causes:
-            place = sum(said.causes[0].probability >= bound for bound in _BINS) - 1
-            bins[place].append(how == "exact")
+            told["first cause"].append((said.causes[0].probability, said.causes[0].id in one.truth.right_causes))
+        if said.narrowed_to and said.verdict is Verdict.UNDECIDED:
+            nodes = above(one.truth.right_causes) | one.truth.right_causes
+            told["node"].append((said.narrowed_to.mass, said.narrowed_to.id in nodes))
     yield title
     for name, row in rows.items():
-        yield f"  {name:10} {', '.join(f'{how} {row[how]}' for how in GRADES)} of {row.total()}"
-    for place, right in sorted(bins.items()):
-        yield f"  told {_BINS[place]:.2f} to {_BINS[place + 1]:.2f}: right {sum(right)} of {len(right)}"
+        if row != rows[name.partition(",")[0]] or "," not in name:
+            yield f"  {name:22} {', '.join(f'{how} {row[how]}' for how in GRADES)} of {row.total()}"
+    for what, pairs in told.items():
+        yield from (f"  {what} {line}" for line in _reliability(pairs))
+
+
+def _reliability(pairs: Iterable[tuple[float, bool]]) -> Iterator[str]:
+    bins: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for told, right in pairs:
+        bins[sum(told >= bound for bound in _BINS) - 1].append((told, right))
+    for place, both in sorted(bins.items()):
+        mean, seen = (sum(values) / len(both) for values in zip(*both, strict=True))
+        yield f"told {_BINS[place]:.2f} to {_BINS[place + 1]:.2f}: {mean:.2f} expected, {seen:.2f} right of {len(both)}"
 
 
 def worth(seen: Sequence[Judged]) -> Iterator[str]:

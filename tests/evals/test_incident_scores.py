@@ -26,7 +26,6 @@ def said(verdict: Verdict, *causes: str, question: str = "") -> Diagnosis:
             level=Level.SUPPORTED,
             culprits=Party(),
             supports=[],
-            against=[],
         )
         for cause in causes
     ]

@@ -46,3 +46,17 @@ def test_an_answer_above_the_truth_is_a_node(seen: list[Judged]) -> None:
     truth = seen[0].truth
     above = Diagnosis(verdict=Verdict.DIAGNOSED, headline="it never formed")
     assert grade(truth, above) == "wrong"
+
+
+def test_of_a_job_that_is_well_nothing_may_be_suspected(seen: list[Judged]) -> None:
+    well = seen[0].truth.model_copy(update={"cause": "healthy", "accept": ()})
+    nothing = Diagnosis(verdict=Verdict.UNDECIDED, headline="not enough evidence")
+    assert grade(well, nothing) == grade(well, nothing.model_copy(update={"verdict": Verdict.HEALTHY})) == "exact"
+    suspected = nothing.model_copy(update={"causes": seen[0].found.judge().causes[:1]})
+    assert grade(well, suspected) == "open"
+    assert grade(well, suspected.model_copy(update={"verdict": Verdict.DIAGNOSED})) == "wrong"
+
+
+def test_what_was_told_is_held_against_what_is_right(seen: list[Judged]) -> None:
+    (line,) = [line for line in table("", [(one, one.found.judge()) for one in seen]) if "first cause" in line]
+    assert line.endswith("1.00 right of 2")

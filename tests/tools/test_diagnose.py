@@ -109,24 +109,24 @@ def test_supporting_clauses_raise_a_deciding_one_up_to_a_limit() -> None:
     assert many == pytest.approx(conclusive, abs=0.01)
 
 
-def test_a_strong_contradiction_is_a_veto() -> None:
-    page = cause("stop", "rank.stopped", "conclusive", contradicts=[supports("rank.raised", "strong")])
+def test_what_is_impossible_is_no_candidate_and_said_to_be_ruled_out() -> None:
+    page = cause("stop", "rank.stopped", "conclusive", excludes=[{"all": [{"finding": "rank.raised"}]}])
     found = judged([WAIT, STOPPED, seen("rank.raised", 1)], page)
-    assert (found.verdict, found.causes[0].level) == (Verdict.UNDECIDED, Level.SUPPORTED)
-    assert found.causes[0].against == ["rank.raised of [1]"]
+    assert (found.verdict, found.causes) == (Verdict.UNDECIDED, [])
     assert [(item.id, item.why) for item in found.ruled_out] == [("stop", "rank.raised of [1]")]
 
 
-def test_a_weak_contradiction_only_costs() -> None:
-    page = cause("stop", "rank.stopped", contradicts=[supports("rank.raised", "weak")])
-    found = judged([WAIT, STOPPED, seen("rank.raised", 1)], page)
-    assert found.verdict is Verdict.DIAGNOSED
-    assert found.causes[0].probability == pytest.approx(0.818, abs=0.001)
+def test_what_makes_a_cause_impossible_makes_its_special_cases_impossible() -> None:
+    above = cause("ended", "rank.killed", excludes=[{"all": [{"finding": "rank.raised"}]}])
+    page = cause("stop", "rank.stopped", refines=["ended"])
+    assert judged([WAIT, STOPPED], above, page).verdict is Verdict.DIAGNOSED
+    found = judged([WAIT, STOPPED, seen("rank.raised", 1)], above, page)
+    assert found.causes == []
+    assert {item.id for item in found.ruled_out} == {"ended", "stop"}
 
 
-def test_a_contradiction_about_somebody_else_is_none() -> None:
-    about = {**supports("rank.raised", "strong"), "same": "culprit"}
-    page = cause("stop", "rank.stopped", contradicts=[about])
+def test_what_is_impossible_of_somebody_else_is_not_of_the_culprits() -> None:
+    page = cause("stop", "rank.stopped", excludes=[{"all": [{"finding": "rank.raised"}], "same": "culprit"}])
     assert judged([WAIT, STOPPED, seen("rank.raised", 1)], page).verdict is Verdict.DIAGNOSED
     assert judged([WAIT, STOPPED, seen("rank.raised", 2)], page).verdict is Verdict.UNDECIDED
 
@@ -332,6 +332,17 @@ def test_an_undecided_answer_is_narrowed_to_the_node_that_is_safe() -> None:
     assert found.narrowed_to.id == "stuck"
     assert [one.id for one in found.causes] == ["disk", "lock"], "a node is no cause of its own"
     assert judged([WAIT, seen("job.progress")], STUCK, *leaves).narrowed_to is None
+
+
+def test_nodes_of_which_as_much_is_seen_are_rivals() -> None:
+    leaf = {"symptoms": ["hang"], "decides": []}
+    one = cause("lock", "rank.held", refines=["stuck"], supports=[supports("rank.held", "weak")], **leaf)
+    other = node("apart", "collective.operation_mismatch", fix=["look"], verify=["look"])
+    seen_of_it = [WAIT, seen("rank.outside_collective", 2), seen("rank.held", 2)]
+    found = judged(seen_of_it, STUCK, other, one)
+    assert found.narrowed_to is not None and found.narrowed_to.id == "stuck"
+    found = judged([*seen_of_it, seen("collective.operation_mismatch", 2)], STUCK, other, one)
+    assert found.narrowed_to is None
 
 
 def test_a_diagnosis_is_narrowed_to_its_cause() -> None:

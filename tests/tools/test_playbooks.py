@@ -66,7 +66,7 @@ def words(page: Symptom | Cause) -> str:
 def clauses(page: Symptom | Cause) -> list[Clause]:
     if isinstance(page, Symptom):
         return [*page.present, *page.absent]
-    return [*page.decides, *page.supports, *page.contradicts]
+    return [*page.decides, *page.supports, *page.excludes]
 
 
 def bound(conditions: list[Condition]) -> set[str]:
@@ -185,8 +185,21 @@ def test_python_in_the_text_parses(page: Symptom | Cause) -> None:
 def test_no_words_of_a_user_decide_alone(page: Cause) -> None:
     """Sentences are misread and experiments are done badly: a report decides together with something that was seen."""
     for clause in page.decides:
-        seen = {condition.finding for condition in clause.all if not condition.absent}
+        seen = {code for condition in clause.all if not condition.absent for code in condition.codes}
         assert seen - {"user.reported"}, clause
+
+
+@every_cause
+def test_no_page_mentions_a_finding_only_to_exclude_itself(page: Cause) -> None:
+    """What decides another cause wins by itself; here stands only what makes this one impossible."""
+    own = {code for c in (*page.decides, *page.supports) for each in c.all for code in each.codes}
+    about = {code for c in page.excludes if c.same != "culprit" for each in c.all for code in each.codes}
+    assert about <= own
+
+
+@every_cause
+def test_every_cause_says_how_to_go_on(page: Cause) -> None:
+    assert page.next_check
 
 
 PAST = {
@@ -207,7 +220,7 @@ def test_every_separated_cause_is_asked_about_by_its_own_page_too() -> None:
     """A check that is said to separate causes is no use on a page that it does not concern."""
     for page in SHIPPED.causes.values():
         for check in page.next_check:
-            assert page.id in check.separates
+            assert page.id in check.separates or set(check.separates) <= SHIPPED.below(page.id)
 
 
 # --- the example of the manual --------------------------------------------------------------------------------

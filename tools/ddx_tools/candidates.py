@@ -23,7 +23,8 @@ class Candidate:
     cause: Cause
     decides: list[Match] = field(default_factory=list)
     supports: list[Match] = field(default_factory=list)
-    contradicts: list[Match] = field(default_factory=list)
+    excluded: list[Match] = field(default_factory=list)
+    """What makes it impossible; nothing speaks for it then."""
     probability: float = 0.0
     most: float = math.inf
     """What its score may be at most."""
@@ -50,9 +51,11 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """Its log-odds."""
+        """Its log-odds; a node's are those of its strongest clause."""
+        if self.is_node:
+            return max((weight(m) for m in self.supports), default=0.0)
         supported = min(_SUPPORT_LIMIT, sum(weight(m) for m in self.supports))
-        return min(self.most, self.decided + supported - sum(weight(m) for m in self.contradicts))
+        return min(self.most, self.decided + supported)
 
     @property
     def shown(self) -> list[Match]:
@@ -62,9 +65,8 @@ class Candidate:
 
     @property
     def level(self) -> Level:
-        """Established if a deciding clause rests on what was seen and nothing strong speaks against it."""
-        refuted = any(weight(match) >= WEIGHTS[Strength.STRONG] for match in self.contradicts)
-        if any(map(is_seen, self.decides)) and not refuted:
+        """Established if a deciding clause rests on what was seen."""
+        if any(map(is_seen, self.decides)):
             return Level.ESTABLISHED
         return Level.SUPPORTED if self.supports or self.decides else Level.HYPOTHESIS
 
@@ -102,11 +104,13 @@ def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Se
     return [match for clause in clauses if (match := match_clause(clause, findings, culprits))]
 
 
-def judge(cause: Cause, findings: Sequence[Finding]) -> Candidate:
-    """A cause by itself: which of its clauses hold."""
+def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Candidate:
+    """A cause by itself: which of its clauses hold, unless it or one above it is impossible."""
     candidate = Candidate(cause, matches(cause.decides, findings), matches(cause.supports, findings))
     culprits = frozenset(candidate.culprits().ranks)
-    candidate.contradicts = matches(cause.contradicts, findings, culprits)
+    line = [cause, *(playbooks.causes[node] for node in sorted(playbooks.above(cause.id)))]
+    if excluded := matches([clause for each in line for clause in each.excludes], findings, culprits):
+        return Candidate(cause, excluded=excluded)
     return candidate
 
 

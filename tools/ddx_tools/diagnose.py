@@ -1,6 +1,6 @@
 """The differential: findings judged by the playbooks.
 
-A clause that holds adds its strength as log-odds (`contradicts` takes it); what could not be seen speaks for others.
+A clause that holds adds its strength as log-odds; what could not be seen speaks for others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LISTED_FROM = 0.02
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
     """Judge findings. `missing` is what the probes could not look at; it lowers every probability."""
     present = {s.id: m for s in playbooks.symptoms.values() if (m := matches(s.present, findings))}
-    judged = [judge(cause, findings) for cause in playbooks.causes.values()]
+    judged = [judge(cause, playbooks, findings) for cause in playbooks.causes.values()]
     all_is_well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
     for candidate in judged if not all_is_well else ():
         if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
@@ -65,16 +65,19 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         evidence=_claims(
             leading.grounds + leading.supports if leading else [m for ms in present.values() for m in ms] + well
         ),
-        ruled_out=[
-            RuledOut(id=c.cause.id, why=_says(c.contradicts[0]))
-            for c in candidates
-            if c.contradicts and c is not leading
-        ],
+        ruled_out=[RuledOut(id=c.cause.id, why=_says(c.excluded[0])) for c in candidates if c.excluded],
         fix=_filled(leading, leading.cause.fix) if leading else [],
         verify=_filled(leading, leading.cause.verify) if leading else [],
         next_check=None
         if verdict is Verdict.HEALTHY
-        else next_check(leading.cause if leading else None, [c.cause for c in listed], present, playbooks, findings),
+        else next_check(
+            leading.cause if leading else None,
+            playbooks.causes[narrowed.id] if narrowed else None,
+            [c.cause for c in listed],
+            present,
+            playbooks,
+            findings,
+        ),
         missing=list(missing),
     )
 
@@ -97,21 +100,18 @@ def _narrowed(
     """The deepest node that holds most of the weight: what is open is only which of its special cases it is."""
     if leading:
         return Narrowed(id=leading.cause.id, title=leading.cause.title, mass=leading.probability)
-    weights = {c.cause.id: math.exp(c.score) for c in candidates if c.decides or c.supports}
-    leaves = {cause: weight for cause, weight in weights.items() if not playbooks.below(cause)}
-    total = _something_else(missing) + sum(leaves.values())
+    # Each has what is seen of it and not carried by its special cases; a node's own share is of all that lies below it.
+    shares: dict[str, float] = {}
+    for candidate in sorted(candidates, key=lambda c: -len(playbooks.above(c.cause.id))):
+        if candidate.decides or candidate.supports:
+            carried = sum(shares.get(cause, 0.0) for cause in playbooks.below(candidate.cause.id))
+            shares[candidate.cause.id] = max(0.0, math.exp(candidate.score) - carried)
+    total = _something_else(missing) + sum(shares.values())
     found = []
     for node in playbooks.causes.values():
-        below = playbooks.below(node.id)
-        if not below:
-            continue
-        known = sum(weight for cause, weight in leaves.items() if cause in below)
-        # What is seen of a node says that much of all that lies below it, named or not.
-        rest = max(
-            0.0, max((weights[n] for n in below | {node.id} if n in weights and n not in leaves), default=0.0) - known
-        )
-        mass = (known + rest) / (total + rest)
-        found.append((mass >= _SAFE_FROM, len(playbooks.above(node.id)), mass, node.id))
+        if below := playbooks.below(node.id):
+            mass = sum(shares.get(cause, 0.0) for cause in below | {node.id}) / total
+            found.append((mass >= _SAFE_FROM, len(playbooks.above(node.id)), mass, node.id))
     safe, _, mass, best = max(found, default=(False, 0, 0.0, ""))
     return Narrowed(id=best, title=playbooks.causes[best].title, mass=round(mass, 3)) if safe else None
 
@@ -207,12 +207,11 @@ def _published(candidate: Candidate) -> CandidateCause:
         level=candidate.level,
         culprits=candidate.culprits(),
         supports=[_says(match) for match in candidate.decides + candidate.supports],
-        against=[_says(match) for match in candidate.contradicts],
     )
 
 
 def _says(match: Match) -> str:
-    return match.fill(match.clause.says) if match.clause.says else "; ".join(f.summary for f in match.findings)
+    return match.fill(match.clause.says) if match.clause.says else match.summary
 
 
 def _filled(candidate: Candidate, sentences: list[str]) -> list[str]:

@@ -20,3 +20,11 @@ def finding_codes() -> dict[str, str]:
 def is_registered(code: str) -> bool:
     """Whether a finding code exists."""
     return code in finding_codes()
+
+
+@cache
+def codes_of(name: str) -> frozenset[str]:
+    """The codes that a name stands for: `startup.*` is every observation of that subject."""
+    if not name.endswith(".*"):
+        return frozenset({name} & finding_codes().keys())
+    return frozenset(code for code in finding_codes() if code.startswith(name[:-1]))

@@ -25,6 +25,11 @@ class Match:
     findings: list[Finding] = field(default_factory=list)
     """Every finding that the clause rests on, in the order of its conditions."""
 
+    @property
+    def summary(self) -> str:
+        """The findings' own sentences."""
+        return "; ".join(dict.fromkeys(finding.summary for finding in self.findings))
+
     def fill(self, text: str) -> str:
         """A sentence of a playbook with `{binding.ranks}` and `{binding.<attribute>}` filled in."""
         return fill(text, self.bindings)
@@ -51,7 +56,7 @@ def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int]
 
 def meets(finding: Finding, condition: Condition) -> bool:
     """Whether a finding satisfies a condition taken alone."""
-    if finding.code != condition.finding:
+    if finding.code not in condition.codes:
         return False
     facts = {**finding.attributes, "severity": str(finding.severity), "count": len(finding.ranks)}
     return all(_compare(facts.get(name), test) for name, test in condition.where.items())
@@ -102,22 +107,26 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
 
 def _compare(value: Any, test: Any) -> bool:
     if not isinstance(test, dict):
-        return test in value if isinstance(value, list) else bool(value == test)
+        return _is_one_of(value, test)
     return all(_OPERATORS[operator](value, operand) for operator, operand in test.items())
 
 
+def _is_one_of(value: Any, wanted: Any) -> bool:
+    return any(_is(value, one) for one in (wanted if isinstance(wanted, list) else [wanted]))
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    if value is None or value == []:
+        return bool(wanted == ("unknown" if value is None else "none"))
+    return wanted in value if isinstance(value, list) else bool(value == wanted)
+
+
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "in": lambda value, operand: value in operand,
-    "not_in": lambda value, operand: value not in operand,
+    "in": _is_one_of,
+    "not": lambda value, operand: not _is_one_of(value, operand),
     "min": lambda value, operand: value is not None and value >= operand,
     "max": lambda value, operand: value is not None and value <= operand,
-    "any": lambda value, operand: bool(_items(value) & set(operand)),
-    "none": lambda value, operand: not _items(value) & set(operand),
 }
-
-
-def _items(value: Any) -> set[Any]:
-    return set(value) if isinstance(value, list) else {value} - {None}
 
 
 def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int]) -> list[list[Finding]]:

@@ -11,12 +11,16 @@ from ddx_tools.playbook import Cause, Check, Playbooks, Symptom
 
 def next_check(
     leading: Cause | None,
+    narrowed: Cause | None,
     listed: list[Cause],
     present: dict[str, list[Match]],
     playbooks: Playbooks,
     findings: Sequence[Finding],
 ) -> NextCheck | None:
-    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided."""
+    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided.
+
+    `narrowed`: the node that an undecided answer is safe at; its checks tell apart what lies below it.
+    """
     if leading:
         checks = leading.next_check
     else:
@@ -25,7 +29,7 @@ def next_check(
         pages = [check for symptom in asked for check in symptom.next_check if check.when]
         names = {cause.id for cause in listed}
         separating = sorted(
-            (check for cause in listed for check in cause.next_check),
+            (check for cause in [*listed, *([narrowed] if narrowed else [])] for check in cause.next_check),
             key=lambda check: -len(names & set(check.separates)),
         )
         general = [check for symptom in asked for check in symptom.next_check if not check.when]

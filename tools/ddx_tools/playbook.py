@@ -1,7 +1,7 @@
 """Playbooks: the decision tree, as pages that a person follows and `diagnose` executes.
 
 A page is Markdown behind YAML front matter. `symptom` pages say when something is wrong and what to look at
-first; `cause` pages say which findings decide for, support or contradict a cause. What the front matter may
+first; `cause` pages say which findings decide for, support or exclude a cause. What the front matter may
 hold is exactly the models of this module: a misspelt key, an unknown finding code, an unbound name or a
 `separates` that names no cause is an error with the page's name.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ddx_tools.errors import DdxError, UsageError
-from ddx_tools.findings import is_registered
+from ddx_tools.findings import codes_of
 from ddx_tools.resources import playbooks_dir
 from ddx_tools.user_cache import kept
 from ddx_tools.yaml_data import YAMLError, load_yaml
@@ -29,7 +29,7 @@ class PlaybookError(DdxError):
     exit_code = 70
 
 
-OPERATORS = frozenset({"in", "not_in", "min", "max", "any", "none"})
+OPERATORS = frozenset({"in", "not", "min", "max"})
 """What a `where` may ask beside equality."""
 
 
@@ -53,17 +53,40 @@ class Strength(StrEnum):
 
 
 class Condition(Page):
-    """A finding that must be there (or, with `absent`, must not).
+    """A finding that must be there (or, with `absent`, must not); of several codes any, and `startup.*` is all of them.
 
-    `where` compares the finding's attributes (and `severity`, `count`: the number of its ranks): a plain value
-    is equality (for a list attribute: membership); `{in: […]}`, `{not_in: […]}`, `{min: x}`, `{max: x}`,
-    `{any: […]}` (a list attribute holds one of them), `{none: […]}` (it holds none of them).
+    `where` compares the finding's attributes (and `severity`, `count`: the number of its ranks) with a value or, as a
+    list, with several of which it is one; a list attribute holds one of them. `unknown` is what the finding does not
+    say, `none` an empty list. `{not: …}`: it is (holds) none of these; `{min: x}`, `{max: x}`: a number.
+    `fact` stands for what somebody reported: that it is so or, with `is: no`, that it is not.
     """
 
-    finding: str
+    finding: str | list[str]
     where: dict[str, Any] = Field(default_factory=dict)
     as_: str | None = Field(None, alias="as")
     absent: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reported(cls, told: Any) -> Any:
+        if not isinstance(told, dict) or "fact" not in told:
+            return told
+        rest = {name: value for name, value in told.items() if name not in ("fact", "is")}
+        return {
+            "finding": "user.reported",
+            "where": {"fact": told["fact"], "negated": not told.get("is", True)},
+            **rest,
+        }
+
+    @cached_property
+    def codes(self) -> frozenset[str]:
+        """The codes of the findings that can meet it."""
+        return frozenset(code for name in self.names for code in codes_of(name))
+
+    @property
+    def names(self) -> list[str]:
+        """What `finding` names, one by one."""
+        return self.finding if isinstance(self.finding, list) else [self.finding]
 
 
 class Clause(Page):
@@ -121,7 +144,9 @@ class Cause(Page):
     )
     decides: list[Clause] = Field(default_factory=list)
     supports: list[Clause] = Field(default_factory=list)
-    contradicts: list[Clause] = Field(default_factory=list)
+    excludes: list[Clause] = Field(
+        default_factory=list, description="What makes it impossible, and with it all its special cases."
+    )
     culprits: list[str] = Field(default_factory=list, description="Bindings whose ranks and places are to blame.")
     next_check: list[Check] = Field(default_factory=list)
     fix: list[str] = Field(min_length=1)
@@ -229,7 +254,7 @@ def load_playbooks(directory: Path | None = None) -> Playbooks:
 def _clauses(page: Symptom | Cause) -> list[Clause]:
     if isinstance(page, Symptom):
         return [*page.present, *page.absent]
-    return [*page.decides, *page.supports, *page.contradicts]
+    return [*page.decides, *page.supports, *page.excludes]
 
 
 def _check_clause(clause: Clause, name: str) -> None:
@@ -240,8 +265,8 @@ def _check_clause(clause: Clause, name: str) -> None:
 
 def _check_conditions(conditions: list[Condition], name: str) -> None:
     for condition in conditions:
-        if not is_registered(condition.finding):
-            raise PlaybookError(f"{name}: {condition.finding!r} is no registered finding code")
+        if nowhere := [code for code in condition.names if not codes_of(code)]:
+            raise PlaybookError(f"{name}: {nowhere[0]!r} is no registered finding code")
         for attribute, test in condition.where.items():
             unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
             if unknown:
