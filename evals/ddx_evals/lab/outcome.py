@@ -169,6 +169,8 @@ def mistakes(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str
     if diagnosis["verdict"] not in truth.verdicts:
         wrong.append(f"verdict {diagnosis['verdict']}, not {'/'.join(truth.verdicts)}")
     culprits = frozenset(diagnosis["culprits"]["ranks"])
+    if not truth.culprits and truth.causes and not diagnosis["victims"]["ranks"]:
+        culprits = frozenset()  # who names all of them blames nobody
     if culprits not in (truth.culprits or (frozenset(),)):
         wrong.append(f"culprits {sorted(culprits)}, not {[sorted(c) for c in truth.culprits]}")
     question = (diagnosis["next_check"] or {}).get("question", "")
