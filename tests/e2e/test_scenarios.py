@@ -3,7 +3,7 @@
 Few of them at every commit: one of each way in which ddx comes to its evidence, with a healthy phase and a job on a
 framework among them. A crash is recorded anew in tests/evals/test_recorder.py. The recorded looks at the others
 (tests/fixtures/stacks, evals/incidents) are diagnosed in every run of the tests; live, they are in the long matrix, at
-4 ranks, at 8 ranks three times, and with flight records beside the stacks.
+4 ranks, at 8 ranks, and with flight records beside the stacks.
 """
 
 import pytest
@@ -92,9 +92,8 @@ def test_errors_that_a_job_catches_and_logs_are_no_trouble(job: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("time", [1, 2, 3])
 @pytest.mark.parametrize("scenario_id", [_case(scenario) for scenario in SCENARIOS.values()])
-def test_the_answer_is_right_at_8_ranks_every_time(scenario_id: str, time: int) -> None:
+def test_the_answer_is_right_at_8_ranks(scenario_id: str) -> None:
     scenario = SCENARIOS[scenario_id]
     _check(scenario, 8, ways(scenario)[0])
 
