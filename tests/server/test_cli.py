@@ -234,9 +234,18 @@ def test_the_reason_why_nothing_was_read_is_said(run: Any, tmp_path: Path) -> No
     assert "nothing says which rank" in told and "rank 0:" in told
 
 
-@pytest.mark.parametrize(("bundle", "code"), [(HUNG, 1), (HEALTHY, 0)])
-def test_a_probe_says_by_its_exit_code_whether_something_is_wrong(bundle: str, code: int, run: Any) -> None:
-    assert run("stacks", bundle).code == code
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["stacks", HUNG], 1), (["stacks", HEALTHY], 0),
+        (["job-log", str(LOGS / "torchrun_raise.log")], 1),
+        (["flight-recorder", str(RECORDS)], 1), (["flight-recorder", str(RECORDS).replace("-fault", "-ok")], 0),
+        (["network", "--peer", "127.0.0.1", "--port", "1"], 1), (["network", "--peer", "nosuch.invalid"], 1),
+    ],
+)  # fmt: skip
+def test_a_probe_says_by_its_exit_code_whether_something_is_wrong(command: list[str], code: int, run: Any) -> None:
+    """By one rule, so that `ddx network --peer node-1 && srun …` starts nothing that cannot work."""
+    assert run(*command).code == code
 
 
 def test_what_was_saved_can_be_looked_at_again(run: Any, tmp_path: Path) -> None:

@@ -91,7 +91,14 @@ def test_a_rank_alone_holds_not_more_than_its_peers(tmp_path: Path, run: Any) ->
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.15 GiB in all, "
         "of which 1.00 GiB is free. Process 4242 has 78.00 GiB memory in use.\n"
     )
-    assert "than its peers" not in run("why", str(tmp_path / "rank0.log")).out
+    told = run("why", str(tmp_path / "rank0.log")).out.partition("next check")[0]
+    assert "its peers" not in told and "cuda-oom-rank-skew" not in told and "established" not in told
+
+
+def test_records_alone_do_not_say_what_a_rank_does_instead(run: Any) -> None:
+    told = run("why", str(RECORDS / "dp_tp_stall-fault")).out
+    assert "rank 3" in told and "work of its own" not in told.partition("evidence")[0]
+    assert "the records do not say" in told or "The records only say" in told
 
 
 def test_what_names_no_job_says_so_at_once(run: Any) -> None:

@@ -195,8 +195,29 @@ HELD_OUT = [
     ("generated root password: {}", SHORT), ("auth_basic me:{}", "{SHA}"+_base64(20)),
 ]  # fmt: skip
 
+# Of 120 more, written down before the rules were looked at, 18 were left in some form (15 of them plain), of the next
+# 68 twelve.
+HELD_OUT_LATER = [
+    ("Your one-time password is {}", "482913"), (".hub.int\tTRUE\t/\tTRUE\t1790000000\tsessionid\t{}", "z8x7c6v5b4n3m2"),
+    ("password:\n    {}\nlr: 0.1", "lilyPond88"), ('    login("{}")', "basaltCliff8x9Lq"), ('set_api_key("{}")', "greenRoof6"),
+    ('    parser.add_argument("--hf-token", default="{}")', "hollyBush71"),
+    ('    client = OpenAI(api_key=os.getenv("KEY", "{}"))', "sandDollar39"),
+    ("login with me / {}, the pw is the same everywhere", "harvestMoon7"), ("token (expires friday): {}", "cactusBloom9"),
+    ("root pw for the BMC = {}", "calvin77"), ("密码：{}", "tulip43x"), ("пароль: {}", "zima2024"),
+    ("contraseña: {}", "verano77"), ("รหัสผ่าน: {}", "tulip43x"), ("wachtwoord: {}", "tulip"),
+    ("I used my wandb key, {}, on all nodes", "fjordIce28"), ("https%3A%2F%2Fme%3A{}%40hub.int%2Fx", "snowCap77"),
+    ("connecting as trainer/{}@ora-db0:1521/metrics", "velvetPaw5"), ("sqlplus trainer/{}@metrics", "velvetPaw"),
+    ("PASS {}", "gooseFeather3"), ("ftp user me {}", "gooseFeather"), ("$ cat .vault_pass\n{}\n$ ls", "birchBark19"),
+    ("restic --password-command 'echo {}' backup /ck", "deepWell"), ("rsync --password-file=<(echo {}) a b", "tallTree"),
+    ("beeline -u jdbc:hive2://h:10000 -n ml -p {}", "greyWolf"), ("vault login {}", "s." + some(24)),
+    ("cookie jar: {{'session_id': '{}'}}", "softHail48"), ("secret_bytes = b'{}'", "lostKey"),
+    ("    s3 = boto3.Session('id', '{}')", "hardOak88xYz123"), ("you can log in as ml with {}", "sharpPin8"),
+    ("key for wandb: {}", HEX), ("der Token lautet {}", "grünGras77x"),
+    ("https://drive.int/file?resourcekey={}", "0-" + some(18)),
+]  # fmt: skip
+
 PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
-PLANTED += [(line.format(secret), secret) for line, secret in [*STRUCTURES, *HELD_OUT]]
+PLANTED += [(line.format(secret), secret) for line, secret in [*STRUCTURES, *HELD_OUT, *HELD_OUT_LATER]]
 
 
 def coloured(line: str, secret: str) -> bytes:

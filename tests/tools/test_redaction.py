@@ -66,6 +66,23 @@ ORDINARY = [
     "TOKENIZERS_PARALLELISM=false RANK=0 MASTER_PORT=29500 NCCL_DEBUG=INFO",
     "ProcessGroupGloo: Timed out waiting 4000ms for recv operation to complete",
     "the bearer of this message, bearer bonds",
+    "uses: actions/checkout@v4, ghcr.io/org/image@sha256:0123abcd, node_modules/pkg@1.2.3:44 and eth/queue3@node7",
+    "PASS test_all_reduce_8 (0.31 s)",
+    "PASS tests/test_x.py::test_8",
+    "$ cat token.json\n{",
+    "$ cat /etc/hostname\nnode-17a",
+    "$ ls\n$ cat tokenizer_config.json\ntokenizer1",
+    "keys:\n  layer0",
+    "Enter the password:\nLast login: Mon Nov 23 on node7",
+    "key for rank: 3x, key for wandb run: abc, token for the step: 12",
+    "logged in as root with 3 nodes; logged in as me with ssh",
+    "def step(api_key, x86_mode, batch): login(user); set_epoch('epoch12'); set_token_type('type_1')",
+    "wandb run / project12, user / group, 3 / 8 ranks",
+    'parser.add_argument("--token-dim", type=int, default=64); parser.add_argument("--key", default="value")',
+    "the password is 3 times wrong; secret is not set; the token was dropped",
+    "token (step 3): 17, tokens (per rank): 4096",
+    "SELECT * FROM a WHERE x = TRUE\t/\tFALSE",
+    "squeue -u me -p a100; srun -n 4 -p gpu2 train.py; ssh -p 2222 node7",
 ]
 
 SOURCE = """

@@ -32,7 +32,8 @@ KIND = "value of a secret name"
 _NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
 _ASSIGNMENT = compiled(
     _NAME + r"([\"'`\])}]{0,4}(?:[ \t]\([^()\n]{1,40}\))?)[ \t\r\n]{0,8}"
-    r"(:=|=>|-{1,2}>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was):?[ \t])[ \t\r\n]{0,60}"
+    r"(:=|=>|-{1,2}>|={1,2}|:{1,2}|,|\.{3,}|\xe2\x94[\x82\x83]|\||[ \t]{2,}|\t|[ \t]+(?:is|was|ist|lautet|est):?[ \t])"
+    r"[ \t\r\n]{0,60}"
 )
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
 _SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
@@ -76,7 +77,10 @@ _CALL = re.compile(rb"\(([^()\n]*)")
 _IN_CALL = re.compile(rb"[,=]\s*[\"']([^\"'\s]+)[\"']")
 _FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 _CODE = re.compile(rb"[0-9]{4,12}")
-_WORDS_BETWEEN = (b" ", b"is", b"was", b"is:", b"was:")
+_WORD_BEHIND = re.compile(rb"[ \t]+[A-Za-z]")
+_WORDS_BETWEEN = frozenset(
+    {b" ", *(word + end for word in (b"is", b"was", b"ist", b"lautet", b"est") for end in (b"", b":"))}
+)
 _LAST_NAME = re.compile(rb"[\w.-]+$")
 _LONGEST_NAME = 140
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
@@ -166,6 +170,9 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         meaning = meaning_of(name)
     elif " " in name and meaning is not Meaning.CERTAINLY:  # words of a sentence: "barrier for key: …"
         words = [word for word in name.split() if word not in ("is", "was")] or [name]
+        if "for" in words:  # "key for wandb"
+            at_for = words.index("for")
+            words.append(" ".join([*words[at_for + 1 :], *words[:at_for]]))
         has_secret = any(meaning_of(word) is Meaning.CERTAINLY for word in words)
         meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
     if is_name_quoted and name == "key" and separator in (b":", b"="):
@@ -201,7 +208,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
             yield from _defaults_in_call(line, end)
         return
     if separator in _WORDS_BETWEEN and not (
-        looks_secret(value) or (_CODE.fullmatch(value) and not line[end:].strip(b". "))
+        looks_secret(value) or (_CODE.fullmatch(value) and not _WORD_BEHIND.match(line, end))
     ):
         return
     if meaning is Meaning.CERTAINLY:
