@@ -128,6 +128,7 @@ def hostile_diagnosis() -> Diagnosis:
         level=Level.ESTABLISHED,
         culprits=party,
         supports=[HOSTILE],
+        against=[HOSTILE],
     )
     return Diagnosis(
         verdict=Verdict.DIAGNOSED,
