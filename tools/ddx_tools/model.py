@@ -159,6 +159,11 @@ class CandidateCause(Contract):
     supports: list[str] = Field(default_factory=list)
     against: list[str] = Field(default_factory=list, description="Of agents' answers; ddx says it in `ruled_out`.")
 
+    @property
+    def percent(self) -> str:
+        """Its probability where it is printed: below one half only the order of causes holds for new kinds of jobs."""
+        return f"{self.probability:.0%} " if self.probability >= 0.5 else ""
+
 
 class Narrowed(Contract):
     """The most specific thing that is safe to say of why."""
