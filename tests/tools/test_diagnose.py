@@ -337,6 +337,15 @@ def test_nodes_of_which_as_much_is_seen_are_rivals() -> None:
     assert found.narrowed_to is None
 
 
+def test_what_is_narrowed_down_is_asked_what_tells_its_special_cases_apart() -> None:
+    leaves = [cause(leaf, "rank.held", "weak", refines=["stuck"]) for leaf in ("lock", "disk")]
+    asks = {"probe": "ask", "question": "A lock, or a disk?", "separates": ["lock", "disk"]}
+    findings = [WAIT, seen("rank.held", 2), seen("rank.outside_collective", 2)]
+    plain, asking = (judged(findings, page, *leaves).next_check for page in (STUCK, {**STUCK, "next_check": [asks]}))
+    assert plain is not None and plain.question == "Where is every rank?"
+    assert asking is not None and asking.question == "A lock, or a disk?"
+
+
 def test_a_diagnosis_is_narrowed_to_its_cause() -> None:
     found = judged([WAIT, STOPPED], STUCK, cause("stop", "rank.stopped", refines=["stuck"]))
     assert found.verdict is Verdict.DIAGNOSED
