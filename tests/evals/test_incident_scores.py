@@ -26,6 +26,7 @@ def said(verdict: Verdict, *causes: str, question: str = "") -> Diagnosis:
             level=Level.SUPPORTED,
             culprits=Party(),
             supports=[],
+            against=[],
         )
         for cause in causes
     ]

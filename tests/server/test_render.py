@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ddx_server.render.brief import brief
 from ddx_server.render.diagnosis import command_line, render_diagnosis
 from ddx_server.render.result import render_result
 from ddx_server.render.safe_text import safe
@@ -128,6 +129,7 @@ def hostile_diagnosis() -> Diagnosis:
         level=Level.ESTABLISHED,
         culprits=party,
         supports=[HOSTILE],
+        against=[HOSTILE],
     )
     return Diagnosis(
         verdict=Verdict.DIAGNOSED,
@@ -150,6 +152,16 @@ def test_a_hostile_diagnosis_is_harmless(terminal: bool, width: int) -> None:
     out = console(terminal, width)
     render_diagnosis(hostile_diagnosis(), out)
     assert_harmless(printed(out))
+
+
+@pytest.mark.parametrize(("probability", "shown"), [(0.9, "90% process-stopped"), (0.4, "why process-stopped")])
+def test_a_cause_that_is_less_likely_than_not_has_a_place_and_no_percentage(probability: float, shown: str) -> None:
+    diagnosis = hostile_diagnosis()
+    diagnosis.causes[0].probability = probability
+    out = console()
+    render_diagnosis(diagnosis, out)
+    for page in (printed(out), "\n".join(brief(diagnosis))):
+        assert shown in " ".join(page.split())
 
 
 def test_names_of_any_length_leave_a_readable_page() -> None:

@@ -51,7 +51,7 @@ PLACES = st.lists(
 PARTIES = st.builds(Party, ranks=RANKS, hosts=TEXTS, devices=TEXTS, locations=PLACES)
 CAUSES = st.builds(
     CandidateCause, id=st.just("straggler"), title=HOSTILE, category=st.just("rank-absent"),
-    probability=st.floats(0, 1), level=st.sampled_from(Level), culprits=PARTIES, supports=TEXTS,
+    probability=st.floats(0, 1), level=st.sampled_from(Level), culprits=PARTIES, supports=TEXTS, against=TEXTS,
 )  # fmt: skip
 DIAGNOSES = st.builds(
     Diagnosis, verdict=st.sampled_from(Verdict), headline=HOSTILE, causes=st.lists(CAUSES, max_size=5),

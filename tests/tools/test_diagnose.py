@@ -144,21 +144,13 @@ def test_two_causes_that_blame_different_ranks_are_undecided() -> None:
     assert {c.id: c.culprits.ranks for c in found.causes} == {"stop": [2], "raise": [1]}
 
 
-def test_rivals_that_blame_the_same_ranks_are_undecided_and_a_special_case_agrees() -> None:
+def test_a_cause_and_as_likely_a_special_case_of_it_are_undecided_and_narrowed_to_it() -> None:
     raised, stopped = seen("rank.raised", 2), cause("stop", "rank.stopped")
-    assert judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised")).verdict is Verdict.UNDECIDED
+    found = judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised"))
+    assert (found.verdict, found.narrowed_to) == (Verdict.UNDECIDED, None)
     found = judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised", refines=["stop"]))
-    assert found.verdict is Verdict.DIAGNOSED
-    assert found.culprits.ranks == [2]
-
-
-def test_two_causes_that_blame_different_hosts_do_not_agree() -> None:
-    found = judged(
-        [WAIT, seen("rank.stopped", hosts=["a"]), seen("rank.raised", hosts=["b"])],
-        cause("stop", "rank.stopped"),
-        cause("raise", "rank.raised"),
-    )
     assert found.verdict is Verdict.UNDECIDED
+    assert found.narrowed_to is not None and found.narrowed_to.id == "stop"
 
 
 def test_the_order_of_findings_and_pages_changes_nothing() -> None:
@@ -343,6 +335,15 @@ def test_nodes_of_which_as_much_is_seen_are_rivals() -> None:
     assert found.narrowed_to is not None and found.narrowed_to.id == "stuck"
     found = judged([*seen_of_it, seen("collective.operation_mismatch", 2)], STUCK, other, one)
     assert found.narrowed_to is None
+
+
+def test_what_is_narrowed_down_is_asked_what_tells_its_special_cases_apart() -> None:
+    leaves = [cause(leaf, "rank.held", "weak", refines=["stuck"]) for leaf in ("lock", "disk")]
+    asks = {"probe": "ask", "question": "A lock, or a disk?", "separates": ["lock", "disk"]}
+    findings = [WAIT, seen("rank.held", 2), seen("rank.outside_collective", 2)]
+    plain, asking = (judged(findings, page, *leaves).next_check for page in (STUCK, {**STUCK, "next_check": [asks]}))
+    assert plain is not None and plain.question == "Where is every rank?"
+    assert asking is not None and asking.question == "A lock, or a disk?"
 
 
 def test_a_diagnosis_is_narrowed_to_its_cause() -> None:

@@ -132,7 +132,8 @@ def changes_of(before: Diagnosis, now: Diagnosis, handed_in: int) -> list[str]:
     changed = [f"{what}: {was} → {is_}" for what, was, is_ in pairs if was != is_]
     counted = f"{handed_in} handed in"
     if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
-        changed = [f"{_first(now)}: {before.causes[0].probability:.0%} → {now.causes[0].probability:.0%}"]
+        more = now.causes[0].probability > before.causes[0].probability
+        changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]
     return [f"{counted}; {line}" for line in changed] or [f"{counted}; nothing changed by it"]
 
 

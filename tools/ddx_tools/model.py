@@ -148,7 +148,7 @@ class Claim(Contract):
 
 
 class CandidateCause(Contract):
-    """One cause of the differential, with what speaks for it."""
+    """One cause of the differential, with what speaks for and against it."""
 
     id: str
     title: str
@@ -157,6 +157,12 @@ class CandidateCause(Contract):
     level: Level
     culprits: Party = Field(default_factory=Party)
     supports: list[str] = Field(default_factory=list)
+    against: list[str] = Field(default_factory=list, description="Of agents' answers; ddx says it in `ruled_out`.")
+
+    @property
+    def percent(self) -> str:
+        """Its probability where it is printed: below one half only the order of causes holds for new kinds of jobs."""
+        return f"{self.probability:.0%} " if self.probability >= 0.5 else ""
 
 
 class Narrowed(Contract):

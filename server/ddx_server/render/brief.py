@@ -19,7 +19,7 @@ def brief(diagnosis: Diagnosis) -> list[str]:
         lines[-1] += f" ({rank_list(diagnosis.victims.ranks)} cannot go on)"
     lines += [f"where  {_place(place)}" for place in culprits.locations[:_SHOWN_PLACES]]
     for cause in diagnosis.causes[:_SHOWN_CAUSES]:
-        lines.append(f"why    {cause.probability:.0%} {cause.id} ({cause.level}): {cause.title}")
+        lines.append(f"why    {cause.percent}{cause.id} ({cause.level}): {cause.title}")
     lines += [f"seen   {claim.claim}" for claim in diagnosis.evidence[:_SHOWN_CLAIMS]]
     lines += [f"fix    {step}" for step in diagnosis.fix[:_SHOWN_FIXES]]
     check = diagnosis.next_check

@@ -181,7 +181,7 @@ def _diff(lines: Sequence[str]) -> Iterator[Text]:
 
 def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
     for cause in diagnosis.causes[:_SHOWN_CAUSES]:
-        line = safe(f"{cause.probability:.0%} ", "bold") + safe(cause.id) + safe(f", {cause.level}", "dim")
+        line = safe(cause.percent, "bold") + safe(cause.id) + safe(f", {cause.level}", "dim")
         if cause.title not in diagnosis.headline:
             line += safe(f": {cause.title}")
         if cause.culprits.ranks and cause.culprits.ranks != diagnosis.culprits.ranks:

@@ -178,6 +178,7 @@ def _cause(cause: CandidateCause, diagnosis: Diagnosis) -> dict[str, Any]:
         "level": cause.level.value,
         "culprits": _party(cause.culprits.model_copy(update={"locations": []})) if others else {},
         "supports": some([line for line in cause.supports if line not in said], 2, 240),
+        "against": some(cause.against, 2, 240),
     }
     return {name: value for name, value in told.items() if value or name == "probability"}
 
