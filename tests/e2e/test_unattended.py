@@ -1,18 +1,15 @@
 """Jobs under `ddx run` that nobody watches: a hang is answered before its limit strikes, a pause is none.
 
 Here are one scenario of each kind, and a job that pauses as healthy jobs do; the rules by which a silence is judged are
-tested in tests/server/test_run_patience.py and test_run_attendant.py.
+tested in tests/server/test_run_patience.py and test_run_attendant.py. All scenarios that hang or crash, and an hour of
+healthy jobs: `python -m ddx_evals.lab unattended` and `undisturbed`.
 """
-
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from ddx_evals.lab import load_scenarios
 from ddx_evals.lab.classes import usual_ranks
-from ddx_evals.lab.outcome import ddx_command
-from ddx_evals.lab.unattended import run_unattended
+from ddx_evals.lab.unattended import run_unattended, run_undisturbed
 
 pytestmark = [
     pytest.mark.e2e, pytest.mark.alone, pytest.mark.long, pytest.mark.needs("linux"), pytest.mark.needs("torch"),
@@ -53,50 +50,6 @@ def test_of_a_job_on_a_framework_it_is_told_who_and_where(scenario_id: str) -> N
     assert not [wrong for wrong in ran.wrong if not wrong.startswith("cause")], f"{ran.wrong}\n{ran.printed}"
 
 
-PAUSING = """
-import time, torch, torch.distributed as dist
-from datetime import timedelta
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-rank = dist.get_rank()
-
-def train(first, last):
-    for step in range(first, last):
-        dist.all_reduce(torch.ones(8))
-        time.sleep(0.2)
-        if rank == 0:
-            print(f"step {step} loss 2.1", flush=True)
-
-def burn(seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sum(range(1000))
-
-def evaluate():
-    burn(25)
-
-def compile_graph():
-    if rank == 1:
-        burn(25)
-
-def save_checkpoint():
-    if rank == 0:
-        time.sleep(25)
-
-train(0, 40)
-for number, pause in enumerate((evaluate, compile_graph, save_checkpoint, evaluate), 1):
-    pause()
-    train(40 * number, 40 * number + 40)
-dist.destroy_process_group()
-"""
-
-
-def test_of_a_healthy_job_that_pauses_nothing_is_said(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PAUSING)
-    torchrun = str(Path(ddx_command()).with_name("torchrun"))
-    done = subprocess.run(
-        [ddx_command(), "run", "--", torchrun, "--standalone", "--nproc-per-node=2", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "step 199 loss" in done.stdout
-    assert "ddx: " not in done.stdout + done.stderr
+@pytest.mark.needs("g++")
+def test_of_a_healthy_job_that_pauses_nothing_is_said() -> None:
+    assert not run_undisturbed(load_scenarios()["slow-shelves"], 2, 240)

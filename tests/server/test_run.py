@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 from terminal import Terminal
 
 from ddx_server.run.environment import for_job
+from ddx_server.run.memory_kills import kills_since
+from ddx_tools.investigate import investigate
 
 RUN = [sys.executable, str(Path(__file__).with_name("run_as_user.py"))]
 ROOT = Path(__file__).parents[2]
@@ -204,6 +207,21 @@ def test_log_options_of_the_launcher_keep_ours_away(options: list[str]) -> None:
 def test_options_of_the_training_script_are_not_the_launchers() -> None:
     job = for_job({}, Path("/r"), ["torchrun", "train.py", "-t", "5", "-r"], rank_logs=True)
     assert job.variables["PET_TEE"] == "3"
+
+
+def test_a_kill_for_memory_while_the_job_ran_is_kept_and_an_earlier_one_is_not(tmp_path: Path) -> None:
+    events = "low 0\nhigh 0\nmax 70\noom {0}\noom_kill {0}\noom_group_kill 0\n"
+    ours, above = Path("/sys/fs/cgroup/job/memory.events"), Path("/sys/fs/cgroup/memory.events")
+    before = {ours: events.format(0), above: events.format(3)}
+    assert kills_since(before, before) == ""
+    killed = kills_since(before, {ours: events.format(1), above: events.format(3)})
+    assert killed == f"$ cat {ours}\n{events.format(1)}"
+    shutil.copy(ROOT / "tests/fixtures/logs/spawn_sigkill.log", tmp_path)
+    first = []
+    for text in ("", killed):
+        (tmp_path / "memory-kills.txt").write_text(text)
+        first.append(investigate([str(tmp_path)]).diagnose().causes[0].id)
+    assert first == ["rank-crashed", "host-oom-killed"]
 
 
 def test_the_users_pythonpath_comes_behind_ours() -> None:

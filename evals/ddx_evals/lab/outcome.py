@@ -169,9 +169,8 @@ def mistakes(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str
     if diagnosis["verdict"] not in truth.verdicts:
         wrong.append(f"verdict {diagnosis['verdict']}, not {'/'.join(truth.verdicts)}")
     culprits = frozenset(diagnosis["culprits"]["ranks"])
-    if not truth.culprits and truth.causes and not diagnosis["victims"]["ranks"]:
-        culprits = frozenset()  # who names all of them blames nobody
-    if culprits not in (truth.culprits or (frozenset(),)):
+    # Where something else than a rank is to blame, that some died of it first says nothing wrong.
+    if (truth.culprits or not truth.causes) and culprits not in (truth.culprits or (frozenset(),)):
         wrong.append(f"culprits {sorted(culprits)}, not {[sorted(c) for c in truth.culprits]}")
     question = (diagnosis["next_check"] or {}).get("question", "")
     if truth.asks_about and rank_list(set(truth.asks_about)) not in question:

@@ -68,7 +68,8 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
             code = _end(run, notes, limit_s)
             printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
             answers = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
-            wrong = _mistakes(answers[0]["diagnosis"], run) if answers else ["no answer"]
+            unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
+            wrong = _mistakes(answers[0]["diagnosis"], run) if answers else unanswered
             wrong += _late(printed) if scenario.settles.how != "exited" else []
             return Unattended(scenario, answers, code, wrong, time.monotonic() - struck, printed)
 

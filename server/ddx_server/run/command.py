@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_server.run import directory
+from ddx_server.run import directory, memory_kills
 from ddx_server.run.attendant import Attendant, LookAt
 from ddx_server.run.environment import for_job
 from ddx_server.run.launch import FORWARDED, STOPPING, Launcher, die_like, find_program
@@ -82,6 +82,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
     job = for_job(os.environ, run_dir, argv, rank_logs=options.rank_logs, consistency=options.consistency)
     record: dict[str, Any] = {"variables": job.variables, "kept": job.kept, "started_at_s": time.time()}
 
+    kills = memory_kills.counters()
     log = LauncherLog(run_dir / "launcher.log")
     channels = open_channels()
     outputs = {stream: channel.inner for channel in channels for stream in channel.streams}
@@ -125,6 +126,8 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
 
     log.close()
     directory.sweep(run_dir)
+    if code != 0 and (killed := memory_kills.kills_since(kills, memory_kills.counters())):
+        (run_dir / "memory-kills.txt").write_text(killed, encoding="utf-8")
     directory.describe(run_dir, argv, {**record, "ended_at_s": time.time(), "exit_code": code})
     if left:
         ranks = ", ".join(f"rank {address.rank} (pid {address.pid})" for address in left)

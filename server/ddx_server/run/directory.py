@@ -4,6 +4,7 @@ run.json              what was started, when, and which variables were set (secr
 launcher.log          what the launcher printed (`launcher.1.log`: what came before, if it was much)
 ranks/                sockets and records of the rank agents: see ddx_tools/payloads/rank_agent.py
 logs/                 torchrun's log directory: <run id>/attempt_<n>/<local rank>/{stdout,stderr}.log
+memory-kills.txt      counters of the container, if they say that the kernel killed for memory while the job ran
 flight_recorder/      dumps and pipes of torch's own flight recorder (NCCL)
 """
 
