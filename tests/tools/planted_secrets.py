@@ -201,6 +201,7 @@ HELD_OUT_LATER = [
     ("Your one-time password is {}", "482913"), (".hub.int\tTRUE\t/\tTRUE\t1790000000\tsessionid\t{}", "z8x7c6v5b4n3m2"),
     ("password:\n    {}\nlr: 0.1", "lilyPond88"), ('    login("{}")', "basaltCliff8x9Lq"), ('set_api_key("{}")', "greenRoof6"),
     ('    parser.add_argument("--hf-token", default="{}")', "hollyBush71"),
+    ('    api_key: str = Field(default="{}")', "sandDollar38"),
     ('    client = OpenAI(api_key=os.getenv("KEY", "{}"))', "sandDollar39"),
     ("login with me / {}, the pw is the same everywhere", "harvestMoon7"), ("token (expires friday): {}", "cactusBloom9"),
     ("root pw for the BMC = {}", "calvin77"), ("密码：{}", "tulip43x"), ("пароль: {}", "zima2024"),

@@ -48,7 +48,10 @@ _SET_TO = compiled(
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+[\"']?([^\s\"']+)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
 )
-_ANNOTATED = compiled(r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?[\"']([^\"'\n]+)")
+_ANNOTATED = compiled(
+    r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?"
+    r"[\"']([^\"'\n]+)"
+)
 _DEFAULT = compiled(
     r"[\"'](-{0,2}[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"'],[^()\n]{0,200}?\bdefault[ ]?=[ ]?[\"']([^\"'\n]+)"
 )
@@ -205,7 +208,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     end = at + len(value)
     if is_code(line, at, end, value, separator, is_name_quoted):
         if meaning >= Meaning.PROBABLY:
-            yield from _defaults_in_call(line, end)
+            yield from _defaults_in_call(line, at)
         return
     if separator in _WORDS_BETWEEN and not (
         looks_secret(value) or (_CODE.fullmatch(value) and not _WORD_BEHIND.match(line, end))
@@ -223,8 +226,10 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
 
 def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
     """`api_key=os.getenv("KEY", "…")`, `password = Field(default="…")`: what a call gives if there is nothing else."""
-    call = _CALL.match(line, line.find(b"(", at - 1))
-    for string in _IN_CALL.finditer(call[1]) if call else ():
+    call = _CALL.search(line, at)
+    if call is None:
+        return
+    for string in _IN_CALL.finditer(call[1]):
         if looks_secret(string[1]) and not is_name(string[1]) and not _FILE_NAME.fullmatch(string[1]):
             yield Span(call.start(1) + string.start(1), call.start(1) + string.end(1), KIND)
 
@@ -355,10 +360,9 @@ def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
     for match in itertools.chain(*(_matches(one, line, begin, limit) for one in (_ANNOTATED, _DEFAULT))):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
             yield Span(match.start(2), match.end(2), KIND)
-
     for match in _matches(_SETTER, line, begin, limit):
         verb = _SETS.fullmatch(match[1].decode("latin-1"))
-        is_named = verb and (verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS)
+        is_named = verb is not None and (verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS)
         if is_named and looks_secret(match[2]) and not _FILE_NAME.fullmatch(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
 

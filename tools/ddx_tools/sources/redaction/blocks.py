@@ -28,7 +28,7 @@ from ddx_tools.sources.redaction.values import looks_secret
 _LONG_BYTES = 16 << 10
 """Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
 _BEFORE_BYTES, _BEHIND_BYTES = 1 << 10, 12 << 10
-_STRETCH_BYTES = 16 << 10
+_STRETCH_BYTES = 4 << 10
 _MOST_SHAPES = 20_000
 _NEWLINE = 0x0A
 _LONGEST_ESCAPE = 6
@@ -135,11 +135,10 @@ def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
     """Of a block the whole lines, some kilobytes together, that may hold secrets or what is not seen."""
     found, at, size = [], 0, len(block)
     search = _coarse_hint().search
-    while at < size:
-        end = block.find(b"\n", min(at + _STRETCH_BYTES, size)) + 1 or size
-        if search(block, at, end):
-            found.append((at, end))
-        at = end
+    while at < size and (match := search(block, at)):
+        begin = block.rfind(b"\n", at, match.start()) + 1 or at
+        at = block.find(b"\n", min(max(begin + _STRETCH_BYTES, match.end() - 1), size)) + 1 or size
+        found.append((begin, at))
     return found
 
 
