@@ -327,8 +327,9 @@ def test_an_undecided_answer_is_narrowed_to_the_node_that_is_safe() -> None:
 
 
 def test_nodes_of_which_as_much_is_seen_are_rivals() -> None:
-    leaf = {"symptoms": ["hang"], "decides": []}
-    one = cause("lock", "rank.held", refines=["stuck"], supports=[supports("rank.held", "weak")], **leaf)
+    one = cause(
+        "lock", "rank.held", refines=["stuck"], supports=[supports("rank.held", "weak")], decides=[], culprits=[]
+    )
     other = node("apart", "collective.operation_mismatch", fix=["look"], verify=["look"])
     seen_of_it = [WAIT, seen("rank.outside_collective", 2), seen("rank.held", 2)]
     found = judged(seen_of_it, STUCK, other, one)
