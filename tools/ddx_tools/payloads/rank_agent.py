@@ -450,16 +450,11 @@ class RankAgent:
         sys.exit = exit
 
     def _note_exit(self, status: Any) -> None:
-        frame: Any = sys._getframe(3)
-        lines: list[str] = []
-        while frame is not None and len(lines) < 100:
-            lines.append(
-                '  File "%s", line %d, in %s' % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-            )
-            frame = frame.f_back
         if threading.current_thread() is threading.main_thread():
-            head = ["Traceback (most recent call last):"]
-            self.left_at = "\n".join([*head, *lines[::-1], "SystemExit: %s" % (status,)])[-TEXT_CHARS:]
+            import traceback
+
+            stack = "".join(traceback.format_stack(sys._getframe(3), 100))
+            self.left_at = ("Traceback (most recent call last):\n%sSystemExit: %s" % (stack, status))[-TEXT_CHARS:]
 
     def _save_exception(self, kind: Any, value: Any, trace: Any) -> None:
         """Leave the records before the launcher can know: torchrun stops the peers within 0.1 s."""
