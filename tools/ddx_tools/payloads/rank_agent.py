@@ -497,7 +497,7 @@ class RankAgent:
         if os.getpid() != self.pid or self.listener is None or self.has_left_note:
             return
         self.has_left_note = True
-        note = {"rank": self.rank, "pid": self.pid, "at_ns": time.time_ns(), "failed": self.failed}
+        note: Header = {"rank": self.rank, "pid": self.pid, "at_ns": time.time_ns(), "failed": self.failed}
         note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
         self._write(self.stem + ".exit.json", json.dumps(note).encode())
 
