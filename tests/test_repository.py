@@ -27,7 +27,7 @@ FIXTURES = ROOT / "tests/fixtures"
 MOST_LINES = 400
 # It has to be one file: it runs in the user's interpreter, where nothing of ours can be imported.
 MOST_LINES_OF = {
-    "tools/ddx_tools/payloads/rank_agent.py": 560,
+    "tools/ddx_tools/payloads/rank_agent.py": 600,
     "tools/ddx_tools/payloads/preflight_payload.py": 520,
     "tools/ddx_tools/payloads/site/ddx_consistency.py": 420,
 }

@@ -173,7 +173,7 @@ class RankWatch:
     def _take_leave(self, ended: Sequence[int]) -> None:
         statuses = {fd: _wait_status(self._alive[fd].pid) for fd in ended}
         gone = {fd: self._alive.pop(fd) for fd in ended}
-        failed = [gone[fd] for fd in ended if statuses[fd] != 0 and not self._ended_well(gone[fd])]
+        failed = [gone[fd] for fd in ended if statuses[fd] or (statuses[fd] is None and not self._ended_well(gone[fd]))]
         if failed:
             first = failed[0]
             reason = {"kind": "peer-died", "rank": first.rank, "pid": first.pid}

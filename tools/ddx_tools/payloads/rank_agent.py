@@ -234,6 +234,7 @@ class RankAgent:
         self.saved: set[str] = set()
         self.failed = False
         self.left_at = ""
+        self.has_left_note = False
         self.started_at_ns = time.time_ns()
         self.wake_reader, self.wake_writer = os.pipe()
         self.thread = threading.Thread(target=self._run, name="ddx-rank-agent", daemon=True)
@@ -276,6 +277,8 @@ class RankAgent:
         while True:
             if not initialized and _is_initialized():
                 initialized = True
+                # Before torch closes its sockets: once they are, the launcher may end this process, too.
+                atexit.register(_or_none, self._leave_note)
                 if self.rank is None:
                     self.become(sys.modules["torch.distributed"].get_rank())
                 else:
@@ -450,16 +453,11 @@ class RankAgent:
         sys.exit = exit
 
     def _note_exit(self, status: Any) -> None:
-        frame: Any = sys._getframe(3)
-        lines: list[str] = []
-        while frame is not None and len(lines) < 100:
-            lines.append(
-                '  File "%s", line %d, in %s' % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-            )
-            frame = frame.f_back
         if threading.current_thread() is threading.main_thread():
-            head = ["Traceback (most recent call last):"]
-            self.left_at = "\n".join([*head, *lines[::-1], "SystemExit: %s" % (status,)])[-TEXT_CHARS:]
+            import traceback
+
+            stack = "".join(traceback.format_stack(sys._getframe(3), 100))
+            self.left_at = ("Traceback (most recent call last):\n%sSystemExit: %s" % (stack, status))[-TEXT_CHARS:]
 
     def _save_exception(self, kind: Any, value: Any, trace: Any) -> None:
         """Leave the records before the launcher can know: torchrun stops the peers within 0.1 s."""
@@ -488,19 +486,20 @@ class RankAgent:
         try:
             os.write(self.wake_writer, b"x")
             self.thread.join(ANSWER_SECONDS)
+            self._leave_note()
             if self.listener is not None:
-                note: Header = {
-                    "rank": self.rank,
-                    "pid": self.pid,
-                    "at_ns": time.time_ns(),
-                    "failed": self.failed,
-                }
-                note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
-                self._write(self.stem + ".exit.json", json.dumps(note).encode())
                 self.listener.close()
                 os.unlink(self.stem + ".sock", dir_fd=self.directory)
         except Exception:
             pass
+
+    def _leave_note(self) -> None:
+        if os.getpid() != self.pid or self.listener is None or self.has_left_note:
+            return
+        self.has_left_note = True
+        note: Header = {"rank": self.rank, "pid": self.pid, "at_ns": time.time_ns(), "failed": self.failed}
+        note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
+        self._write(self.stem + ".exit.json", json.dumps(note).encode())
 
     def _in_fork_child(self) -> None:
         """A child neither keeps the rank's socket open nor writes its own crash into the rank's file."""
