@@ -148,10 +148,9 @@ def test_a_firewall_between_two_hosts_is_named_with_both(tmp_path: Path) -> None
     """All other pairs go on talking: each of the two answers, and neither hears the other."""
     with job("healthy", tmp_path) as running:
         running.wait_for_step()
-        address = running.hosts.address("node-3")
-        for chain, of in (("INPUT", "-s"), ("OUTPUT", "-d")):
-            rule = ["iptables", "-A", chain, of, address, "-j", "DROP"]
-            subprocess.run(running.hosts.inside("node-2", rule), check=True)
+        for host, other in (("node-2", "node-3"), ("node-3", "node-2")):
+            rule = ["iptables", "-A", "INPUT", "-s", running.hosts.address(other), "-j", "DROP"]
+            subprocess.run(running.hosts.inside(host, rule), check=True)
         running.wait_until_quiet(8.0)
         said, seconds = why(running.hosts, "--save", str(tmp_path / "bundle.tar.zst"))
     print(f"firewall: {seconds:.1f} s, {said['headline']}")

@@ -49,7 +49,8 @@ def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
     stalled: dict[frozenset[str], list[Seen]] = {}
     for socket in stalled_sockets(facts):
         owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
-        if owner and socket.host and owner != socket.host:
+        # Where a window is shut, nothing is on its way: the peer answers, and does not read.
+        if socket.values.get("unacked", 0) > 0 and owner and socket.host and owner != socket.host:
             stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
     connected: dict[str, set[str]] = {}
     for fact in of_topic(facts, "tcp_established"):
