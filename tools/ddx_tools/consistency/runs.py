@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -79,23 +79,22 @@ def _random_states(before: Look, after: Look) -> Finding | None:
     )
 
 
-def compare_runs(everything: Sequence[Look]) -> list[Finding]:
+def compare_runs(everything: Sequence[Look]) -> Iterator[Finding]:
     """The first step and tensor in which the run differs from the one that it is held against."""
     own, other = ({look.step: look for look in everything if look.run == run} for run in (0, 1))
     if not other:
-        return []
+        return
     steps = sorted(own.keys() & other.keys())
     for step in steps:
         if found := _first_difference(own[step], other[step], _ORDER):
-            return [_runs_differ(step, *found)]
-    return [
-        Finding(
-            code="numerics.runs_agree",
-            severity=Severity.INFO,
-            summary=f"Both runs hold the same at {len(steps)} steps." if steps else "The runs share no step.",
-            attributes={"steps": len(steps)},
-        )
-    ]
+            yield _runs_differ(step, *found)
+            return
+    yield Finding(
+        code="numerics.runs_agree",
+        severity=Severity.INFO,
+        summary=f"Both runs hold the same at {len(steps)} steps." if steps else "The runs share no step.",
+        attributes={"steps": len(steps)},
+    )
 
 
 def _first_difference(own: Look, other: Look, kinds: Sequence[str]) -> tuple[str, Print, Print] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.jobs.words import process_words
@@ -51,53 +52,49 @@ def _found(members: list[dict[str, Any]]) -> Finding:
     )
 
 
-def _gone(members: list[dict[str, Any]]) -> list[Finding]:
+def _gone(members: list[dict[str, Any]]) -> Iterator[Finding]:
     gone = [row for row in members if row["role"] == "gone"]
     if not gone:
-        return []
+        return
     ranks, pids = _numbers(gone), [row["pid"] for row in gone if row["pid"]]
     host = gone[0]["host"]
     who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
     dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not asked for it yet" if pids else ""
     verb = "has" if len(ranks or pids) == 1 else "have"
-    return [
-        Finding(
-            code="rank.process_gone",
-            severity=Severity.FAILURE,
-            ranks=ranks,
-            hosts=[host],
-            summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
-            evidence=[_evidence(row) for row in gone[:8]],
-            attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
-        )
-    ]
+    yield Finding(
+        code="rank.process_gone",
+        severity=Severity.FAILURE,
+        ranks=ranks,
+        hosts=[host],
+        summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
+        evidence=[_evidence(row) for row in gone[:8]],
+        attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
+    )
 
 
-def _unreadable(members: list[dict[str, Any]]) -> list[Finding]:
+def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
     unreadable = [row for row in members if row["role"] == "unreadable"]
     if not unreadable:
-        return []
+        return
     ranks, pids = _numbers(unreadable), [row["pid"] for row in unreadable if row["pid"]]
     who = rank_list(ranks) if ranks else "processes that may be ranks"
     listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
     remedy = f"Run ddx as the owner of the job, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
-    return [
-        Finding(
-            code="rank.unreadable",
-            severity=Severity.WARNING,
-            ranks=ranks,
-            hosts=[unreadable[0]["host"]],
-            summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
-            evidence=[_evidence(row) for row in unreadable[:8]],
-            attributes={
-                "job": unreadable[0]["job"],
-                "reason": "not_permitted",
-                "remedy": remedy,
-                "pids": pids,
-                "basis": "processes",
-            },
-        )
-    ]
+    yield Finding(
+        code="rank.unreadable",
+        severity=Severity.WARNING,
+        ranks=ranks,
+        hosts=[unreadable[0]["host"]],
+        summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
+        evidence=[_evidence(row) for row in unreadable[:8]],
+        attributes={
+            "job": unreadable[0]["job"],
+            "reason": "not_permitted",
+            "remedy": remedy,
+            "pids": pids,
+            "basis": "processes",
+        },
+    )
 
 
 _HELD = {
@@ -110,31 +107,27 @@ _HELD = {
 }
 
 
-def _held(members: list[dict[str, Any]]) -> list[Finding]:
+def _held(members: list[dict[str, Any]]) -> Iterator[Finding]:
     """Ranks that the kernel does not let run."""
-    findings = []
     for row in members:
         if row["role"] not in ("rank", "unreadable") or row["state"] not in _HELD:
             continue
         code, what = _HELD[row["state"]]
         who = "A process" if row["rank"] is None else f"Rank {row['rank']}"
-        findings.append(
-            Finding(
-                code=code,
-                severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
-                ranks=_numbers([row]),
-                hosts=[row["host"]],
-                summary=f"{who} (pid {row['pid']}) {what}.",
-                evidence=[_evidence(row)],
-                attributes={
-                    "job": row["job"],
-                    "pid": row["pid"],
-                    "state": row["state"],
-                    "basis": "processes",
-                },
-            )
+        yield Finding(
+            code=code,
+            severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
+            ranks=_numbers([row]),
+            hosts=[row["host"]],
+            summary=f"{who} (pid {row['pid']}) {what}.",
+            evidence=[_evidence(row)],
+            attributes={
+                "job": row["job"],
+                "pid": row["pid"],
+                "state": row["state"],
+                "basis": "processes",
+            },
         )
-    return findings
 
 
 def _numbers(rows: list[dict[str, Any]]) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.analysis.collectives import raising
@@ -177,25 +178,21 @@ def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:
     return [finding]
 
 
-def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -> list[Finding]:
+def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -> Iterator[Finding]:
     # Rank 0 says it in its log and in its exception.
     reports: dict[tuple[int, ...], list[Event]] = defaultdict(list)
     for event in events:
         reports[tuple(int(number) for number in re.findall(r"\d+", event.details["missing"]))].append(event)
-    findings = []
     for missing, told in reports.items():
         operation = next((found for event in told if (found := operation_of(event, enclosing))), None)
-        findings.append(
-            raising.missing(
-                Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
-                missing,
-                known_ranks - set(missing),
-                Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
-                severity=Severity.FAILURE,
-                simultaneous="yes",
-                says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
-                "as rank 0 reports.",
-                timeout_ms=int(told[0].details["timeout_ms"]),
-            )
+        yield raising.missing(
+            Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
+            missing,
+            known_ranks - set(missing),
+            Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
+            severity=Severity.FAILURE,
+            simultaneous="yes",
+            says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
+            "as rank 0 reports.",
+            timeout_ms=int(told[0].details["timeout_ms"]),
         )
-    return findings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ddx_tools.logs.event import OWN_ENDS, REPORTED_ENDS, Event
 from ddx_tools.model import Finding, Severity, rank_list
 
@@ -18,25 +20,23 @@ def parted(events: list[Event]) -> tuple[list[Event], list[Event]]:
     return earlier, others
 
 
-def earlier_attempt(earlier: list[Event], events: list[Event]) -> list[Finding]:
+def earlier_attempt(earlier: list[Event], events: list[Event]) -> Iterator[Finding]:
     """What failed before the job was started again, and whether it has made steps since."""
     failed = [event for event in earlier if event.kind in _FAILURES]
     if not failed:
-        return []
+        return
     since = sorted({rank for event in events if event.kind == "step" for rank in event.ranks})
     troubled = any(event.kind in _FAILURES for event in events)
     words = f" Since then {rank_list(since)} printed steps." if since else ""
-    return [
-        Finding(
-            code="job.earlier_attempt",
-            severity=Severity.NOTICE,
-            ranks=sorted({rank for event in failed for rank in event.ranks}),
-            summary=f"The job was started again after errors that the log still shows.{words}",
-            evidence=[event.evidence for event in failed[:_EVIDENCE_LIMIT]],
-            attributes={
-                "steps_since": 0 if troubled else len(since),
-                "failures": sorted({event.kind for event in failed}),
-                "basis": "log",
-            },
-        )
-    ]
+    yield Finding(
+        code="job.earlier_attempt",
+        severity=Severity.NOTICE,
+        ranks=sorted({rank for event in failed for rank in event.ranks}),
+        summary=f"The job was started again after errors that the log still shows.{words}",
+        evidence=[event.evidence for event in failed[:_EVIDENCE_LIMIT]],
+        attributes={
+            "steps_since": 0 if troubled else len(since),
+            "failures": sorted({event.kind for event in failed}),
+            "basis": "log",
+        },
+    )

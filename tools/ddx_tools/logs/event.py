@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Location
 from ddx_tools.parsers.logs.library_messages import exception_messages
 from ddx_tools.parsers.logs.signatures import SignatureMatch
 from ddx_tools.parsers.python.user_frames import module_path
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 REPORTED_ENDS = ("failure_summary", "exit")
 """Kinds of rows in which a launcher or a shell tells how ranks ended."""

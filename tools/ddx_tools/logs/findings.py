@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from ddx_tools.analysis.ranks.living import all_live, living_ranks
 from ddx_tools.logs.collectives import collective_findings
@@ -17,9 +17,7 @@ from ddx_tools.logs.message_findings import message_findings
 from ddx_tools.logs.steps import step_findings
 from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.logs.signatures import signatures
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _EVIDENCE_LIMIT = 8
 _OF_RANKS = ("stack_threads", "fr_dumps")
@@ -67,26 +65,24 @@ def _mark_caught(store: Store, events: list[Event]) -> None:
         event.caught = event.kind == "traceback" and (living.issuperset(event.ranks) if event.ranks else everybody)
 
 
-def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> list[Finding]:
+def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> Iterator[Finding]:
     """One finding, if logs were read and nobody looked at any rank: then a look is what tells most."""
     if not store.query("SELECT path FROM logs LIMIT 1") or any(
         store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
     ):
-        return []
+        return
     steps = any(event.kind == "step" for event in events)
     ended = any(finding.code in _ENDS or finding.severity is Severity.FAILURE for finding in findings)
     how = f"{'steps' if steps else 'no step'} and {'of an end' if ended else 'no end'}"
-    return [
-        Finding(
-            code="job.ranks_unseen",
-            severity=Severity.INFO,
-            summary=f"Nobody looked at a rank: no stack, no flight record. What the job printed tells of {how}.",
-            attributes={"steps": steps, "ended": ended, "basis": "log"},
-        )
-    ]
+    yield Finding(
+        code="job.ranks_unseen",
+        severity=Severity.INFO,
+        summary=f"Nobody looked at a rank: no stack, no flight record. What the job printed tells of {how}.",
+        attributes={"steps": steps, "ended": ended, "basis": "log"},
+    )
 
 
-def _job_ended(events: list[Event], codes: dict[int, int]) -> list[Finding]:
+def _job_ended(events: list[Event], codes: dict[int, int]) -> Iterator[Finding]:
     ends = [
         event
         for event in events
@@ -95,7 +91,7 @@ def _job_ended(events: list[Event], codes: dict[int, int]) -> list[Finding]:
         or event.details.get("event") == "launcher_stopped"
     ]
     if not ends:
-        return []
+        return
     signal = next((e.row["code"] for e in ends if e.details.get("event") == "launcher_stopped"), None)
     said = ", ".join(f"{rank}: {code}" for rank, code in sorted(codes.items())[:16])
     how = f"The launcher was stopped by {signal}" if signal else "The launcher reports that the job failed"
@@ -104,13 +100,11 @@ def _job_ended(events: list[Event], codes: dict[int, int]) -> list[Finding]:
         "signal": signal,
         "basis": "log",
     }
-    return [
-        Finding(
-            code="job.ended",
-            severity=Severity.NOTICE,
-            ranks=sorted(codes),
-            summary=f"{how}; exit codes by rank: {said or 'unknown'}.",
-            evidence=[event.evidence for event in ends[:_EVIDENCE_LIMIT]],
-            attributes={name: value for name, value in facts.items() if value is not None},
-        )
-    ]
+    yield Finding(
+        code="job.ended",
+        severity=Severity.NOTICE,
+        ranks=sorted(codes),
+        summary=f"{how}; exit codes by rank: {said or 'unknown'}.",
+        evidence=[event.evidence for event in ends[:_EVIDENCE_LIMIT]],
+        attributes={name: value for name, value in facts.items() if value is not None},
+    )

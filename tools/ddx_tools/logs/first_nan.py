@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddx_tools.logs.event import Event
@@ -37,7 +38,7 @@ class _OfRank:
         return any(own >= step for own, _ in self.finite)
 
 
-def first_with_nan(events: list[Event]) -> list[Finding]:
+def first_with_nan(events: list[Event]) -> Iterator[Finding]:
     """The one rank whose own gradient was NaN while that of all others who print theirs was finite.
 
     After the reduction all have it. Infinite values count for nothing: a loss scaler produces them at work.
@@ -47,35 +48,33 @@ def first_with_nan(events: list[Event]) -> list[Finding]:
     ranks = _by_rank([event for event in own if event.attempt == max(each.attempt for each in own)])
     begun = {rank: since for rank, of_rank in (ranks or {}).items() if (since := of_rank.bad_since)}
     if not ranks or len(ranks) < 2 or not begun:
-        return []
+        return
     named = {ranks[rank].nan[since].details.get("step") is not None for rank, since in begun.items()}
     # Lines that name no step are compared only behind one and the same: others' may have been left out.
     if len(named) > 1 or (named == {False} and len({step for step, _ in begun.values()}) > 1):
-        return []
+        return
     earliest = min(begun.values())
     first = [rank for rank, since in begun.items() if since == earliest]
     others = [of_rank for rank, of_rank in ranks.items() if rank not in first]
     if len(first) > 1 or not all(of_rank.was_finite_at(earliest[0]) for of_rank in others):
-        return []
+        return
     (rank,) = first
     lasting = ranks[rank].lasting
     where = f"{'at' if named == {True} else 'behind'} step {earliest[0]}"
-    return [
-        step_finding(
-            "numerics.non_finite",
-            Severity.WARNING if lasting else Severity.NOTICE,
-            [ranks[rank].nan[earliest]],
-            f"Rank {rank}'s own gradient is NaN {where}, where that of all {len(others)} others that print theirs is "
-            f"finite{'' if lasting else '; the log ends before it shows whether that lasted'}.",
-            {
-                "what": "own_grad_norm",
-                "value": "nan",
-                "step": earliest[0],
-                "first_rank": rank if lasting else None,
-                "lasting": lasting or None,
-            },
-        )
-    ]
+    yield step_finding(
+        "numerics.non_finite",
+        Severity.WARNING if lasting else Severity.NOTICE,
+        [ranks[rank].nan[earliest]],
+        f"Rank {rank}'s own gradient is NaN {where}, where that of all {len(others)} others that print theirs is "
+        f"finite{'' if lasting else '; the log ends before it shows whether that lasted'}.",
+        {
+            "what": "own_grad_norm",
+            "value": "nan",
+            "step": earliest[0],
+            "first_rank": rank if lasting else None,
+            "lasting": lasting or None,
+        },
+    )
 
 
 def _by_rank(events: list[Event]) -> dict[int, _OfRank] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.rank_comparison import measured, values_by_step
@@ -14,7 +15,7 @@ _SAME = 1e-4
 _LEAST_STEPS = 2
 
 
-def mean_longer_than_parts(events: list[Event]) -> list[Finding]:
+def mean_longer_than_parts(events: list[Event]) -> Iterator[Finding]:
     """Whether what is printed as the mean gradient exceeds every rank's own, at all steps that say both.
 
     By the triangle inequality ‖mean(g)‖ ≤ max ‖g‖; a sum over N ranks may be N times as long. A number that differs
@@ -29,19 +30,17 @@ def mean_longer_than_parts(events: list[Event]) -> list[Finding]:
         if len(parts) < 2 or not means or min(parts) <= 0:
             continue
         if max(means) - min(means) > _SAME * max(means) or max(means) < _LONGER * max(parts):
-            return []
+            return
         told.append((key[1], means[0] / statistics.mean(parts), list(own[key].values())))
     if len(told) < _LEAST_STEPS:
-        return []
+        return
     step, ratio, events_at = min(told, key=lambda each: each[0] or 0)
     at = f" at step {step}" if step is not None else ""
-    return [
-        step_finding(
-            "numerics.mean_longer_than_parts",
-            Severity.NOTICE,
-            events_at,
-            f"What is printed as the mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never "
-            "longer than the longest of them, a sum can be.",
-            {"what": "grad_norm", "ratio": round(ratio, 3), "step": step, "ranks_compared": len(events_at)},
-        )
-    ]
+    yield step_finding(
+        "numerics.mean_longer_than_parts",
+        Severity.NOTICE,
+        events_at,
+        f"What is printed as the mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never "
+        "longer than the longest of them, a sum can be.",
+        {"what": "grad_norm", "ratio": round(ratio, 3), "step": step, "ranks_compared": len(events_at)},
+    )

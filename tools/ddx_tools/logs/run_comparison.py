@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 
 from ddx_tools.logs.event import Event
@@ -14,7 +15,7 @@ _MOST_RUNS = 16
 _LARGEST_GROUP = 65_536
 
 
-def ratio_between_runs(steps: list[Event]) -> list[Finding]:
+def ratio_between_runs(steps: list[Event]) -> Iterator[Finding]:
     """Whether two logs print, at the same step and loss, gradient norms whose ratio is a whole number above 1."""
     firsts = [
         event
@@ -23,18 +24,16 @@ def ratio_between_runs(steps: list[Event]) -> list[Finding]:
     ][:_MOST_RUNS]
     found = [told for one, other in combinations(firsts, 2) if (told := _ratio(one, other))]
     if not found:
-        return []
+        return
     ratio, low, high = max(found, key=lambda each: each[0])
     step = low.details.get("step")
-    return [
-        step_finding(
-            "numerics.ratio_between_runs",
-            Severity.NOTICE,
-            [high, low],
-            f"At step {step} two runs print the same loss, and gradient norms of which one is {ratio} times the other.",
-            {"what": "grad_norm", "ratio": ratio, "step": step},
-        )
-    ]
+    yield step_finding(
+        "numerics.ratio_between_runs",
+        Severity.NOTICE,
+        [high, low],
+        f"At step {step} two runs print the same loss, and gradient norms of which one is {ratio} times the other.",
+        {"what": "grad_norm", "ratio": ratio, "step": step},
+    )
 
 
 def _ratio(one: Event, other: Event) -> tuple[int, Event, Event] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from statistics import median
 
 from ddx_tools.logs.event import Event
@@ -18,7 +19,7 @@ _SHARE = 0.75
 """Of the steps, the same rank has the longest."""
 
 
-def slow_input(steps: list[Event]) -> list[Finding]:
+def slow_input(steps: list[Event]) -> Iterator[Finding]:
     """One finding, if the same rank is clearly the slowest in most of the steps that at least two ranks tell of."""
     lasts = [event for event in steps if event.details.get("inputs") and len(event.ranks) == 1]
     took: dict[float, dict[int, float]] = defaultdict(dict)
@@ -30,26 +31,24 @@ def slow_input(steps: list[Event]) -> list[Finding]:
     compared = [of_rank for of_rank in took.values() if len(of_rank) > 1]
     step_s = _step_s(lasts, steps)
     if step_s is None:
-        return []
+        return
     slowest = [rank for of_rank in compared if (rank := _clearly_slowest(of_rank, step_s)) is not None]
     if not slowest:
-        return []
+        return
     rank, count = Counter(slowest).most_common(1)[0]
     if count < max(_LEAST_STEPS, _SHARE * len(compared)):
-        return []
+        return
     own = median(of_rank[rank] for of_rank in compared if rank in of_rank)
     others = median(seconds for of_rank in compared for other, seconds in of_rank.items() if other != rank)
-    return [
-        step_finding(
-            "rank.input_slow",
-            Severity.WARNING,
-            [event for event in lasts if event.ranks == [rank]] + [event for event in lasts if event.ranks != [rank]],
-            f"{rank_list([rank]).capitalize()} takes {own:.2f} s for the data of a step, the others {others:.2f} s "
-            f"(medians); it has the longest in {count} of {len(compared)} steps that ranks print.",
-            {"input_s": round(own, 3), "others_s": round(others, 3), "steps": len(compared), "slowest_in": count},
-            ranks=[rank],
-        )
-    ]
+    yield step_finding(
+        "rank.input_slow",
+        Severity.WARNING,
+        [event for event in lasts if event.ranks == [rank]] + [event for event in lasts if event.ranks != [rank]],
+        f"{rank_list([rank]).capitalize()} takes {own:.2f} s for the data of a step, the others {others:.2f} s "
+        f"(medians); it has the longest in {count} of {len(compared)} steps that ranks print.",
+        {"input_s": round(own, 3), "others_s": round(others, 3), "steps": len(compared), "slowest_in": count},
+        ranks=[rank],
+    )
 
 
 def _step_s(lasts: list[Event], steps: list[Event]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.step_events import step_finding, step_number, step_position, step_unit
@@ -14,7 +15,7 @@ _SETTLED_STEPS = 10
 """A loss scaler that starts too high skips its first steps with an infinite norm, one after the other."""
 
 
-def slowing_steps(steps: list[Event]) -> list[Finding]:
+def slowing_steps(steps: list[Event]) -> Iterator[Finding]:
     """Whether the last steps take clearly longer than the first."""
     slower: list[tuple[Event, float, float, int, int]] = []
     for event in steps:
@@ -27,18 +28,16 @@ def slowing_steps(steps: list[Event]) -> list[Finding]:
         if before > 0 and after >= _SLOWER * before and min(last) > max(first):
             slower.append((event, before, after, int(points[0][0]), int(points[-1][0])))
     if not slower:
-        return []
+        return
     _, before, after, start, end = max(slower, key=lambda each: each[2] / each[1])
     told = [event for event, *_ in slower]
-    return [
-        step_finding(
-            "job.slowing",
-            Severity.NOTICE,
-            told,
-            f"A step took {before:.3g} s about step {start}, and {after:.3g} s about step {end}.",
-            {"first_s": round(before, 4), "last_s": round(after, 4), "ratio": round(after / before, 2)},
-        )
-    ]
+    yield step_finding(
+        "job.slowing",
+        Severity.NOTICE,
+        told,
+        f"A step took {before:.3g} s about step {start}, and {after:.3g} s about step {end}.",
+        {"first_s": round(before, 4), "last_s": round(after, 4), "ratio": round(after / before, 2)},
+    )
 
 
 def non_finite_numbers(steps: list[Event]) -> list[Finding]:

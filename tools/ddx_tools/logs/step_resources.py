@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from itertools import pairwise
 
 from ddx_tools.logs.event import Event
@@ -17,7 +18,7 @@ _LEAST_LATE_SHARE = 0.2
 _MUCH_INPUT = 0.3
 
 
-def growing_memory(steps: list[Event]) -> list[Finding]:
+def growing_memory(steps: list[Event]) -> Iterator[Finding]:
     """Whether what is allocated rises from line to line, and goes on to."""
     grown: list[tuple[Event, list[list[float]]]] = []
     for event in steps:
@@ -25,25 +26,23 @@ def growing_memory(steps: list[Event]) -> list[Finding]:
         if len(points) >= _LEAST_POINTS and _rises(points):
             grown.append((event, points))
     if not grown:
-        return []
+        return
     event, points = max(grown, key=lambda each: each[1][-1][1] / each[1][0][1])
     (start, first), (end, last) = points[0], points[-1]
     per_step = (last - first) / (end - start)
-    return [
-        step_finding(
-            "memory.grows",
-            Severity.WARNING,
-            [each for each, _ in grown],
-            f"Allocated GPU memory grew from {first / 2**30:.3g} GiB at step {start:g} to {last / 2**30:.3g} GiB at "
-            f"step {end:g}, by {per_step / 2**20:.3g} MiB a step.",
-            {
-                "first_bytes": int(first),
-                "last_bytes": int(last),
-                "steps": int(end - start),
-                "per_step_bytes": int(per_step),
-            },
-        )
-    ]
+    yield step_finding(
+        "memory.grows",
+        Severity.WARNING,
+        [each for each, _ in grown],
+        f"Allocated GPU memory grew from {first / 2**30:.3g} GiB at step {start:g} to {last / 2**30:.3g} GiB at "
+        f"step {end:g}, by {per_step / 2**20:.3g} MiB a step.",
+        {
+            "first_bytes": int(first),
+            "last_bytes": int(last),
+            "steps": int(end - start),
+            "per_step_bytes": int(per_step),
+        },
+    )
 
 
 def _rises(points: list[list[float]]) -> bool:
@@ -56,14 +55,14 @@ def _rises(points: list[list[float]]) -> bool:
     return setbacks <= _MOST_SETBACKS * len(pairs) and last - middle >= _LEAST_LATE_SHARE * (last - first)
 
 
-def waiting_for_input(steps: list[Event]) -> list[Finding]:
+def waiting_for_input(steps: list[Event]) -> Iterator[Finding]:
     """How much of an iteration the meters give to waiting for data; of several ranks' meters, those in the middle.
 
     What one rank alone waits for data is no matter of the whole job.
     """
     shares = [(statistics.median(event.details["shares"]), event) for event in steps if event.details.get("shares")]
     if not shares:
-        return []
+        return
     of_rank: dict[int | None, tuple[float, Event]] = {}
     for each in shares:
         rank = each[1].ranks[0] if len(each[1].ranks) == 1 else None
@@ -71,12 +70,10 @@ def waiting_for_input(steps: list[Event]) -> list[Finding]:
     ordered = sorted(of_rank.values(), key=lambda each: each[0])
     share, event = ordered[(len(ordered) - 1) // 2]
     much = share >= _MUCH_INPUT
-    return [
-        step_finding(
-            "job.input_wait",
-            Severity.NOTICE if much else Severity.INFO,
-            [event],
-            f"Waiting for data takes {100 * share:.0f} % of the time of an iteration, as the program's own meters say.",
-            {"share": round(share, 3)},
-        )
-    ]
+    yield step_finding(
+        "job.input_wait",
+        Severity.NOTICE if much else Severity.INFO,
+        [event],
+        f"Waiting for data takes {100 * share:.0f} % of the time of an iteration, as the program's own meters say.",
+        {"share": round(share, 3)},
+    )

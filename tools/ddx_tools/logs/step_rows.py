@@ -126,18 +126,12 @@ def _details(facts: StepFacts, what: str, kind: _Kind) -> dict[str, Any]:
         if value is not None and not math.isfinite(value)
     }
     return {
-        "step": facts.step,
-        "batch": facts.batch,
-        "total": facts.total,
-        "epoch": facts.epoch,
+        **{name: getattr(facts, name) for name in ("step", "batch", "total", "epoch", "shape", "bar", "elapsed_s")},
         "loss": facts.loss if "loss" not in odd else None,
         "grad_norm": facts.grad_norm if "grad_norm" not in odd else None,
         "non_finite": odd or None,
-        "shape": facts.shape,
         "stated_rank": facts.rank,
-        "bar": facts.bar,
         "own_work": facts.own_work or None,
-        "elapsed_s": facts.elapsed_s,
         "what": what,
         "lines": kind.count,
         "finite_again": [name for name, (at, _) in kind.odd.items() if kind.finite.get(name, 0) > at.number] or None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddx_tools.parsers.logs.log_lines import LogLine
@@ -34,16 +34,8 @@ class _Row:
         return self.value.value.lower() == "nan"
 
     def details(self) -> dict[str, Any]:
-        value = self.value
-        return {
-            "what": value.what,
-            "value": value.value,
-            "step": value.step,
-            "behind": self.behind,
-            "label": value.label,
-            "stated_rank": value.rank,
-            "of": value.of,
-        }
+        told = asdict(self.value)
+        return {**told, "stated_rank": told.pop("rank"), "behind": self.behind}
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.machine.compare import comparison_findings
 from ddx_tools.machine.container import container_findings
 from ddx_tools.machine.fabric import fabric_findings
@@ -22,9 +20,7 @@ from ddx_tools.machine.seen import Seen, read_facts
 from ddx_tools.machine.sockets import socket_findings
 from ddx_tools.machine.unanswered import unanswered_findings
 from ddx_tools.model import Finding
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 def machine_findings(store: Store) -> list[Finding]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ddx_tools.model import Finding
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _OF_A_GPU = frozenset({"gpu.throttled", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
 _OF_A_PROCESS = frozenset({"host.oom_kill"})

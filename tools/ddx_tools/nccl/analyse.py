@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.model import Finding
 from ddx_tools.nccl.operation_findings import operation_findings, read_enqueued
 from ddx_tools.nccl.p2p_findings import p2p_findings
@@ -14,9 +12,7 @@ from ddx_tools.nccl.startup_findings import startup_findings
 from ddx_tools.nccl.transport_findings import transport_findings
 from ddx_tools.nccl.view import read_case
 from ddx_tools.nccl.warning_findings import warning_findings
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 def nccl_findings(store: Store) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Aspect, Shown, Where
@@ -17,9 +17,7 @@ from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.nccl.compare import Bucket, Kind, Launch, Parting, Sums, differing, launches_of, parting
 from ddx_tools.nccl.operation_names import described, dtype_name, operation_name
 from ddx_tools.nccl.view import Case, Communicator, Row
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 8
 _BASIS = "nccl_log"
@@ -70,14 +68,12 @@ def read_enqueued(case: Case, store: Store) -> list[Enqueued]:
     return list(found.values())
 
 
-def operation_findings(case: Case, enqueued: list[Enqueued]) -> list[Finding]:
+def operation_findings(case: Case, enqueued: list[Enqueued]) -> Iterator[Finding]:
     """All of them, communicator by communicator."""
-    findings: list[Finding] = []
     for one in enqueued:
         if one.comparable and len(one.streams) > 1:
             # Once operations differ, numbers no longer belong together: who is behind cannot be told.
-            findings += list(_mismatch(case, one)) or list(_behind(case, one))
-    return findings
+            yield from list(_mismatch(case, one)) or list(_behind(case, one))
 
 
 # --- operations that differ

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddx_tools.model import Finding, Severity
 from ddx_tools.nccl.view import Case, Process, Row, evidence
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 6
 _MOST_VALUES = 32

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.nccl.operation_findings import Enqueued, read_enqueued
 from ddx_tools.nccl.view import Case, Communicator, read_case
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 def communicator_rows(store: Store) -> list[dict[str, Any]]:

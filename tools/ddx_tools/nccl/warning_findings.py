@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.message_findings import message_findings
@@ -12,9 +12,7 @@ from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.nccl.view import Case, Row, evidence
 from ddx_tools.parsers.logs.signatures import match_signatures, signature
 from ddx_tools.schema import columns
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 8
 _MOST_UNKNOWN = 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.machine.seen import read_facts
 from ddx_tools.machine.unanswered import owners_of_addresses
 from ddx_tools.model import Finding
@@ -13,9 +11,7 @@ from ddx_tools.network.flows import flow_findings
 from ddx_tools.network.path import path_findings
 from ddx_tools.network.reach import reach_findings
 from ddx_tools.network.speed import speed_findings
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 def network_findings(store: Store) -> list[Finding]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.network.check import BASIS
 from ddx_tools.network.speed import FEW, LOSSY
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _LEAST_WITH_DATA = 100
 _LEAST_AGAIN = 3

@@ -18,6 +18,7 @@ from ddx_tools.parsers.network.ss_listen_text import read_listeners
 from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_tried
 from ddx_tools.parsers.network.tshark_text import Flow, read_flows
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 
 Row = dict[str, Any]
 
@@ -76,17 +77,9 @@ def _tried(item: RawItem) -> Iterator[Row]:
 
 def _ping(item: RawItem) -> Iterator[Row]:
     run = read_ping(item.data)
-    facts = {
-        "sent": run.sent,
-        "received": run.received,
-        "mean_ms": run.mean_ms,
-        "payload_bytes": run.payload_bytes,
-        "size_bytes": item.facts.get("size_bytes"),
-        "interface": item.facts.get("interface"),
-        "interface_mtu": item.facts.get("interface_mtu"),
-        "mtu_told": run.mtu_told,
-        "hop": run.hop,
-    }
+    said = ("sent", "received", "mean_ms", "payload_bytes", "mtu_told", "hop")
+    facts = {name: getattr(run, name) for name in said}
+    facts |= {name: item.facts.get(name) for name in ("size_bytes", "interface", "interface_mtu")}
     yield _check(item, "ping" if item.kind == kinds.LOSS else "size", run.outcome, run.quote, facts)
 
 
@@ -136,26 +129,18 @@ def _pids_of_jobs(raw: Raw) -> set[int] | None:
 def _flow(flow: Flow, item: RawItem) -> Row:
     client, server = flow.of_client, flow.of_server
     made = "made" if client.syns and flow.answered else "unseen"
-    return {
-        "capture": shown(item.facts["capture"]),
-        "client": flow.client,
-        "server": flow.server,
-        "first_s": flow.first_s,
-        "last_s": flow.last_s,
-        "packets": client.packets + server.packets,
-        "with_data": client.with_data + server.with_data,
-        "client_again": client.again,
-        "server_again": server.again,
-        "duplicate_acks": client.duplicate_acks + server.duplicate_acks,
-        "client_zero_windows": client.zero_windows,
-        "server_zero_windows": server.zero_windows,
-        "client_resets": client.resets,
-        "server_resets": server.resets,
-        "syns": client.syns,
-        "setup": "refused" if flow.refused else "unanswered" if flow.never_answered else made,
-        "source": item.source,
-        "source_line": flow.line,
-    }
+    sides = (("client", client), ("server", server))
+    return as_row(
+        "network_flows",
+        flow,
+        capture=shown(item.facts["capture"]),
+        **{name: getattr(client, name) + getattr(server, name) for name in ("packets", "with_data", "duplicate_acks")},
+        **{f"{of}_{name}": getattr(s, name) for of, s in sides for name in ("again", "zero_windows", "resets")},
+        syns=client.syns,
+        setup="refused" if flow.refused else "unanswered" if flow.never_answered else made,
+        source=item.source,
+        source_line=flow.line,
+    )
 
 
 def _is_loopback(address: str) -> bool:

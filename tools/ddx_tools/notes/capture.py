@@ -51,10 +51,11 @@ def _verbatim(quote: str, text: str) -> str:
 
 
 def _row(report: Report, item: RawItem, text: str) -> dict[str, object]:
+    quote = _verbatim(report.quote, text)
     return {
         "fact": report.fact,
         "negated": report.negated,
-        "quote": _verbatim(report.quote, text),
+        "quote": quote,
         "source": item.source,
         "source_line": report.line,
     }

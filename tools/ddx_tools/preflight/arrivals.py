@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 # Of each rank, the last step that it began. All ranks count their steps alike.
 _LAST = """

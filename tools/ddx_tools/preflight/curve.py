@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from ddx_tools.model import Finding
 from ddx_tools.preflight.measured import Point, read_points, size_text
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 860, 480, 70, 50, 600, 370
 # Okabe and Ito's colours, which people with colour-blindness can tell apart; marks differ besides.

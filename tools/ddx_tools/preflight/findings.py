@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.preflight.arrivals import arrival_findings
 from ddx_tools.preflight.results import wrong_result_findings
 from ddx_tools.preflight.speed import speed_findings
 from ddx_tools.preflight.stragglers import straggler_findings
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _BAD = (Severity.WARNING, Severity.FAILURE)
 
@@ -57,22 +56,20 @@ def _passed(run: dict[str, Any]) -> Finding:
     )
 
 
-def _not_here(run: dict[str, Any]) -> list[Finding]:
+def _not_here(run: dict[str, Any]) -> Iterator[Finding]:
     """Ranks of other hosts write on those hosts."""
     missing = sorted(set(range(run["world_size"] or 0)) - set(run["seen"]))
     if not missing or run["state"] == "expired":
-        return []
-    return [
-        Finding(
-            code="records.rank_missing",
-            severity=Severity.NOTICE,
-            ranks=missing,
-            summary=f"results of {rank_list(missing)} are not here: name the directories of all hosts together, or "
-            "give all of them one on a shared file system (--directory)",
-            evidence=[Evidence(source=run["source"])],
-            attributes={"ranks": missing, "recorded": run["ranks"]},
-        )
-    ]
+        return
+    yield Finding(
+        code="records.rank_missing",
+        severity=Severity.NOTICE,
+        ranks=missing,
+        summary=f"results of {rank_list(missing)} are not here: name the directories of all hosts together, or "
+        "give all of them one on a shared file system (--directory)",
+        evidence=[Evidence(source=run["source"])],
+        attributes={"ranks": missing, "recorded": run["ranks"]},
+    )
 
 
 def _shared_devices(store: Store) -> list[Finding]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.preflight.busbw import algbw_gb_per_s, busbw_gb_per_s
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 LATENCY_BYTES = 65536
 """A message up to here tells how long an operation takes at least."""
@@ -54,20 +52,15 @@ def _point(row: dict[str, Any]) -> Point:
     measured = (row["operation"], size, ranks or 0, row["time_s"])
     if busbw is None and ranks:
         busbw = busbw_gb_per_s(*measured)
+    as_read = ("run", "operation", "dtype", "ranks", "time_s", "source", "source_line")
     return Point(
-        run=row["run"],
-        operation=row["operation"],
+        **{name: row[name] for name in as_read},
         group=row["group_name"],
         members=tuple(row["members"] or ()),
-        dtype=row["dtype"],
         size_bytes=size,
-        ranks=ranks,
-        time_s=row["time_s"],
         busbw_gb_per_s=busbw,
         algbw_gb_per_s=algbw_gb_per_s(*measured) if ranks else None,
         wrong=None if row["wrong"] is None else int(row["wrong"]),
-        source=row["source"],
-        source_line=row["source_line"],
     )
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.preflight.measured import size_text
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _SHOWN = 5
 _ONE_RECEIVER = ("reduce", "gather")

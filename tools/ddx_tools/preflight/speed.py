@@ -6,14 +6,11 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.preflight.expectation import Expectation, Place, expected_busbw, links
 from ddx_tools.preflight.measured import Point, fastest, read_points, size_text
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _SLOW_PAIR = 1 / 3
 """A pair exchanges beside all others, so that half of the usual bandwidth happens by chance."""

@@ -10,12 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
-from typing import TYPE_CHECKING
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _FEWEST_ROUNDS = 4
 _SLOWER = 1.25

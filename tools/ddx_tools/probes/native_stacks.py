@@ -7,7 +7,6 @@ local variables may show data.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -15,9 +14,7 @@ from ddx_tools.errors import HostError
 from ddx_tools.model import Finding
 from ddx_tools.probe import Later, Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 class NativeStacksArgs(ProbeArgs):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.model import Finding
 from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 class NotesArgs(ProbeArgs):

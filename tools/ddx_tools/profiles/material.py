@@ -13,6 +13,7 @@ from ddx_tools.parsers.profiles.kineto import RankTrace, read_trace
 from ddx_tools.probe import Batches, Raw, RawItem
 from ddx_tools.profiles.samples import sample_rows
 from ddx_tools.profiles.sweep import where_time_went
+from ddx_tools.schema import as_row
 from ddx_tools.sources import kinds
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import take_files
@@ -52,9 +53,7 @@ def _opened(item: RawItem) -> BinaryIO:
 def _rows(trace: RankTrace, rank: int | None, source: str) -> Batches:
     whose = {"rank": rank, "source": source}
     steps, exposed = where_time_went(trace)
-    about = {"host": trace.host, "world_size": trace.world_size, "device": trace.device, "events": trace.events}
-    about["steps_by"] = trace.steps_by
-    yield "trace_ranks", [{**whose, **about}]
+    yield "trace_ranks", [as_row("trace_ranks", trace, **whose)]
     yield "trace_steps", [{**whose, **step} for step in steps]
     collectives: list[dict[str, Any]] = []
     for each, (exposed_ns, step) in zip(trace.collectives, exposed, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddx_tools.analysis.collectives.stacks import disagreements
 from ddx_tools.model import Finding, Severity, rank_list
@@ -53,9 +53,8 @@ _HELD = (
 )  # fmt: skip
 
 
-def _held(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Of brought stacks, those of ranks that wait for something else than peers, where no peer's stack shows a wait."""
-    findings = []
     for view in outside:
         if view.activity not in _HELD:
             continue
@@ -69,8 +68,7 @@ def _held(store: Store, outside: Sequence[RankView]) -> list[Finding]:
             state=view.state,
         )
         finding.evidence = [*called_by_program(store, view), *finding.evidence]
-        findings.append(finding)
-    return findings
+        yield finding
 
 
 def _unread(store: Store) -> list[Finding]:

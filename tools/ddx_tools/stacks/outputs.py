@@ -73,10 +73,5 @@ def _work(ends: Sequence[_End]) -> dict[str, Any]:
     first, last = ends[0], ends[-1]
     if first.done is None or last.done is None or (first.counted, first.total) != (last.counted, last.total):
         return {}
-    return {
-        "counted": last.counted,
-        "done_before": first.done,
-        "done": last.done,
-        "total": last.total,
-        "repeated": last.repeated,
-    }
+    told = {name: getattr(last, name) for name in ("counted", "done", "total", "repeated")}
+    return {**told, "done_before": first.done}

@@ -11,12 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.parsers.plain_json import read_object
 from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
 from ddx_tools.parsers.python.phases import phase_of
 from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.python_source import PythonSource
 from ddx_tools.parsers.python.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.stacks.brought import read_dump
 from ddx_tools.stacks.items import AFTER, BEFORE, NATIVE, SOURCE, STACK, THREADS, UNREAD
 from ddx_tools.stacks.outputs import output_rows
@@ -141,11 +143,7 @@ def kernel_readings(data: bytes) -> dict[int, KernelReading]:
 
 
 def _thread_list(data: bytes) -> list[dict[str, Any]]:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return []
-    listed = answer.get("threads") if isinstance(answer, dict) else None
+    listed = read_object(data).get("threads")
     return [t for t in listed if isinstance(t, dict) and "tid" in t] if isinstance(listed, list) else []
 
 
@@ -188,39 +186,32 @@ def _thread_row(
     kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
     telling = innermost or next(iter(thread.frames), None)
     activity = activity_of(thread, code, kernel, native.get(pid))
-    return {
-        "host": host,
-        "rank": item.facts["rank"],
-        "pid": pid,
-        "role": item.facts["role"],
-        "snapshot": look,
-        "taken_s": item.facts["taken_s"],
-        "tid": thread.tid,
-        "thread": thread.name,
-        "is_main": thread.is_main,
-        "running": thread.running,
-        "owns_gil": thread.owns_gil,
-        "state": kernel.state,
-        "wchan": kernel.wchan,
-        "syscall": kernel.syscall,
-        "blocked_on": kernel.blocked_on,
-        "blocked_s": first.blocked_s if first else None,
-        "moved": now.ran_since(last) if now and last else None,
-        "switched": now.switched_since(last) if now and last else None,
-        "activity": activity.name,
-        "operation": activity.operation,
-        "contexts": json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
-        "phase": phase_of(thread.frames),
-        "user_file": innermost.file if innermost else None,
-        "user_line": innermost.line if innermost else None,
-        "user_function": texts.qualified(innermost) if innermost else None,
-        "user_source": code,
-        "user_stack": json.dumps([_place(frame, texts) for frame in reversed(user)]),
-        "frames_key": _frames_key(thread.frames),
-        "source": item.source,
-        "source_line": (line := _line_of(item, telling)),
-        "source_text": telling.printed if telling and line is not None else None,
-    }
+    line = _line_of(item, telling)
+    return as_row(
+        "stack_threads",
+        thread,
+        kernel,
+        host=host,
+        **{name: item.facts[name] for name in ("rank", "pid", "role", "taken_s")},
+        snapshot=look,
+        thread=thread.name,
+        blocked_s=first.blocked_s if first else None,
+        moved=now.ran_since(last) if now and last else None,
+        switched=now.switched_since(last) if now and last else None,
+        activity=activity.name,
+        operation=activity.operation,
+        contexts=json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
+        phase=phase_of(thread.frames),
+        user_file=innermost.file if innermost else None,
+        user_line=innermost.line if innermost else None,
+        user_function=texts.qualified(innermost) if innermost else None,
+        user_source=code,
+        user_stack=json.dumps([_place(frame, texts) for frame in reversed(user)]),
+        frames_key=_frames_key(thread.frames),
+        source=item.source,
+        source_line=line,
+        source_text=telling.printed if telling and line is not None else None,
+    )
 
 
 def _line_of(item: RawItem, frame: Frame | None) -> int | None:
@@ -235,18 +226,13 @@ def _program_frames(frames: tuple[Frame, ...]) -> list[Frame]:
 
 
 def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) -> list[dict[str, Any]]:
+    here = {"host": host, "pid": item.facts["pid"], "snapshot": item.facts["look"], "tid": thread.tid}
     return [
-        {
-            "host": host,
-            "pid": item.facts["pid"],
-            "snapshot": item.facts["look"],
-            "tid": thread.tid,
+        here
+        | {name: getattr(frame, name) for name in ("file", "module", "line", "is_user")}
+        | {
             "depth": depth,
-            "file": frame.file,
-            "module": frame.module,
-            "line": frame.line,
             "function": texts.qualified(frame),
-            "is_user": frame.is_user,
             "code": texts.line(frame),
             "variables": json.dumps(dict(frame.variables)) if frame.variables else None,
             "source_line": _line_of(item, frame),

@@ -116,24 +116,17 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
     observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
     # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
     blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
+    as_read = (
+        "host", "rank", "pid", "state", "wchan", "activity", "operation", "user_source", "source", "source_line",
+        "source_text", "phase",
+    )  # fmt: skip
     return RankView(
-        host=last["host"],
-        rank=last["rank"],
-        pid=last["pid"],
-        state=last["state"],
-        wchan=last["wchan"],
-        activity=last["activity"],
-        operation=last["operation"],
+        **{name: last[name] for name in as_read},
         contexts=tuple(json.loads(last["contexts"])),
         moved=moved,
         wait_s=round(max(blocked_s + observed_s, 0.0), 1) if not moved else 0.0,
         brought=brought,
         user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
-        user_source=last["user_source"],
-        source=last["source"],
-        source_line=last["source_line"],
-        source_text=last["source_text"],
-        phase=last["phase"],
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.parsers.names import as_folders
+from ddx_tools.parsers.plain_json import LARGEST, whole
 
 _DIGITS = r"(\d{1,7})(?!\d)"
 _RANK_IN_NAME = (
@@ -144,10 +145,10 @@ def origin_of_header(header: Mapping[str, Any], source: str, origin: str = "agen
     return DumpOrigin(
         source=source,
         origin=origin,
-        rank=_natural(header.get("rank")),
+        rank=whole(header.get("rank"), LARGEST),
         host=host[:255] if isinstance(host, str) and host else None,
-        world_size=_natural(header.get("world_size")),
-        taken_ns=_natural(header.get("taken_at_ns")),
+        world_size=whole(header.get("world_size"), LARGEST),
+        taken_ns=whole(header.get("taken_at_ns"), LARGEST),
         groups=tuple(member for member in members if member is not None),
     )
 
@@ -164,7 +165,3 @@ def _members(raw: Any) -> GroupMembers | None:
         description=description[:400] if isinstance(description, str) else "",
         ranks=listed,
     )
-
-
-def _natural(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 63 else None

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
+from ddx_tools.parsers.plain_json import LARGEST, whole
 from ddx_tools.parsers.python.user_frames import is_user_file
 from ddx_tools.yaml_data import shipped
 
@@ -78,14 +79,14 @@ def read_snapshot(data: bytes) -> list[DeviceMemory]:
     for segment in segments:
         if not isinstance(segment, dict):
             raise UnreadableInput("no memory snapshot: a segment is no dictionary")
-        number = _number(segment.get("device")) or 0
+        number = whole(segment.get("device"), LARGEST) or 0
         mine = found.setdefault(number, DeviceMemory(number))
         mine.segments += 1
-        mine.reserved += _number(segment.get("total_size")) or 0
+        mine.reserved += whole(segment.get("total_size"), LARGEST) or 0
         mine.expandable |= segment.get("is_expandable") is True
         blocks = segment.get("blocks")
         for block in blocks if isinstance(blocks, list) else ():
-            size = _number(block.get("size")) if isinstance(block, dict) else None
+            size = whole(block.get("size"), LARGEST) if isinstance(block, dict) else None
             if not size:
                 continue
             if block.get("state") in _ACTIVE:
@@ -115,8 +116,8 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
         if not isinstance(entry, dict):
             continue
         mine.events += 1
-        action, size = entry.get("action"), _number(entry.get("size")) or 0
-        address = _number(entry.get("addr")) or 0
+        action, size = entry.get("action"), whole(entry.get("size"), LARGEST) or 0
+        address = whole(entry.get("addr"), LARGEST) or 0
         if action == "alloc":
             live[address] = (size, entry)
             level += size
@@ -135,7 +136,7 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
                 released[(*owners.of(_frames_of(freed[1] or {})), freed[0])] += 1
         elif action == "oom":
             mine.tried = size
-            mine.device_free = _number(entry.get("device_free"))
+            mine.device_free = whole(entry.get("device_free"), LARGEST)
             mine.tried_for = owners.of(_frames_of(entry))
         if level > most:
             best, most = len(deltas), level
@@ -211,7 +212,7 @@ class _Owners:
     def _frame(self, frame: dict[str, Any]) -> tuple[str, Place | None]:
         if id(frame) not in self._of_frame:
             file, function = str(frame.get("filename"))[:500], str(frame.get("name"))[:200]
-            line = _number(frame.get("line")) or 0
+            line = whole(frame.get("line"), LARGEST) or 0
             user = is_user_file(file) and file != "??"
             self._of_frame[id(frame)] = f"{file}:{function}", (file, line, function) if user else None
         return self._of_frame[id(frame)]
@@ -246,7 +247,3 @@ def _frames_of(block: dict[str, Any]) -> list[Any]:
         first = history[0] if isinstance(history, list) and history else None
         frames = first.get("frames") if isinstance(first, dict) else None
     return frames if isinstance(frames, list) else []
-
-
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 63 else None

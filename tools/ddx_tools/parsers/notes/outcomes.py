@@ -7,6 +7,7 @@ hang"), except where the silence of an error is meant ("no error": nobody said t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -97,9 +98,8 @@ def outcome_of(text: str, start: int = 0, end: int = 0) -> Outcome:
 
 def _statements(
     pattern: re.Pattern[str], rank: str, text: str, taken: list[tuple[int, int]], start: int, end: int
-) -> list[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, Outcome]]:
     """(distance, outcome) of what one expression finds; what it finds is taken."""
-    said: list[tuple[int, Outcome]] = []
     for match in pattern.finditer(text):
         if not _free(match, taken):
             continue
@@ -110,8 +110,7 @@ def _statements(
             good = not good
         taken.append(match.span())
         distance = max(match.start() - end, start - match.end(), 0)
-        said.append((distance, "good" if good else "bad"))
-    return said
+        yield ((distance, "good" if good else "bad"))
 
 
 def _free(match: re.Match[str], taken: list[tuple[int, int]]) -> bool:

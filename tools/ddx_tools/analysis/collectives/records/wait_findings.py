@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Shown
@@ -59,40 +59,36 @@ def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
     )
 
 
-def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> list[Finding]:
+def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Iterator[Finding]:
     """One finding for the roots of each state."""
     undated = any(hold.undated for hold in graph.holds)
     by_state = graph.by_state()
-    findings = []
     for state, ranks in by_state.items():
         direct = [hold for hold in graph.holds if {*hold.blockers, *hold.unknown} & set(ranks)]
         own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
         first = direct[0] if direct else None
         pointed = shown(_entries(records, direct), [e for e in _entries(records, own) if e.rank in ranks])
         before = _behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1]
-        findings.append(
-            raising.waited_for(
-                state,
-                ranks,
-                graph.victims,
-                where(
-                    label_of([first.group]) if first else None,
-                    None,
-                    (own[0] if state == "circle" and own else first).op if first else None,
-                ),
-                Shown(before + (pointed.evidence or [_silent()]), pointed.locations),
-                place=False,
-                chain=list(graph.sentences),
-                sole=len(by_state) == 1,
-                tie=graph.tie,
-                unmatched=state == "circle" and graph.told_by == "pairing",
-                circle_of_p2p=state == "circle" and _is_of_transfers(graph),
-                p2p=any(hold.transfer is not None for hold in direct),
-                simultaneous="unknown" if undated else "yes",
-                moving=moving,
-            )
+        yield raising.waited_for(
+            state,
+            ranks,
+            graph.victims,
+            where(
+                label_of([first.group]) if first else None,
+                None,
+                (own[0] if state == "circle" and own else first).op if first else None,
+            ),
+            Shown(before + (pointed.evidence or [_silent()]), pointed.locations),
+            place=False,
+            chain=list(graph.sentences),
+            sole=len(by_state) == 1,
+            tie=graph.tie,
+            unmatched=state == "circle" and graph.told_by == "pairing",
+            circle_of_p2p=state == "circle" and _is_of_transfers(graph),
+            p2p=any(hold.transfer is not None for hold in direct),
+            simultaneous="unknown" if undated else "yes",
+            moving=moving,
         )
-    return findings
 
 
 def awaited_if_hung(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
