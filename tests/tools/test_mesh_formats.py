@@ -13,11 +13,11 @@ from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TO
 
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
 from ddx_tools.mesh.read import plans_in
-from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
 from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
 from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 from ddx_tools.parsers.launch.framework_files import (
+    accelerate_settings,
     deepspeed_settings,
     megatron_model,
     model_settings,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ddx_tools.consistency.calls import Calls
-from ddx_tools.consistency.placements import misplaced
 from ddx_tools.consistency.prints import Look, Print, looks, make_finding
 from ddx_tools.consistency.reduction import Reduced, group_size_of, reduction_at
-from ddx_tools.consistency.replicas import Replicas, alike
+from ddx_tools.consistency.replicas import Calls, Replicas, alike, misplaced
 from ddx_tools.consistency.runs import compare_runs, resumed
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.store import Store

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ddx_tools.consistency.prints import Look, Print
 from ddx_tools.consistency.reduction import group_size_of
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ORDER = ("parameter", "optimizer", "buffer", "batch", "value", "own_gradient", "gradient")
@@ -19,10 +20,7 @@ _MOST_GROUP = 4096
 
 def resumed(everything: Sequence[Look]) -> list[Finding]:
     """Random states after a resume that are not those with which the earlier attempt came to the same point."""
-    of_attempt: dict[int, list[Look]] = {}
-    for look in everything:
-        of_attempt.setdefault(look.attempt, []).append(look)
-    for earlier, later in pairwise(of_attempt.values()):
+    for earlier, later in pairwise(gathered((look.attempt, look) for look in everything).values()):
         for before, after in _same_points(earlier, later):
             if found := _random_states(before, after):
                 return [found]

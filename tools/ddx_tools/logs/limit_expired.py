@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from math import isclose
 
 from ddx_tools.logs.crowd import Crowd
-from ddx_tools.logs.event import Event
-from ddx_tools.logs.step_events import step_finding
+from ddx_tools.logs.event import Event, step_finding
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ALIKE = 0.15

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_place, finding, of_topic
 from ddx_tools.machine.sockets import ends, host_of, owned_by_others
 from ddx_tools.model import Finding, Severity
@@ -27,10 +28,7 @@ LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re
 
 def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
     """All of them, but for the counters of ports."""
-    by_path: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
-    for ping in of_topic(facts, "ping"):
-        by_path[ping.host, ping.subject].append(ping)
-    for pings in by_path.values():
+    for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
         yield from _too_large(pings)
     others = owned_by_others(facts)
     connections = _of_last_look([one for one in of_topic(facts, "tcp_socket") if not others(one)])
@@ -40,9 +38,7 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
         yield from _sent_again_now(readings) if live else _sent_again(readings)
-    by_device: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
-    for counters in of_topic(facts, "nic_counters"):
-        by_device[counters.host, counters.subject].append(counters)
+    by_device = gathered(((counters.host, counters.subject), counters) for counters in of_topic(facts, "nic_counters"))
     for readings in by_device.values():
         yield from _dropped(readings)
 

@@ -16,6 +16,7 @@ from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.parsers.memory.snapshot import MAX_BYTES, DeviceMemory, read_snapshot
 from ddx_tools.parsers.plain_json import LARGEST, whole
 from ddx_tools.probe import Batches, Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import take_files
 
@@ -110,25 +111,8 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
     for each in devices:
         here = {**whose, "device": each.device}
         tried_for, (file, line, function) = each.tried_for or (None, ("", 0, ""))
-        rows["memory_devices"].append(
-            {
-                **here,
-                "reserved_bytes": each.reserved,
-                "allocated_bytes": each.allocated,
-                "largest_free_bytes": each.largest_free,
-                "segments": each.segments,
-                "expandable": each.expandable,
-                "peak_bytes": each.peak,
-                "tried_bytes": each.tried,
-                "tried_for": tried_for,
-                "file": file or None,
-                "line": line or None,
-                "function": function or None,
-                "device_free_bytes": each.device_free,
-                "events": each.events,
-                "updates": each.updates,
-            }
-        )
+        place = {"file": file or None, "line": line or None, "function": function or None}
+        rows["memory_devices"].append(as_row("memory_devices", each, **whose, tried_for=tried_for, **place))
         for moment, holders in (("end", each.held), ("peak", each.held_at_peak), ("kept", each.kept)):
             for holder, (file, line, function), size, blocks in holders:
                 place = {"file": file or None, "line": line or None, "function": function or None}

@@ -11,10 +11,10 @@ from ddx_tools.environment.launch_facts import facts_of
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.mesh.knowledge import framework_of
 from ddx_tools.mesh.plan import Placed, Plan
-from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
 from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
 from ddx_tools.parsers.launch.framework_files import (
+    accelerate_settings,
     deepspeed_settings,
     megatron_model,
     model_settings,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ddx_tools.nccl.material import RAS, ras_rows
 from ddx_tools.network import kinds
-from ddx_tools.network.jobs_here import jobs_in
-from ddx_tools.parsers.names import shown
+from ddx_tools.network.asking import jobs_in
+from ddx_tools.parsers.names import is_loopback, shown
 from ddx_tools.parsers.network.iperf3_json import read_iperf3
 from ddx_tools.parsers.network.perftest_text import read_perftest
 from ddx_tools.parsers.network.ping_text import read_ping
@@ -55,7 +54,7 @@ def _name(item: RawItem) -> Iterator[Row]:
     addresses = read_addresses(item.data)
     facts = {
         "addresses": addresses[:8],
-        "loopback": bool(addresses) and _is_loopback(addresses[0]),
+        "loopback": bool(addresses) and is_loopback(addresses[0]),
         "ports": item.facts["ports"],
     }
     outcome = "resolved" if addresses else "unresolved"
@@ -70,7 +69,7 @@ def _tried(item: RawItem) -> Iterator[Row]:
             "by_kernel": item.facts["by_kernel"],
             "took_ms": tried.took_ms,
             "reason": tried.reason,
-            "loopback": _is_loopback(tried.address),
+            "loopback": is_loopback(tried.address),
         }
         yield _check(item, "tcp", tried.outcome, tried.quote, facts)
 
@@ -141,13 +140,6 @@ def _flow(flow: Flow, item: RawItem) -> Row:
         source=item.source,
         source_line=flow.line,
     )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 _READERS: dict[str, Callable[[RawItem], Iterator[Row]]] = {

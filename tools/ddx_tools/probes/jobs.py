@@ -21,8 +21,7 @@ def capture(host: Host, args: JobsArgs) -> Raw:
 
 def analyse(store: Store) -> list[Finding]:
     """Which jobs there are, and which of their ranks are gone, held, not to be read, or were not started."""
-    from ddx_tools.jobs.asked_hosts import asked_host_findings
-    from ddx_tools.jobs.findings import job_findings
+    from ddx_tools.jobs.findings import asked_host_findings, job_findings
     from ddx_tools.jobs.not_started import not_started
 
     return [*job_findings(store), *not_started(store), *asked_host_findings(store)]

@@ -29,7 +29,7 @@ def capture(host: Host, args: NativeStacksArgs) -> Raw:
     """One deep dump of each rank asked for, one after the other."""
     from ddx_tools.job_target import select_job
     from ddx_tools.parsers.launchers.launchers import find_jobs
-    from ddx_tools.stacks.items import STACK
+    from ddx_tools.stacks.view import STACK
 
     raw = Raw(host.name)
     job = select_job(find_jobs(json.loads(host.processes().data)), args.target)

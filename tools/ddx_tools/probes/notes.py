@@ -32,7 +32,7 @@ def parse(raw: Raw) -> Rows:
 
 def analyse(store: Store) -> list[Finding]:
     """What was reported, and what the texts say."""
-    from ddx_tools.notes.findings import note_findings
+    from ddx_tools.notes.capture import note_findings
     from ddx_tools.texts.findings import text_findings
 
     return [*note_findings(store), *text_findings(store)]

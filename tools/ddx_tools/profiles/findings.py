@@ -9,8 +9,9 @@ from math import comb
 from statistics import median
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
-from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.matched import Comparison, comparison
 from ddx_tools.profiles.samples import sample_findings, sample_table
 from ddx_tools.store import Store
 
@@ -144,9 +145,7 @@ def _input_wait(steps: list[Step]) -> Iterator[Finding]:
 def _arrives_late(compared: Comparison, steps: list[Step]) -> list[Finding]:
     """The rank that is clearly last again and again, of the group that shows it best. Stages of pipelines are none."""
     usual_ns = median(step.ns for step in steps)
-    by_group: dict[str, list[Matched]] = {}
-    for each in compared.matched:
-        by_group.setdefault(each.group, []).append(each)
+    by_group = gathered((each.group, each) for each in compared.matched)
     found: dict[int, Finding] = {}
     for group, matched in by_group.items():
         clear = [each for each in matched if each.late_ns >= _CLEARLY * usual_ns]
@@ -234,10 +233,7 @@ def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
 
 
 def _by_rank(steps: list[Step]) -> dict[int | None, list[Step]]:
-    found: dict[int | None, list[Step]] = {}
-    for step in steps:
-        found.setdefault(step.rank, []).append(step)
-    return found
+    return gathered((step.rank, step) for step in steps)
 
 
 def _share(steps: list[Step], part: str) -> float:

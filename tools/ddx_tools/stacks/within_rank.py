@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.common import evidence_of_row, make_finding, place_of_row, places_of
-from ddx_tools.stacks.view import RankView
+from ddx_tools.stacks.view import RankView, evidence_of_row, make_finding, place_of_row, places_of
 from ddx_tools.store import Store
 
 

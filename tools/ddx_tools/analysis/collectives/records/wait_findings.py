@@ -11,6 +11,7 @@ from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.waiting import Graph
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
@@ -30,9 +31,7 @@ def waiting(records: Records, holds: list[Recorded], graph: Graph[Recorded] | No
 
 def _alike(holds: Iterable[Recorded]) -> list[list[Recorded]]:
     """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
-    alike: dict[tuple[str, str], list[Recorded]] = {}
-    for hold in holds:
-        alike.setdefault((kind_of(hold.group), "p2p" if hold.transfer else hold.op), []).append(hold)
+    alike = gathered(((kind_of(hold.group), "p2p" if hold.transfer else hold.op), hold) for hold in holds)
     return [alike[key] for key in sorted(alike)]
 
 
@@ -78,7 +77,7 @@ def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Itera
                 None,
                 (own[0] if state == "circle" and own else first).op if first else None,
             ),
-            Shown(before + (pointed.evidence or [_silent()]), pointed.locations),
+            Shown(before + (pointed.evidence or [Evidence(source="fr_dumps")]), pointed.locations),
             place=False,
             chain=list(graph.sentences),
             sole=len(by_state) == 1,
@@ -176,10 +175,6 @@ def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
 def _own_calls(records: Records, own: Sequence[Recorded], ranks: Sequence[int]) -> list[Evidence]:
     """What the ranks that are waited for are in themselves."""
     return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
-
-
-def _silent() -> Evidence:
-    return Evidence(source="fr_dumps")
 
 
 def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
