@@ -15,8 +15,7 @@ from ddx_tools.errors import DdxError
 from ddx_tools.looking.held import still_missing
 from ddx_tools.looking.look import in_store
 from ddx_tools.looking.material import brought, lines_around, of_bundle
-from ddx_tools.looking.names import NOTE
-from ddx_tools.looking.words import Thing, Words, parse_words
+from ddx_tools.looking.words import NOTE, Thing, Words, parse_words
 from ddx_tools.model import Claim, Diagnosis
 from ddx_tools.next_check import asks_for_a_known_fact, is_out_of_reach
 from ddx_tools.sources.bundle import Bundle, is_bundle

@@ -10,7 +10,7 @@ from ddx_tools.model import Diagnosis, Finding
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.probes.stacks import PROBE
-from ddx_tools.stacks.items import BEFORE, SOURCE, STACK, THREADS
+from ddx_tools.stacks.view import BEFORE, SOURCE, STACK, THREADS
 from ddx_tools.store import Store
 
 TORCH = "/v/lib/python3.11/site-packages/torch/distributed"

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ddx_tools.machine.asking import ANSWER, UNAVAILABLE
 from ddx_tools.machine.findings import findings_of_facts
-from ddx_tools.machine.look import INTERFACES, NAMES, NVML, PROCESSES
+from ddx_tools.machine.look import ANSWER, INTERFACES, NAMES, NVML, PROCESSES, UNAVAILABLE
 from ddx_tools.machine.seen import seen
 from ddx_tools.model import Finding
 from ddx_tools.probe import Raw, RawItem, merge_rows

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.analysis.collectives.records.frames_needed import ranks_whose_frames_decide
 from ddx_tools.findings import is_registered
 from ddx_tools.flight_records.files import read_paths
+from ddx_tools.flight_records.live import ranks_whose_frames_decide
 from ddx_tools.flight_records.material import record_rows
 from ddx_tools.model import Finding
 from ddx_tools.probe import Batches, Raw

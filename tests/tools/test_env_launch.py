@@ -9,7 +9,7 @@ from env_reading import FIXTURES, findings_of, loud, meanings, said_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.environment.launch_limits import size_bytes
+from ddx_tools.environment.launch_checks import size_bytes
 from ddx_tools.environment.read import read_file
 from ddx_tools.model import Finding
 from ddx_tools.parsers.launch.shell_script import read_script

@@ -9,8 +9,7 @@ from env_reading import FIXTURES, findings_of, loud, problems, said_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.environment.contradictions import contradictions
-from ddx_tools.environment.judge import judge
+from ddx_tools.environment.judge import contradictions, judge
 from ddx_tools.environment.knowledge import is_real, names, nccl_names, nearest, nonexistent, variables
 from ddx_tools.environment.model import Environment, Value
 from ddx_tools.environment.versions import Version, Versions, versions_in

@@ -13,8 +13,7 @@ from packed_records import CASE, DUMPS, RECORDS, captured, ranks_of, rows_of, ta
 
 from ddx_tools.errors import UsageError
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, rank_of_name
-from ddx_tools.parsers.flight_records.rank_pattern import RankPattern
+from ddx_tools.parsers.flight_records.fr_origin import RankPattern, facts_of_name, rank_of_name
 from ddx_tools.probe import Raw
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.hosts.base import Call, Reply

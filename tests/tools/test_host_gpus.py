@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, codes, facts_in, findings_in, findings_of, one
 
-from ddx_tools.machine.gpu_ranks import with_ranks
+from ddx_tools.machine.findings import with_ranks
 from ddx_tools.model import Finding, Severity
 from ddx_tools.store import Store
 

@@ -9,8 +9,8 @@ import pytest
 from ddx_evals.incidents import named_incidents
 from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
-from ddx_tools.looking.around import guard_of
 from ddx_tools.looking.look import look
+from ddx_tools.looking.sight import guard_of
 from ddx_tools.looking.words import Thing, Words, parse_words
 
 BUNDLES = Path(__file__).parents[1] / "fixtures" / "stacks"

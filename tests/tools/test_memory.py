@@ -52,7 +52,7 @@ def test_the_peak_and_what_holds_it_are_found() -> None:
     held = {holder: size // MIB for holder, _, size, _ in gpu.held_at_peak}
     # In the second step: parameters, twice as much of Adam, all activations, and the first gradient.
     assert held == {"parameters": 512, "optimizer state": 1024, "activations": 768, "gradients": 64}
-    assert gpu.peak == sum(held.values()) * MIB
+    assert gpu.peak_bytes == sum(held.values()) * MIB
     assert {holder for holder, *_ in gpu.held} == {"parameters", "optimizer state"}
     assert gpu.held_at_peak[1][1] == ("/srv/job/train.py", 52, "step")
 
@@ -75,8 +75,8 @@ def test_the_peak_is_that_of_a_replay(acts: list[tuple[int, int]], begins: int) 
     blocks = [{"size": size, "state": "active_allocated", "frames": []} for size in live.values()]
     segment = {"device": 0, "total_size": 100, "blocks": blocks}
     [gpu] = read_snapshot(pickle.dumps({"segments": [segment], "device_traces": [trace[begins:]]}))
-    assert gpu.allocated == levels[-1]
-    assert gpu.peak == (max(levels[begins:]) if trace[begins:] else None)
+    assert gpu.allocated_bytes == levels[-1]
+    assert gpu.peak_bytes == (max(levels[begins:]) if trace[begins:] else None)
 
 
 def test_one_rank_that_holds_more_is_named_with_what_it_holds(tmp_path: Path) -> None:

@@ -13,15 +13,18 @@ from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TO
 
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
 from ddx_tools.mesh.read import plans_in
-from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
 from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
-from ddx_tools.parsers.launch.deepspeed_json import deepspeed_settings
 from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
-from ddx_tools.parsers.launch.megatron_arguments import megatron_model, stages_vary_before_replicas
+from ddx_tools.parsers.launch.framework_files import (
+    accelerate_settings,
+    deepspeed_settings,
+    megatron_model,
+    model_settings,
+    stages_vary_before_replicas,
+    torchtitan_settings,
+)
 from ddx_tools.parsers.launch.mesh_dims import parse_dims
-from ddx_tools.parsers.launch.model_config import model_settings
-from ddx_tools.parsers.launch.torchtitan_config import torchtitan_settings
 from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.rank_spans import rank_spans
 
@@ -64,12 +67,12 @@ def test_fsdp_without_degrees_divides_the_ranks_by_its_strategy(strategy: str, d
 
 
 def test_deepspeed_s_file_says_the_degrees_that_are_on() -> None:
-    assert values(deepspeed_settings(DEEPSPEED) or []) == {"tp": 4, "hpz": 8}
+    assert values(deepspeed_settings(DEEPSPEED)) == {"tp": 4, "hpz": 8}
     assert deepspeed_settings(DEEPSPEED.replace('"autotp_size": 4', '"autotp_size": 0').replace(": 8", ": 0")) == []
 
 
 def test_any_other_json_is_not_deepspeed_s() -> None:
-    assert deepspeed_settings('{"tensor": 4}') is None
+    assert deepspeed_settings('{"tensor": 4}') == []
     assert read("package.json", '{"name": "x", "tensor": {"autotp_size": 4}}') == []
 
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.mesh.grid import Grid
 from ddx_tools.mesh.knowledge import as_written, framework_of, mesh_knowledge
-from ddx_tools.mesh.layout import Layout, Misfit, lay_out
+from ddx_tools.mesh.layout import Grid, Layout, Misfit, lay_out
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "mesh" / "groups.jsonl"
 FRAMEWORKS = mesh_knowledge().frameworks

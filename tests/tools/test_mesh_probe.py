@@ -12,7 +12,7 @@ from process_snapshots import row, snapshot, torchrun_env
 
 from ddx_tools.errors import UsageError
 from ddx_tools.findings import is_registered
-from ddx_tools.mesh.meshes import axis_names
+from ddx_tools.mesh.groups import axis_names
 from ddx_tools.model import Finding, ProbeStatus, Severity
 from ddx_tools.one_probe import run_probe
 from ddx_tools.plan import Step

@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 
 from ddx_tools.nccl.streams import streams_of
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
-from ddx_tools.parsers.nccl.nccl_edges import read_edge, read_graph
-from ddx_tools.parsers.nccl.nccl_lines import NcclLine, holds_nccl, read_banner, read_nccl_line, read_test_rank
-from ddx_tools.parsers.nccl.nccl_messages import read_message, setting_value, timing_parts
+from ddx_tools.parsers.nccl.nccl_lines import (
+    NcclLine,
+    holds_nccl,
+    read_banner,
+    read_edge,
+    read_graph,
+    read_message,
+    read_nccl_line,
+    read_test_rank,
+    setting_value,
+    timing_parts,
+)
 
 GOLDEN: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[1] / "fixtures/nccl/golden.yaml").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.parsers.machine.host_text import text_lines
-from ddx_tools.parsers.machine.nvidia_smi_csv import read_nvidia_smi_csv
+from ddx_tools.parsers.machine.nvidia_smi_query import read_nvidia_smi_csv
 
 
 def gpus(text: str) -> dict[tuple[str | None, str | None], dict[str, object]]:

@@ -15,11 +15,8 @@ from nccl_logs import train, world, write
 from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
 from ddx_tools.repro.model import WORLD, Call, Program, Recording
-from ddx_tools.repro.rehearsal import Rehearsal
 from ddx_tools.repro.run import run_script
-from ddx_tools.repro.script import Reproduction, reproduce
-from ddx_tools.repro.smaller import smallest
-from ddx_tools.repro.twin import healthy_twin
+from ddx_tools.repro.script import Rehearsal, Reproduction, healthy_twin, reproduce, smallest
 from ddx_tools.resources import incidents_dir
 from ddx_tools.store import Store
 

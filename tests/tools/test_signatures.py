@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.findings import is_registered
-from ddx_tools.parsers.logs.fingerprint import parse_mismatch
+from ddx_tools.parsers.logs.fingerprint import message_values, parse_mismatch, size_bytes
 from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
-from ddx_tools.parsers.logs.message_values import message_values, size_bytes
 from ddx_tools.parsers.logs.signatures import Signature, match_signatures, needles, signature, signatures
 
 # Messages that rightly say two things.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddx_tools.looking.beside import beside
-from ddx_tools.looking.made import made_at
-from ddx_tools.looking.suggestion import suggested
+from ddx_tools.looking.records import made_at
+from ddx_tools.looking.sight import suggested
 from ddx_tools.model import CandidateCause, Diagnosis, Level, Location, Party, Verdict
 from ddx_tools.store import Store
 

@@ -11,9 +11,8 @@ from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.parsers.notes.outcomes import normalised, outcome_of
+from ddx_tools.parsers.notes.outcomes import Fact, compiled_vocabulary, normalised, outcome_of, vocabulary
 from ddx_tools.parsers.notes.prose import is_note, sentences
-from ddx_tools.parsers.notes.report_vocabulary import Fact, compiled_vocabulary, vocabulary
 from ddx_tools.parsers.notes.user_report import read_reports
 from ddx_tools.probes.notes import NotesArgs, analyse, capture, parse
 from ddx_tools.sources.hosts.local import LocalHost

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.model import CandidateCause, Diagnosis, Level, Verdict
 from ddx_tools.parsers.notes.outcomes import normalised
@@ -20,10 +20,8 @@ _GUESSES = re.compile(
 )
 
 
-class Suspicion(BaseModel):
+class Suspicion(BaseModel, extra="forbid", populate_by_name=True):
     """One thing that people suspect."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     named: str = Field(alias="is")
     words: str

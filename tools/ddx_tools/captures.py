@@ -124,14 +124,8 @@ def capture_only(
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:
     """What a bundle's manifest tells of a capture."""
-    return ProbeRun(
-        probe=step.probe.id,
-        host=raw.host,
-        args=step.args,
-        status=raw.status,
-        problems=raw.problems,
-        missing=raw.missing,
-    )
+    said = {name: getattr(raw, name) for name in ("host", "status", "problems", "missing")}
+    return ProbeRun(probe=step.probe.id, args=step.args, **said)
 
 
 def result_of(step: Step, raw: Raw) -> ProbeResult:

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.environment.versions import Version
 from ddx_tools.yaml_data import shipped
@@ -52,10 +52,8 @@ _FACETS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class KnownCase(BaseModel):
+class KnownCase(BaseModel, extra="forbid"):
     """One entry of the casebook."""
-
-    model_config = ConfigDict(extra="forbid")
 
     link: str
     cause: str

@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.findings import finding_codes
 from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Diagnosis, Evidence, Finding, Severity, rank_list
-from ddx_tools.parsers.notes.report_vocabulary import vocabulary
+from ddx_tools.parsers.notes.outcomes import vocabulary
 from ddx_tools.yaml_data import shipped
 
 BASIS = "added"
@@ -27,10 +27,8 @@ _FACT = re.compile(r"(?P<fact>[a-z0-9_]{1,60})(?:=(?P<value>[a-z]{1,8}))?")
 _LONGEST_QUOTE, _MOST_RANKS = 400, 65_536
 
 
-class HandedIn(BaseModel):
+class HandedIn(BaseModel, extra="forbid"):
     """A finding as somebody hands it in."""
-
-    model_config = ConfigDict(extra="forbid")
 
     code: str = Field(description="A registered finding code: rank.raised, collective.missing_ranks, …")
     quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim, on one line or several.")

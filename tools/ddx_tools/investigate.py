@@ -32,8 +32,8 @@ from ddx_tools.handed_in import without_repeats
 from ddx_tools.investigation import Investigation
 from ddx_tools.looking.frameworks import frameworks_of, versions_of
 from ddx_tools.looking.held import still_missing
-from ddx_tools.looking.names import Names, names_of
 from ddx_tools.looking.sight import sight_of
+from ddx_tools.looking.words import Names, names_of
 from ddx_tools.model import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
 from ddx_tools.origins import origins
 from ddx_tools.parsers.names import shown

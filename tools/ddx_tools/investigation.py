@@ -12,8 +12,8 @@ from ddx_tools.diagnose import diagnose
 from ddx_tools.handed_in import BASIS as HANDED_IN
 from ddx_tools.handed_in import changes_of
 from ddx_tools.looking.frameworks import own_fixes
-from ddx_tools.looking.names import Names, named
 from ddx_tools.looking.sight import Sight
+from ddx_tools.looking.words import Names, named
 from ddx_tools.model import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 from ddx_tools.next_check import within_reach
 from ddx_tools.playbook import Playbooks, load_playbooks

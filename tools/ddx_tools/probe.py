@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.errors import HostError
 from ddx_tools.model import Finding, Missing, ProbeStatus, Truncation
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
-class ProbeArgs(BaseModel):
+class ProbeArgs(BaseModel, extra="forbid"):
     """Arguments of a probe. Nothing keeps a "current incident": every call says what it is about."""
-
-    model_config = ConfigDict(extra="forbid")
 
     target: list[str] = Field(
         default_factory=list,

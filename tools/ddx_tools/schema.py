@@ -123,6 +123,12 @@ def columns(table: str) -> dict[str, tuple[str, str]]:
     return schema().tables[table]
 
 
+def as_row(table: str, *things: object, **told: Any) -> dict[str, Any]:
+    """A row of a table: what is told, and of the other columns those that some thing has as an attribute, the first."""
+    known = {name: thing for thing in reversed(things) for name in columns(table) if hasattr(thing, name)}
+    return {name: getattr(thing, name) for name, thing in known.items() if name not in told} | told
+
+
 def tables() -> list[str]:
     """The tables of the store, in the order of the schema."""
     return list(schema().tables)

@@ -12,8 +12,7 @@ from ddx_server.serve.diagnosis_payload import diagnosis_payload
 from ddx_server.serve.show_tool import shown_payload
 from ddx_tools.investigate import this_machine
 from ddx_tools.looking.look import look, shown_of
-from ddx_tools.looking.names import NOTE
-from ddx_tools.looking.words import parse_words
+from ddx_tools.looking.words import NOTE, parse_words
 from ddx_tools.model import Diagnosis
 
 MOST_CALLS, MOST_BYTES = 3, 12_000

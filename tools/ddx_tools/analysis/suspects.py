@@ -11,6 +11,7 @@ from functools import cache
 
 from pydantic import Field
 
+from ddx_tools.gathering import gathered
 from ddx_tools.handed_in import BASIS as HANDED_IN
 from ddx_tools.matching import meets
 from ddx_tools.model import (
@@ -70,10 +71,9 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
     if not told:
         return []
     first = told[0][0]
-    chosen: dict[tuple[SuspectEvent, Certainty], list[tuple[Reading, Finding]]] = {}
-    for number, reading, finding in told:
-        if number == first:
-            chosen.setdefault((reading.event, reading.certainty), []).append((reading, finding))
+    chosen = gathered(
+        ((reading.event, reading.certainty), (reading, finding)) for number, reading, finding in told if number == first
+    )
     suspects = [_suspect(together, seats or {}) for together in chosen.values()]
     for number, _, finding in told:
         if number > first:

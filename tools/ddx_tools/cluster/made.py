@@ -12,7 +12,7 @@ import zstandard
 
 from ddx_tools.captures import Captured, result_of
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.looking.names import names_of
+from ddx_tools.looking.words import names_of
 from ddx_tools.model import Missing, ProbeResult
 from ddx_tools.origins import origins
 from ddx_tools.schema import arrow_table, arrow_types, columns, tables
@@ -100,7 +100,7 @@ class Made:
             named = table.replace_schema_metadata({_TABLE: name.encode()})
             with pa.ipc.new_stream(sink, named.schema) as stream:
                 stream.write_table(named)
-        return sink.getvalue().to_pybytes()
+        return bytes(sink.getvalue())
 
 
 def decoded(packed: bytes, host: str) -> Made:

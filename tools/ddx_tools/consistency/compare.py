@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ddx_tools.consistency.calls import Calls
-from ddx_tools.consistency.placements import misplaced
 from ddx_tools.consistency.prints import Look, Print, looks, make_finding
 from ddx_tools.consistency.reduction import Reduced, group_size_of, reduction_at
-from ddx_tools.consistency.replicas import Replicas, alike
+from ddx_tools.consistency.replicas import Calls, Replicas, alike, misplaced
 from ddx_tools.consistency.runs import compare_runs, resumed
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.store import Store
@@ -68,7 +66,7 @@ def _placed(finding: Finding, calls: Calls) -> Finding:
     return finding.model_copy(update={"locations": places, "summary": finding.summary + words})
 
 
-def _tied(look: Look) -> list[Finding]:
+def _tied(look: Look) -> Iterator[Finding]:
     """Parameters that are one tensor on some ranks and several on others. Stages of a pipeline hold other ones."""
     of_rank = look.of("tied").get("", {})
     ties = {tuple(names): rank for rank, one in of_rank.items() for names in one.facts.get("names") or ()}
@@ -80,15 +78,14 @@ def _tied(look: Look) -> list[Finding]:
             said = f"{which} are one tensor on rank {tied_on}, and several on {rank_list(apart)}"
             prints = [of_rank[rank] for rank in (tied_on, *apart)]
             minority = len(apart) < len(of_rank) / 2
-            return [
-                make_finding(
-                    "numerics.tensors_differ", Severity.FAILURE, apart, said, prints, "tied", minority=minority
-                )
-            ]
-    return []
+            yield make_finding(
+                "numerics.tensors_differ", Severity.FAILURE, apart, said, prints, "tied", minority=minority
+            )
+            return
+    return
 
 
-def _non_finite(look: Look) -> list[Finding]:
+def _non_finite(look: Look) -> Iterator[Finding]:
     """The first kind of value of the look that is not finite somewhere, and the rank and tensor that had it first."""
     for what in ("batch", "own_gradient", "gradient", "parameter", "buffer"):
         bad = [one for of_rank in look.of(what).values() for one in of_rank.values() if one.non_finite]
@@ -101,22 +98,21 @@ def _non_finite(look: Look) -> list[Finding]:
         told = f"{nearest.non_finite} values, first in {nearest.name or 'its tensor'}"
         others = "; on all others they are finite" if some else ""
         whose = f"{_WORDS[what]} of {rank_list(ranks)}"
-        return [
-            make_finding(
-                "numerics.non_finite",
-                Severity.WARNING,
-                ranks,
-                f"At step {look.step} the {whose} hold NaN or infinity: {told}{others}.",
-                [nearest],
-                what,
-                step=look.step,
-                tensor=nearest.name,
-                module=nearest.name.rpartition(".")[0],
-                first_rank=ranks[0] if some and own else None,
-                before_reduction=own and some,
-            )
-        ]
-    return []
+        yield make_finding(
+            "numerics.non_finite",
+            Severity.WARNING,
+            ranks,
+            f"At step {look.step} the {whose} hold NaN or infinity: {told}{others}.",
+            [nearest],
+            what,
+            step=look.step,
+            tensor=nearest.name,
+            module=nearest.name.rpartition(".")[0],
+            first_rank=ranks[0] if some and own else None,
+            before_reduction=own and some,
+        )
+        return
+    return
 
 
 def _differing(look: Look, replicas: Replicas, calls: Calls, *, is_first: bool) -> list[Finding]:

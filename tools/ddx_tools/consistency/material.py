@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddx_tools.errors import HostError
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.plain_json import finite, read_object, whole
 from ddx_tools.probe import Batches, Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
@@ -58,27 +58,27 @@ def _rows(item: RawItem) -> Iterator[dict[str, Any]]:
     head: dict[str, Any] = {}
     with item.facts["part"].open() as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
-            told = _line(line)
+            told = read_object(line)
             if number > _MOST_LINES:
                 return
             if "ddx" in told:
                 head = {
                     "run": item.facts["run"],
-                    "rank": _whole(told.get("rank")),
-                    "world_size": _whole(told.get("world_size")),
-                    "began_s": _number(told.get("began_s")),
+                    "rank": whole(told.get("rank")),
+                    "world_size": whole(told.get("world_size")),
+                    "began_s": finite(told.get("began_s")),
                     "host": str(told.get("host"))[:200],
                 }
             elif head and head["rank"] is not None and isinstance(told.get("what"), str):
                 yield {
                     **head,
-                    "step": _whole(told.get("step")),
-                    "position": _whole(told.get("order")),
+                    "step": whole(told.get("step")),
+                    "position": whole(told.get("order")),
                     "what": told.pop("what")[:40],
                     "name": str(told.pop("name", ""))[:300],
                     "hash": str(told.pop("hash", ""))[:40],
-                    **{name: _number(told.pop(name, None)) for name in _NUMBERS},
-                    "non_finite": _whole(told.pop("non_finite", 0)),
+                    **{name: finite(told.pop(name, None)) for name in _NUMBERS},
+                    "non_finite": whole(told.pop("non_finite", 0)),
                     "facts": json.dumps(_facts(told)),
                     "text": line[: 4 * _QUOTED].decode("utf-8", "replace")[:_QUOTED].rstrip("\r\n"),
                     "source": item.source,
@@ -117,19 +117,3 @@ def _place(value: Any) -> list[Any] | None:
     if not isinstance(value, list) or [type(part) for part in value] != [str, int, str] or not value[0]:
         return None
     return [value[0][:500], value[1], value[2][:200]]
-
-
-def _line(line: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

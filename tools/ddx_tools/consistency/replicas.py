@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
-from ddx_tools.consistency.prints import Look, Print
+from ddx_tools.consistency.prints import Look, Print, make_finding
+from ddx_tools.gathering import gathered
+from ddx_tools.model import Finding, Location, Severity, rank_list
 
 _ALIKE = 1e-5
 """Gradients are compared as numbers: sums in another order differ in their last digits."""
@@ -88,3 +91,97 @@ def _buffers_kept(look: Look) -> bool:
     """DDP gives rank 0's buffers to all before each forward: what they become in it may differ."""
     wrappers = [one for of_rank in look.of("wrapper").values() for one in of_rank.values()]
     return any(one.facts.get("broadcast_buffers") for one in wrappers)
+
+
+# --- DTensors that lie otherwise on some ranks, or whose parts do not make up the whole
+
+_CUT, _WHOLE = "S(", "R"
+
+
+def misplaced(look: Look) -> list[Finding]:
+    """The first parameter of the kind, if there is one. Plain tensors of one name may be those of pipeline stages."""
+    for name, of_rank in look.of("parameter").items():
+        lying = gathered(((one.placements, str(one.facts.get("shape"))), rank) for rank, one in of_rank.items())
+        sets = sorted(lying.items(), key=lambda item: -len(item[1]))
+        odd, axis = list[int](), None
+        if len(sets) > 1 and any(placements for placements, _ in lying):
+            told = "; ".join(f"{rank_list(ranks)}: {_words(*how)}" for how, ranks in sets)
+            said = f"The parameter {name} lies otherwise from rank to rank: {told}"
+            odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
+            axis = _cut_otherwise(next(iter(of_rank.values())), [placements for (placements, _), _ in sets])
+        elif (held := _held(of_rank)) and held[0] != held[1]:
+            said = f"The parts of the parameter {name} make {held[0]} of its {held[1]} elements"
+        else:
+            continue
+        ranks = odd or sorted(of_rank)
+        prints, facts = [of_rank[rank] for rank in ranks], {"tensor": name, "minority": bool(odd), "axis": axis}
+        code = "numerics.placements_differ"
+        return [make_finding(code, Severity.FAILURE, ranks, said, prints, "parameter", **facts)]
+    return []
+
+
+def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
+    """Elements in the parts of all coordinates, and of the whole; None where a part is not there, or nothing is cut."""
+    parts: dict[tuple[int, ...], int] = {}
+    for one in of_rank.values():
+        ways = one.placements or ()
+        if not ways or one.facts.get("mesh_size") != len(of_rank):
+            return None
+        if any(not way.startswith(_CUT) and way != _WHOLE for way in ways):
+            return None
+        at = tuple(at for at, way in zip(one.facts.get("coordinate") or (), ways, strict=False) if way != _WHOLE)
+        parts[at] = math.prod(one.facts.get("local") or ())
+    return sum(parts.values()), math.prod(next(iter(of_rank.values())).facts.get("shape") or ())
+
+
+def _cut_otherwise(one: Print, ways: Sequence[tuple[str, ...] | None]) -> str | None:
+    """The one dimension of the mesh in which the placements differ."""
+    names = one.facts.get("mesh") or []
+    told = [name for name, *how in zip(names, *(way or () for way in ways), strict=False) if len(set(how)) > 1]
+    return str(told[0]) if len(told) == 1 else None
+
+
+def _words(placements: tuple[str, ...] | None, shape: str) -> str:
+    return f"{'plain' if placements is None else ', '.join(placements)} of {shape}"
+
+
+# --- from which lines of the program forward, reductions and the step of the optimizer were called
+
+_MOST_PLACES = 3
+
+
+class Calls:
+    """What the looks of one attempt tell, by rank: of each call as of the first look that tells it."""
+
+    def __init__(self, seen: Sequence[Look]) -> None:
+        self._of_rank: dict[int, dict[str, Any]] = {}
+        for look in reversed(seen):
+            for rank, one in look.of("calls").get("", {}).items():
+                known = self._of_rank.setdefault(rank, {})
+                known.update({name: value for name, value in one.facts.items() if value != []})
+
+    def places(self, ranks: Iterable[int], *which: str) -> list[Location]:
+        """Where some ranks called the first of these that is known: `reductions`, `forward`, `step_at`."""
+        mine = [self._of_rank[rank] for rank in ranks if rank in self._of_rank]
+        for name in which:
+            found = [
+                place
+                for facts in mine
+                for place in (
+                    [each["at"] for each in facts.get(name, ())] if name == "reductions" else [facts.get(name)]
+                )
+                if place
+            ]
+            if found:
+                unique = list(dict.fromkeys(map(tuple, found)))[:_MOST_PLACES]
+                return [Location(file=file, line=line, function=function) for file, line, function in unique]
+        return []
+
+    def left_out(self, ranks: Iterable[int]) -> str | None:
+        """Why nothing reduced the gradients, where the wrapper itself tells."""
+        mine = [self._of_rank.get(rank, {}) for rank in ranks]
+        if any(facts.get("past_wrapper") is True for facts in mine):
+            return "past_wrapper"
+        if any(facts.get("sync") is False for facts in mine):
+            return "no_sync"
+        return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from ddx_tools.consistency.prints import Look, Print
 from ddx_tools.consistency.reduction import group_size_of
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ORDER = ("parameter", "optimizer", "buffer", "batch", "value", "own_gradient", "gradient")
@@ -19,10 +20,7 @@ _MOST_GROUP = 4096
 
 def resumed(everything: Sequence[Look]) -> list[Finding]:
     """Random states after a resume that are not those with which the earlier attempt came to the same point."""
-    of_attempt: dict[int, list[Look]] = {}
-    for look in everything:
-        of_attempt.setdefault(look.attempt, []).append(look)
-    for earlier, later in pairwise(of_attempt.values()):
+    for earlier, later in pairwise(gathered((look.attempt, look) for look in everything).values()):
         for before, after in _same_points(earlier, later):
             if found := _random_states(before, after):
                 return [found]
@@ -79,23 +77,22 @@ def _random_states(before: Look, after: Look) -> Finding | None:
     )
 
 
-def compare_runs(everything: Sequence[Look]) -> list[Finding]:
+def compare_runs(everything: Sequence[Look]) -> Iterator[Finding]:
     """The first step and tensor in which the run differs from the one that it is held against."""
     own, other = ({look.step: look for look in everything if look.run == run} for run in (0, 1))
     if not other:
-        return []
+        return
     steps = sorted(own.keys() & other.keys())
     for step in steps:
         if found := _first_difference(own[step], other[step], _ORDER):
-            return [_runs_differ(step, *found)]
-    return [
-        Finding(
-            code="numerics.runs_agree",
-            severity=Severity.INFO,
-            summary=f"Both runs hold the same at {len(steps)} steps." if steps else "The runs share no step.",
-            attributes={"steps": len(steps)},
-        )
-    ]
+            yield _runs_differ(step, *found)
+            return
+    yield Finding(
+        code="numerics.runs_agree",
+        severity=Severity.INFO,
+        summary=f"Both runs hold the same at {len(steps)} steps." if steps else "The runs share no step.",
+        attributes={"steps": len(steps)},
+    )
 
 
 def _first_difference(own: Look, other: Look, kinds: Sequence[str]) -> tuple[str, Print, Print] | None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ddx_tools.environment.accelerate_config import accelerate_layer
 from ddx_tools.environment.knowledge import is_of_interest
 from ddx_tools.environment.versions import VersionSeen, versions_in
 from ddx_tools.parsers.launch.env_text import Listing, read_listings, share_of_assignments
+from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 from ddx_tools.parsers.launch.shell_script import Assignment, Command, Script, read_script
 from ddx_tools.parsers.launch.shell_words import HOLE, is_known, shown
 from ddx_tools.parsers.launchers.launch_command import Layer, Option, layers_of
@@ -273,3 +273,21 @@ def _is_meant_as_command(command: Command) -> bool:
     return any(re.match(r"--?[A-Za-z]", word) or re.search(r"\.(?:py|sh)$", word) for word in words) and all(
         map(is_known, command.words[:1])
     )
+
+
+# --- the configuration file of `accelerate launch` (accelerate 1.10 commands/config/config_args.py)
+
+_NAMED = re.compile(r"^distributed_type:", re.M)
+_KEYS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids")
+_MOST_CHARS = 64_000
+
+
+def accelerate_layer(text: str) -> Layer | None:
+    """The options that such a file stands for; None for any other file."""
+    if not _NAMED.search(text) or "num_processes" not in text or len(text) > _MOST_CHARS:
+        return None
+    tree = load_foreign_yaml(text)
+    if not isinstance(tree, dict):
+        return None
+    given = {key: str(tree[key]) for key in _KEYS if isinstance(tree.get(key), str | int)}
+    return Layer("accelerate", [Option(key, value, f"{key}: {value}") for key, value in given.items()])

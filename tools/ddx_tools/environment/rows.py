@@ -12,6 +12,7 @@ from ddx_tools.environment.versions import Version, Versions
 from ddx_tools.parsers.launchers.launch_command import Layer, Option
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.probe import Rows
+from ddx_tools.schema import as_row
 from ddx_tools.sources.redaction.structures import redact_argv, redact_variable
 from ddx_tools.store import Store
 
@@ -40,16 +41,8 @@ def value_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> It
     """Rows of `env_values`."""
     for value in found.values:
         shown = redact_variable(value.name, value.shown[:_VALUE_CHARS])
-        yield head | {
-            "name": value.name,
-            "value": None if value.value is None else redact_variable(value.name, value.value[:_VALUE_CHARS]),
-            "shown": shown,
-            "certain": value.certain,
-            "exported": value.exported,
-            "on_each_host": value.on_each_host,
-            "source": source,
-            "source_line": value.line,
-        }
+        read = None if value.value is None else redact_variable(value.name, value.value[:_VALUE_CHARS])
+        yield as_row("env_values", value, **head, value=read, shown=shown, source=source, source_line=value.line)
 
 
 def option_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> Iterator[dict[str, Any]]:

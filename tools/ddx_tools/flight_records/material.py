@@ -13,8 +13,13 @@ from ddx_tools.flight_records.entry_rows import EntryRows
 from ddx_tools.flight_records.side_cars import SideCars
 from ddx_tools.flight_records.tables import RecordTables
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, NameFacts, facts_of_name, origin_of_header
-from ddx_tools.parsers.flight_records.rank_pattern import RankPattern
+from ddx_tools.parsers.flight_records.fr_origin import (
+    DumpOrigin,
+    NameFacts,
+    RankPattern,
+    facts_of_name,
+    origin_of_header,
+)
 from ddx_tools.probe import Batches, Raw, RawItem
 
 DUMP = "dump"

@@ -19,6 +19,7 @@ from ddx_tools.parsers.flight_records.fr_dump import FrDump, GroupStatus
 from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, Frame
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers
 from ddx_tools.rank_spans import runs
+from ddx_tools.schema import as_row
 
 _NOT_RECORDED = GroupStatus(None, None, None)
 
@@ -191,27 +192,20 @@ def _groups_with_p2p(columns: EntryColumns) -> set[int]:
 
 def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers]) -> dict[str, Any]:
     first, last = dump.entries.record_range()
-    return {
-        "dump": mine,
-        "host": origin.host,
-        "rank": origin.rank,
-        "source": origin.source,
-        "origin": origin.origin,
-        "attempt": origin.attempt,
-        "version": dump.version or None,
-        "library": dump.library or None,
-        "taken_ns": origin.taken_ns,
-        "written_ns": origin.written_ns,
-        "latest_ns": dump.entries.latest_ns(),
-        "last_call_ns": dump.entries.last_call_ns(),
-        "entries": len(dump.entries),
-        "first_record": first,
-        "last_record": last,
-        "with_frames": dump.with_frames,
-        "only_active": origin.only_active,
-        "backend": dump.backend,
-        "world_size": origin.world_size or _world_size(groups),
-    }
+    return as_row(
+        "fr_dumps",
+        origin,
+        dump,
+        dump=mine,
+        version=dump.version or None,
+        library=dump.library or None,
+        latest_ns=dump.entries.latest_ns(),
+        last_call_ns=dump.entries.last_call_ns(),
+        entries=len(dump.entries),
+        first_record=first,
+        last_record=last,
+        world_size=origin.world_size or _world_size(groups),
+    )
 
 
 def _world_size(groups: list[GroupMembers]) -> int | None:

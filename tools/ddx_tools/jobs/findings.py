@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddx_tools.jobs.rows import by_job
-from ddx_tools.jobs.words import process_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.store import Store
 
@@ -50,53 +50,49 @@ def _found(members: list[dict[str, Any]]) -> Finding:
     )
 
 
-def _gone(members: list[dict[str, Any]]) -> list[Finding]:
+def _gone(members: list[dict[str, Any]]) -> Iterator[Finding]:
     gone = [row for row in members if row["role"] == "gone"]
     if not gone:
-        return []
+        return
     ranks, pids = _numbers(gone), [row["pid"] for row in gone if row["pid"]]
     host = gone[0]["host"]
     who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
     dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not asked for it yet" if pids else ""
     verb = "has" if len(ranks or pids) == 1 else "have"
-    return [
-        Finding(
-            code="rank.process_gone",
-            severity=Severity.FAILURE,
-            ranks=ranks,
-            hosts=[host],
-            summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
-            evidence=[_evidence(row) for row in gone[:8]],
-            attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
-        )
-    ]
+    yield Finding(
+        code="rank.process_gone",
+        severity=Severity.FAILURE,
+        ranks=ranks,
+        hosts=[host],
+        summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
+        evidence=[_evidence(row) for row in gone[:8]],
+        attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
+    )
 
 
-def _unreadable(members: list[dict[str, Any]]) -> list[Finding]:
+def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
     unreadable = [row for row in members if row["role"] == "unreadable"]
     if not unreadable:
-        return []
+        return
     ranks, pids = _numbers(unreadable), [row["pid"] for row in unreadable if row["pid"]]
     who = rank_list(ranks) if ranks else "processes that may be ranks"
     listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
     remedy = f"Run ddx as the owner of the job, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
-    return [
-        Finding(
-            code="rank.unreadable",
-            severity=Severity.WARNING,
-            ranks=ranks,
-            hosts=[unreadable[0]["host"]],
-            summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
-            evidence=[_evidence(row) for row in unreadable[:8]],
-            attributes={
-                "job": unreadable[0]["job"],
-                "reason": "not_permitted",
-                "remedy": remedy,
-                "pids": pids,
-                "basis": "processes",
-            },
-        )
-    ]
+    yield Finding(
+        code="rank.unreadable",
+        severity=Severity.WARNING,
+        ranks=ranks,
+        hosts=[unreadable[0]["host"]],
+        summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
+        evidence=[_evidence(row) for row in unreadable[:8]],
+        attributes={
+            "job": unreadable[0]["job"],
+            "reason": "not_permitted",
+            "remedy": remedy,
+            "pids": pids,
+            "basis": "processes",
+        },
+    )
 
 
 _HELD = {
@@ -109,31 +105,27 @@ _HELD = {
 }
 
 
-def _held(members: list[dict[str, Any]]) -> list[Finding]:
+def _held(members: list[dict[str, Any]]) -> Iterator[Finding]:
     """Ranks that the kernel does not let run."""
-    findings = []
     for row in members:
         if row["role"] not in ("rank", "unreadable") or row["state"] not in _HELD:
             continue
         code, what = _HELD[row["state"]]
         who = "A process" if row["rank"] is None else f"Rank {row['rank']}"
-        findings.append(
-            Finding(
-                code=code,
-                severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
-                ranks=_numbers([row]),
-                hosts=[row["host"]],
-                summary=f"{who} (pid {row['pid']}) {what}.",
-                evidence=[_evidence(row)],
-                attributes={
-                    "job": row["job"],
-                    "pid": row["pid"],
-                    "state": row["state"],
-                    "basis": "processes",
-                },
-            )
+        yield Finding(
+            code=code,
+            severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
+            ranks=_numbers([row]),
+            hosts=[row["host"]],
+            summary=f"{who} (pid {row['pid']}) {what}.",
+            evidence=[_evidence(row)],
+            attributes={
+                "job": row["job"],
+                "pid": row["pid"],
+                "state": row["state"],
+                "basis": "processes",
+            },
         )
-    return findings
 
 
 def _numbers(rows: list[dict[str, Any]]) -> list[int]:
@@ -151,3 +143,83 @@ def _evidence(row: dict[str, Any]) -> Evidence:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+# --- of many hosts that were asked at a time: which did not answer, and whose clocks differ
+
+_CLOCK_S = 1.0
+_MOST_NAMED = 8
+
+
+def asked_host_findings(store: Store) -> Iterator[Finding]:
+    """Findings about the rows of `asked_hosts`; hosts with the same reason are one."""
+    unseen = _ranks_unseen(store)
+    rows = store.query(
+        "SELECT state, reason, any_value(remedy) AS remedy, list(coalesce(host, target) ORDER BY target) AS hosts "
+        "FROM asked_hosts WHERE state <> 'answered' GROUP BY state, reason ORDER BY min(target)"
+    )
+    for row in rows:
+        named = ", ".join(row["hosts"][:_MOST_NAMED]) + (" …" if len(row["hosts"]) > _MOST_NAMED else "")
+        many = len(row["hosts"]) > 1
+        how = (
+            f"answered{'' if many else 's'} in part"
+            if row["state"] == "in_part"
+            else f"{'do' if many else 'does'} not answer"
+        )
+        lacking = f"; {rank_list(unseen)} {'was' if len(unseen) == 1 else 'were'} seen on no host" if unseen else ""
+        yield Finding(
+            code="host.unanswered",
+            severity=Severity.WARNING,
+            ranks=unseen if len(rows) == 1 else [],  # of several, nothing says which are where
+            hosts=row["hosts"],
+            summary=f"{named} {how}: {row['reason']}{lacking}.",
+            evidence=[Evidence(source=f"asked_hosts:{row['hosts'][0]}", quote=row["reason"])],
+            attributes={
+                "state": row["state"],
+                "reason": row["reason"],
+                "remedy": row["remedy"],
+                "ranks_unseen": unseen,
+            },
+        )
+    yield from _clocks(store)
+
+
+def _ranks_unseen(store: Store) -> list[int]:
+    """Of the job's ranks, those that no host showed; none if hosts show different jobs."""
+    rows = store.query(
+        "SELECT max(world_size) AS size, count(DISTINCT (world_size, master)) AS jobs, list(DISTINCT rank) AS ranks "
+        "FROM ranks WHERE world_size IS NOT NULL"
+    )
+    size, jobs, ranks = (rows[0][name] for name in ("size", "jobs", "ranks"))
+    return sorted(set(range(size)) - set(ranks)) if jobs == 1 else []
+
+
+def _clocks(store: Store) -> Iterator[Finding]:
+    for row in store.query(
+        "SELECT coalesce(host, target) AS host, clock_low_s AS low, clock_high_s AS high FROM asked_hosts "
+        f"WHERE clock_low_s > {_CLOCK_S} OR clock_high_s < -{_CLOCK_S} ORDER BY target LIMIT {_MOST_NAMED}"
+    ):
+        ahead = row["low"] if row["low"] > 0 else row["high"]
+        apart = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'}"
+        yield Finding(
+            code="host.clock_differs",
+            severity=Severity.NOTICE,
+            hosts=[row["host"]],
+            summary=f"The clock of {row['host']} is at least {apart} that of the host that asked: times in logs and "
+            "records of both cannot be compared as they stand.",
+            evidence=[Evidence(source=f"asked_hosts:{row['host']}", quote=f"{row['low']} to {row['high']} s ahead")],
+            attributes={"ahead_s": ahead, "uncertainty_s": round(row["high"] - row["low"], 3)},
+        )
+
+
+# --- a process of a job in one line: what evidence quotes, and what `ddx show` prints of it
+
+
+def process_words(row: Mapping[str, Any]) -> str:
+    """`pid 14692 state T python train.py`: a row of `ranks`."""
+    return f"pid {row['pid']} state {row['state'] or '?'} {(row['command'] or '')[:120]}".rstrip()
+
+
+def environment_words(row: Mapping[str, Any]) -> str:
+    """`pid 14692 RANK=3 WORLD_SIZE=4`: a row of `ranks`."""
+    return f"pid {row['pid']} RANK={row['rank']} WORLD_SIZE={row['world_size']}"

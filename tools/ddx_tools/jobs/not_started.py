@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddx_tools.environment.launch_facts import is_loopback
+from ddx_tools.jobs.findings import environment_words
 from ddx_tools.jobs.rows import by_job
-from ddx_tools.jobs.words import environment_words
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store

@@ -13,6 +13,7 @@ from ddx_tools.parsers.launchers.agent_command import meeting_of
 from ddx_tools.parsers.launchers.launcher_knowledge import launcher_knowledge
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.store import Store
 
@@ -63,17 +64,7 @@ def rank_rows(raw: Raw) -> Rows:
 
 
 def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], source: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "host": host,
-        "job": job.id,
-        "role": member.role,
-        "rank": member.rank,
-        "local_rank": member.local_rank,
-        "world_size": job.world_size,
-        "launcher": job.launcher,
-        "master": job.master,
-        "source": source,
-    }
+    row = as_row("ranks", member, job, host=host, job=job.id, run_dir=None, source=source)
     process = member.process
     if process is None:
         return row
@@ -84,7 +75,6 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     words = [str(word) for word in seen.get("cmdline") or []]
     meeting = meeting_of(words, process.env) if member.role == "launcher" else None
     return row | {
-        "pid": process.pid,
         "ppid": process.ppid,
         "state": process.state,
         "cpu_percent": round(100 * cpu_s / wall_s, 1) if cpu_s is not None and wall_s else None,

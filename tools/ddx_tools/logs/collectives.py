@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.party import Call, Job, Member, Party, party_findings
-from ddx_tools.analysis.collectives.raising import Shown, Where
+from ddx_tools.analysis.collectives.raising import Aspect, Shown, Where
+from ddx_tools.gathering import gathered
 from ddx_tools.logs.crowd import read_crowd
-from ddx_tools.logs.desync import desync_reports
+from ddx_tools.logs.desync import desync_reports, transfer_findings, watchdog_parties
 from ddx_tools.logs.event import Event
-from ddx_tools.logs.fingerprint_parties import fingerprint_parties
-from ddx_tools.logs.identity import Enclosing
-from ddx_tools.logs.printed_records import printed_parties
-from ddx_tools.logs.reported import by_ranks, distinct_places, operation_of, part_of, reported_finding, who_reports
-from ddx_tools.logs.transfer_findings import transfer_findings
+from ddx_tools.logs.identity import (
+    Enclosing,
+    by_ranks,
+    distinct_places,
+    operation_of,
+    part_of,
+    reported_finding,
+    who_reports,
+)
 from ddx_tools.logs.watchdog_reports import Report, read_reports
-from ddx_tools.logs.watchdog_table import watchdog_parties
 from ddx_tools.logs.whereabouts import Whereabouts
-from ddx_tools.model import Finding, Severity
-from ddx_tools.parsers.logs.fingerprint import operation_name
+from ddx_tools.model import Finding, Location, Severity
+from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
+from ddx_tools.parsers.logs.fingerprint import Fingerprint, MismatchReport, operation_name, parse_mismatch
 
 _MISMATCH = "c10d_fingerprint_mismatch"
 _MISSING = "c10d_monitored_barrier_missing"
@@ -177,25 +184,145 @@ def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:
     return [finding]
 
 
-def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -> list[Finding]:
+def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -> Iterator[Finding]:
     # Rank 0 says it in its log and in its exception.
-    reports: dict[tuple[int, ...], list[Event]] = defaultdict(list)
-    for event in events:
-        reports[tuple(int(number) for number in re.findall(r"\d+", event.details["missing"]))].append(event)
-    findings = []
+    reports = gathered(
+        (tuple(int(number) for number in re.findall(r"\d+", event.details["missing"])), event) for event in events
+    )
     for missing, told in reports.items():
         operation = next((found for event in told if (found := operation_of(event, enclosing))), None)
-        findings.append(
-            raising.missing(
-                Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
-                missing,
-                known_ranks - set(missing),
-                Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
-                severity=Severity.FAILURE,
-                simultaneous="yes",
-                says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
-                "as rank 0 reports.",
-                timeout_ms=int(told[0].details["timeout_ms"]),
-            )
+        yield raising.missing(
+            Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
+            missing,
+            known_ranks - set(missing),
+            Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
+            severity=Severity.FAILURE,
+            simultaneous="yes",
+            says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
+            "as rank 0 reports.",
+            timeout_ms=int(told[0].details["timeout_ms"]),
         )
-    return findings
+
+
+# --- mismatch reports of TORCH_DISTRIBUTED_DEBUG=DETAIL: the words of each rank about itself, laid side by side
+
+_ASPECTS: tuple[Aspect, ...] = ("operation", "shape", "dtype")
+
+
+def fingerprint_parties(events: list[Event], enclosing: Enclosing) -> list[Party]:
+    """What the reports in these messages say, the same of all ranks together."""
+    by_seq = gathered(
+        (report.own.seq, (event, report)) for event in events if (report := parse_mismatch(event.row["text"]))
+    )
+    return [_party(seq, reports, enclosing) for seq, reports in by_seq.items()]
+
+
+def _party(seq: int | None, reports: list[tuple[Event, MismatchReport]], enclosing: Enclosing) -> Party:
+    differing = [aspect for aspect in _ASPECTS if _differs(aspect, [report for _, report in reports])]
+    members: dict[int, Member] = {}
+    where: dict[int, Location] = {}
+    for event, report in reports:
+        if place := part_of(event, enclosing)[0]:
+            where[report.own.rank] = place
+        # A rank is right about itself, and not always about its peer.
+        for said in (report.own, report.peer):
+            if said and (said is report.own or said.rank not in members):
+                member = members[said.rank] = Member(said.rank)
+                member.call = Call(_values(said, differing), event.evidence, seq)
+                member.hosts = {event.row["host"]} - {None}
+
+    def places(ranks: Collection[int]) -> list[Location]:
+        return distinct_places([where[rank] for rank in sorted(ranks) if rank in where])
+
+    attempts = sorted({event.attempt for event, _ in reports} - {0})
+    return Party("log", members, Job(frozenset()), named=True, one_point=True, attempts=attempts, places=places)
+
+
+def _values(said: Fingerprint, differing: list[Aspect]) -> dict[Aspect, str]:
+    values: dict[Aspect, str] = {aspect: str(getattr(said, aspect)) for aspect in differing}
+    return {"operation": said.operation, **values}
+
+
+def _differs(aspect: str, reports: list[MismatchReport]) -> bool:
+    """Whether a report names it, or ranks that speak of themselves alone differ in it."""
+    own = {getattr(report.own, aspect) for report in reports if report.peer is None}
+    return len(own) > 1 or any(aspect in report.aspects for report in reports)
+
+
+# --- entries of flight records that somebody printed: a dict a line, with the rank in the line above or the file's
+# name
+#     ===== /tmp/nccl_trace_rank_2  entries[-2:]
+#     {'collective_seq_id': 8, 'input_dtypes': ['Float'], 'input_sizes': [[1024]], 'process_group': ('0', 'default_pg'),
+#      'profiling_name': 'nccl:all_reduce', 'state': 'started', ...}
+# (In one line each; keys as FlightRecorder.cpp dumps them, torch 2.3 to 2.15, printed by Python or as JSON.) Such
+# lines are often shortened with dots, so they are searched and not evaluated. Whole records are read by
+# `flight_recorder`.
+
+_ENTRY, _HEAD = "torch_printed_entry", "torch_trace_file"
+_NEAR = 100
+"""Lines between the line that names the rank and an entry below it."""
+_FIELDS = {
+    "seq": re.compile(r"""['"]collective_seq_id['"]: (\d{1,18})"""),
+    "group": re.compile(r"""['"]process_group['"]: [\[(]['"]([^'"]{0,120})['"]"""),
+    "operation": re.compile(r"""['"]profiling_name['"]: ['"]\w{1,20}:(?:[^'"]{0,80} )?(\w{1,60})['"]"""),
+    "state": re.compile(r"""['"]state['"]: ['"](\w{1,20})['"]"""),
+    "dtype": re.compile(r"""['"]input_dtypes['"]: (\[['"\w, ]{0,200}\])"""),
+    "shape": re.compile(r"""['"]input_sizes['"]: (\[[\[\]\d, ]{0,300}\])"""),
+}
+# Ranks may give different sizes to these.
+_RAGGED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    event: Event
+    rank: int
+    told: dict[str, str]
+
+
+def printed_parties(events: Iterable[Event]) -> list[Party]:
+    """What ranks were in at numbers that did not complete."""
+    by_number: dict[tuple[int, str, str], dict[int, _Entry]] = defaultdict(dict)
+    for entry in _entries(events):
+        if {"seq", "group", "operation"} <= entry.told.keys():
+            by_number[entry.event.attempt, entry.told["group"], entry.told["seq"]][entry.rank] = entry
+    return [
+        Party(
+            "log",
+            {rank: Member(rank, _call(entry, int(seq))) for rank, entry in sorted(entries.items())},
+            Job(frozenset()),
+            label=group,
+            named=True,
+            attempts=[attempt] if attempt else [],
+        )
+        for (attempt, group, seq), entries in sorted(by_number.items())
+        # What all completed is no reason to wait; a difference there is left to the whole records.
+        if any(entry.told.get("state") != "completed" for entry in entries.values())
+    ]
+
+
+def _call(entry: _Entry, seq: int) -> Call:
+    ragged = entry.told["operation"].strip("_").startswith(_RAGGED)
+    aspects: tuple[Aspect, ...] = ("operation", "dtype") if ragged else ("operation", "shape", "dtype")
+    return Call({aspect: entry.told[aspect] for aspect in aspects if aspect in entry.told}, entry.event.evidence, seq)
+
+
+def _entries(events: Iterable[Event]) -> Iterable[_Entry]:
+    head: Event | None = None
+    for event in events:
+        code = event.row["code"]
+        if code == _HEAD:
+            head = event
+        elif code == _ENTRY:
+            rank = _rank(event, head)
+            text = str(event.row["text"] or "")
+            if rank is not None:
+                told = {name: match[1] for name, field in _FIELDS.items() if (match := field.search(text))}
+                yield _Entry(event, rank, told)
+
+
+def _rank(event: Event, head: Event | None) -> int | None:
+    if head and head.row["source"] == event.row["source"]:
+        distance = event.row["source_line"] - head.row["source_line"]
+        return int(head.details["of_rank"]) if 0 <= distance <= _NEAR else None
+    return event.ranks[0] if len(event.ranks) == 1 else rank_of_name(str(event.row["source"] or ""))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddx_tools.logs.case import Case
 from ddx_tools.logs.event import Event
-from ddx_tools.logs.reported import distinct_places
+from ddx_tools.logs.identity import distinct_places
 from ddx_tools.model import Finding, Location, Severity
 from ddx_tools.parsers.launchers.launcher_words import signal_name
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from math import isclose
 
 from ddx_tools.logs.crowd import Crowd
-from ddx_tools.logs.event import Event
-from ddx_tools.logs.step_events import step_finding
+from ddx_tools.logs.event import Event, step_finding
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ALIKE = 0.15
 """By so much the lengths of a wait and of what was waited for may differ."""
 
 
-def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> list[Finding]:
+def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> Iterator[Finding]:
     """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
     timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
-        return []
+        return
     limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
     firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
     at_work: dict[str, list[Event]] = defaultdict(list)
@@ -30,14 +30,12 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
             if is_going_on and _runs_on(event, first, timeouts, min(limits, default=None)):
                 at_work[event.details["bar"]].append(event)
     reporters = {rank for event in timeouts for rank in event.ranks}
-    found = []
     for label, told in at_work.items():
         waited_for = [event for event in told if not set(event.ranks) & reporters]
         if waited_for:
-            found.append(_continues(label, waited_for, timeouts, crowd))
+            yield _continues(label, waited_for, timeouts, crowd)
         elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
-            found.append(_all_at_work(label, told))
-    return found
+            yield _all_at_work(label, told)
 
 
 def _counter(event: Event) -> tuple[object, ...]:

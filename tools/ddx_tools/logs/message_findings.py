@@ -7,7 +7,7 @@ messages of several ranks that say the same become one finding.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +15,12 @@ from ddx_tools.logs.crowd import read_crowd
 from ddx_tools.logs.event import Event
 from ddx_tools.logs.handled import handled_exceptions
 from ddx_tools.logs.identity import Enclosing
-from ddx_tools.logs.message_readers import READERS
 from ddx_tools.model import Finding, Location, Severity, rank_list
+from ddx_tools.parsers.logs.cuda_oom import parse_cuda_oom
+from ddx_tools.parsers.logs.fingerprint import message_values
 from ddx_tools.parsers.logs.library_messages import exception_messages
-from ddx_tools.parsers.logs.message_values import message_values
 from ddx_tools.parsers.logs.signatures import Signature, signature
+from ddx_tools.parsers.machine.xid_codes import xid_code
 from ddx_tools.parsers.python.phases import phase_of_exception
 
 _EVIDENCE_LIMIT = 8
@@ -246,3 +247,19 @@ def _places(messages: list[_Message]) -> list[Location]:
 def _all_ranks(speakers: set[int], everybody: frozenset[int]) -> bool | None:
     """Whether every rank said so; None if nobody knows who spoke, or the job has one rank."""
     return speakers >= everybody if speakers and len(everybody) > 1 else None
+
+
+# --- readers of the messages that one regular expression cannot take apart; signatures name them
+
+
+def _cuda_oom(text: str, _: dict[str, Any]) -> dict[str, Any]:
+    return parse_cuda_oom(text) or {}
+
+
+def _xid(_: str, values: dict[str, Any]) -> dict[str, Any]:
+    code = xid_code(values["xid"])
+    return {"class": code.class_, "blame": code.blame, "action": code.action, "meaning": code.meaning}
+
+
+READERS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {"cuda_oom": _cuda_oom, "xid": _xid}
+"""{name: function of the message and of what its groups say, which returns further attributes}."""

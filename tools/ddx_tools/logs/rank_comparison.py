@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ddx_tools.logs.crowd import read_crowd
-from ddx_tools.logs.event import Event
-from ddx_tools.logs.reported import by_ranks
-from ddx_tools.logs.step_events import step_finding
+from ddx_tools.logs.event import Event, step_finding
+from ddx_tools.logs.identity import by_ranks
 from ddx_tools.model import Finding, Severity, rank_list
 
 _ALIKE = 1e-4

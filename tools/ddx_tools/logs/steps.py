@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from itertools import combinations
 
+from ddx_tools.gathering import gathered
 from ddx_tools.logs.crowd import Crowd, read_crowd
-from ddx_tools.logs.event import Event
-from ddx_tools.logs.first_nan import first_with_nan
+from ddx_tools.logs.event import Event, step_finding, step_number, step_position, step_unit
+from ddx_tools.logs.identity import by_ranks
 from ddx_tools.logs.limit_expired import work_at_the_limit
-from ddx_tools.logs.mean_gradient import mean_longer_than_parts
-from ddx_tools.logs.rank_comparison import compared_by_rank
-from ddx_tools.logs.reported import by_ranks
-from ddx_tools.logs.run_comparison import ratio_between_runs
-from ddx_tools.logs.slow_input import slow_input
-from ddx_tools.logs.step_events import step_finding, step_number, step_position, step_unit
-from ddx_tools.logs.step_numbers import non_finite_numbers, slowing_steps
-from ddx_tools.logs.step_resources import growing_memory, waiting_for_input
+from ddx_tools.logs.rank_comparison import compared_by_rank, measured, values_by_step
+from ddx_tools.logs.step_numbers import growing_memory, non_finite_numbers, slow_input, slowing_steps, waiting_for_input
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.logs.step_lines import evaluates
 
@@ -116,10 +113,11 @@ def _worth(event: Event) -> int:
 
 
 def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
-    by_shape: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in steps:
-        if event.details["what"] == "last" and len(event.ranks) == 1 and step_number(event) is not None:
-            by_shape[event.attempt, event.details["shape"]].append(event)
+    by_shape = gathered(
+        ((event.attempt, event.details["shape"]), event)
+        for event in steps
+        if event.details["what"] == "last" and len(event.ranks) == 1 and step_number(event) is not None
+    )
     worst: tuple[float, Finding] | None = None
     for (_, shape), lasts in by_shape.items():
         furthest: dict[int, Event] = {}
@@ -170,3 +168,176 @@ def _last_phases(steps: list[Event]) -> dict[int, str]:
     return {
         rank: "evaluation" if evaluates(event.details["shape"]) else "training" for rank, event in sorted(last.items())
     }
+
+
+# --- gradient norms of each rank against that of their mean: a mean is never longer than the longest of its parts
+
+_LONGER = 1.1
+_SAME = 1e-4
+_LEAST_STEPS = 2
+
+
+def mean_longer_than_parts(events: list[Event]) -> Iterator[Finding]:
+    """Whether what is printed as the mean gradient exceeds every rank's own, at all steps that say both.
+
+    By the triangle inequality ‖mean(g)‖ ≤ max ‖g‖; a sum over N ranks may be N times as long. A number that differs
+    between ranks was not reduced over them (an average over time, say), and tells nothing.
+    """
+    kinds = values_by_step(events)
+    own, mean = kinds.get("own_grad_norm", {}), kinds.get("mean_grad_norm", {})
+    told: list[tuple[int | None, float, list[Event]]] = []
+    for key in own.keys() & mean.keys():
+        parts = [value for event in own[key].values() if (value := measured(event)) is not None]
+        means = [value for event in mean[key].values() if (value := measured(event)) is not None]
+        if len(parts) < 2 or not means or min(parts) <= 0:
+            continue
+        if max(means) - min(means) > _SAME * max(means) or max(means) < _LONGER * max(parts):
+            return
+        told.append((key[1], means[0] / statistics.mean(parts), list(own[key].values())))
+    if len(told) < _LEAST_STEPS:
+        return
+    step, ratio, events_at = min(told, key=lambda each: each[0] or 0)
+    at = f" at step {step}" if step is not None else ""
+    yield step_finding(
+        "numerics.mean_longer_than_parts",
+        Severity.NOTICE,
+        events_at,
+        f"What is printed as the mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never "
+        "longer than the longest of them, a sum can be.",
+        {"what": "grad_norm", "ratio": round(ratio, 3), "step": step, "ranks_compared": len(events_at)},
+    )
+
+
+# --- logs of two runs, side by side: a gradient norm that is a whole multiple of the other's at an equal loss
+
+_SAME_LOSS = 0.003
+_WHOLE = 0.005
+_MOST_RUNS = 16
+_LARGEST_GROUP = 65_536
+
+
+def ratio_between_runs(steps: list[Event]) -> Iterator[Finding]:
+    """Whether two logs print, at the same step and loss, gradient norms whose ratio is a whole number above 1."""
+    firsts = [
+        event
+        for event in steps
+        if event.details.get("what") == "first" and event.details.get("loss") and event.details.get("grad_norm")
+    ][:_MOST_RUNS]
+    found = [told for one, other in combinations(firsts, 2) if (told := _ratio(one, other))]
+    if not found:
+        return
+    ratio, low, high = max(found, key=lambda each: each[0])
+    step = low.details.get("step")
+    yield step_finding(
+        "numerics.ratio_between_runs",
+        Severity.NOTICE,
+        [high, low],
+        f"At step {step} two runs print the same loss, and gradient norms of which one is {ratio} times the other.",
+        {"what": "grad_norm", "ratio": ratio, "step": step},
+    )
+
+
+def _ratio(one: Event, other: Event) -> tuple[int, Event, Event] | None:
+    low, high = sorted((one, other), key=lambda event: event.details["grad_norm"])
+    if one.row["source"] == other.row["source"] or one.ranks != other.ranks:
+        return None
+    if one.details.get("step") is None or one.details.get("step") != other.details.get("step"):
+        return None
+    if low.details["grad_norm"] <= 0 or abs(one.details["loss"] / other.details["loss"] - 1) > _SAME_LOSS:
+        return None
+    ratio = high.details["grad_norm"] / low.details["grad_norm"]
+    if ratio > _LARGEST_GROUP:
+        return None
+    whole = round(ratio)
+    return (whole, low, high) if whole >= 2 and abs(ratio / whole - 1) <= _WHOLE else None
+
+
+# --- the rank that has NaN before any reduction spread it: the first to print one among the values that are its own
+
+_Place = tuple[int, int]
+"""Step, and how many lines with values came between the last line that names a step and this one."""
+
+
+@dataclass
+class _OfRank:
+    """What one rank printed of its own gradient, by place."""
+
+    nan: dict[_Place, Event]
+    finite: dict[_Place, Event]
+
+    @property
+    def bad_since(self) -> _Place | None:
+        """Its first NaN behind which no later step was finite: a loss scaler makes single ones at work."""
+        recovered = max((step for step, _ in self.finite), default=-1)
+        return min((place for place in self.nan if place[0] >= recovered), default=None)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether further NaN follow the first, and are the last that it prints."""
+        since = self.bad_since
+        return since is not None and max(self.nan) > max([since, *self.finite])
+
+    def was_finite_at(self, step: int) -> bool:
+        """Whether it printed a finite value at a step or a later one."""
+        return any(own >= step for own, _ in self.finite)
+
+
+def first_with_nan(events: list[Event]) -> Iterator[Finding]:
+    """The one rank whose own gradient was NaN while that of all others who print theirs was finite.
+
+    After the reduction all have it. Infinite values count for nothing: a loss scaler produces them at work.
+    `first_rank` is named if the NaN lasted; where the log ends with the first, nothing says whether it did.
+    """
+    own = [event for event in events if event.kind == "value" and event.details["what"] == "own_grad_norm"]
+    ranks = _by_rank([event for event in own if event.attempt == max(each.attempt for each in own)])
+    begun = {rank: since for rank, of_rank in (ranks or {}).items() if (since := of_rank.bad_since)}
+    if not ranks or len(ranks) < 2 or not begun:
+        return
+    named = {ranks[rank].nan[since].details.get("step") is not None for rank, since in begun.items()}
+    # Lines that name no step are compared only behind one and the same: others' may have been left out.
+    if len(named) > 1 or (named == {False} and len({step for step, _ in begun.values()}) > 1):
+        return
+    earliest = min(begun.values())
+    first = [rank for rank, since in begun.items() if since == earliest]
+    others = [of_rank for rank, of_rank in ranks.items() if rank not in first]
+    if len(first) > 1 or not all(of_rank.was_finite_at(earliest[0]) for of_rank in others):
+        return
+    (rank,) = first
+    lasting = ranks[rank].lasting
+    where = f"{'at' if named == {True} else 'behind'} step {earliest[0]}"
+    yield step_finding(
+        "numerics.non_finite",
+        Severity.WARNING if lasting else Severity.NOTICE,
+        [ranks[rank].nan[earliest]],
+        f"Rank {rank}'s own gradient is NaN {where}, where that of all {len(others)} others that print theirs is "
+        f"finite{'' if lasting else '; the log ends before it shows whether that lasted'}.",
+        {
+            "what": "own_grad_norm",
+            "value": "nan",
+            "step": earliest[0],
+            "first_rank": rank if lasting else None,
+            "lasting": lasting or None,
+        },
+    )
+
+
+def _by_rank(events: list[Event]) -> dict[int, _OfRank] | None:
+    """None if the place of a NaN is unknown."""
+    found: dict[int, _OfRank] = defaultdict(lambda: _OfRank({}, {}))
+    for event in events:
+        if len(event.ranks) != 1:
+            continue
+        is_nan, place = event.details["value"].lower() == "nan", _place(event)
+        if place is not None:
+            of_rank = found[event.ranks[0]]
+            (of_rank.nan if is_nan else of_rank.finite).setdefault(place, event)
+        elif is_nan:
+            return None
+    return found
+
+
+def _place(event: Event) -> _Place | None:
+    step, behind = event.details.get("step"), event.details.get("behind")
+    if step is not None:
+        return step, 0
+    return (behind[0], behind[1]) if behind else None

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ddx_tools.logs.event import Event
+from ddx_tools.logs.identity import distinct_places
 from ddx_tools.logs.raised import is_consequence
-from ddx_tools.logs.reported import distinct_places
 from ddx_tools.model import Location
 from ddx_tools.parsers.nccl.watchdog_lines import speaker
 from ddx_tools.parsers.python.frame_classes import frame_rules

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from ddx_tools.environment.versions import Version
 from ddx_tools.store import Store
@@ -28,20 +28,16 @@ UNION SELECT DISTINCT 'driver', coalesce(facts->>'driver', facts->>'version') FR
 """
 
 
-class KeywordEdit(BaseModel):
+class KeywordEdit(BaseModel, extra="forbid"):
     """A keyword that one of some calls takes against a cause; `value` as it is written."""
-
-    model_config = ConfigDict(extra="forbid")
 
     calls: list[str]
     keyword: str
     value: str
 
 
-class FrameworkFixes(BaseModel):
+class FrameworkFixes(BaseModel, extra="forbid"):
     """One framework: how it is seen, and its own fix by cause."""
-
-    model_config = ConfigDict(extra="forbid")
 
     framework: str
     seen: str

@@ -10,10 +10,9 @@ from ddx_tools.captures import Machine
 from ddx_tools.errors import UsageError
 from ddx_tools.investigate import bundle_of, investigate, this_machine
 from ddx_tools.looking.material import NumberedLine, brought, lines_around, of_bundle
-from ddx_tools.looking.names import Names
 from ddx_tools.looking.ranks import all_ranks, one_rank
 from ddx_tools.looking.records import one_collective, one_group, one_record
-from ddx_tools.looking.words import Thing, Words, parse_words
+from ddx_tools.looking.words import Names, Thing, Words, parse_words
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST
 from ddx_tools.store import Store

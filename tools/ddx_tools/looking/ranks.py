@@ -8,9 +8,10 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
 from ddx_tools.errors import UsageError
-from ddx_tools.jobs.words import environment_words, process_words
-from ddx_tools.looking.names import Names
+from ddx_tools.gathering import gathered
+from ddx_tools.jobs.findings import environment_words, process_words
 from ddx_tools.looking.records import entries
+from ddx_tools.looking.words import Names
 from ddx_tools.model import rank_list
 from ddx_tools.stacks.divergence import ProgramTexts
 from ddx_tools.stacks.point_to_point import with_transfers
@@ -121,9 +122,7 @@ ORDER BY depth LIMIT {_MOST_FRAMES}
 
 def _calls(store: Store, rank: int) -> Iterator[str]:
     """The last calls in each group, newest first: what is pending, and what was finished before."""
-    by_group: dict[str, list[dict[str, Any]]] = {}
-    for row in entries(store, "rank = ?", [rank]):
-        by_group.setdefault(row["label"], []).append(row)
+    by_group = gathered((row["label"], row) for row in entries(store, "rank = ?", [rank]))
     for label, calls in list(by_group.items())[:_MOST_GROUPS]:
         yield f"recorded in {label}, the last of {len(calls)}"
         for row in _telling(calls):

@@ -53,15 +53,21 @@ def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, Seen]]) -> It
 
 
 Reading = Iterator[tuple[str, _Value, Seen]]
+_Fits = Callable[[Seen], bool]
 
 
-def _of(topic: str, key: str, show: Callable[[Any], str] = str) -> Callable[[list[Seen]], Reading]:
-    """One value for each subject of a topic."""
+def _of(
+    topic: str, key: str, show: Callable[[Any], str] = str, *, one: str | None = None, fit: _Fits = lambda _: True
+) -> Callable[[list[Seen]], Reading]:
+    """One value for each subject of a topic; with `one` the first of the host, of that subject if it is named."""
 
     def read(facts: list[Seen]) -> Reading:
-        for fact in of_topic(facts, topic):
-            if key in fact.values:
-                yield str(fact.subject or ""), show(fact.values[key]), fact
+        known = [fact for fact in of_topic(facts, topic) if fact.values.get(key) is not None and fit(fact)]
+        if one is not None:
+            known = [fact for fact in known if one in ("", fact.subject)][:1]
+        yield from (
+            ("" if one is not None else str(fact.subject or ""), show(fact.values[key]), fact) for fact in known
+        )
 
     return read
 
@@ -73,51 +79,24 @@ def _gpu_models(facts: list[Seen]) -> Reading:
         yield "", ", ".join(f"{count} x {name}" for name, count in sorted(models.items())), next(iter(gpus.values()))
 
 
-def _driver(key: str) -> Callable[[list[Seen]], Reading]:
-    def read(facts: list[Seen]) -> Reading:
-        yield from (("", str(fact.values[key]), fact) for fact in of_topic(facts, "gpu")[:1] if key in fact.values)
-
-    return read
-
-
-def _interface(key: str) -> Callable[[list[Seen]], Reading]:
+def _is_connected(interface: Seen) -> bool:
     """Physical interfaces by name; MTU has a finding of its own."""
-
-    def read(facts: list[Seen]) -> Reading:
-        for fact in of_topic(facts, "interface"):
-            if fact.values.get("carrier") and not fact.values.get("loopback") and fact.values.get(key) is not None:
-                yield str(fact.subject), str(fact.values[key]), fact
-
-    return read
+    return bool(interface.values.get("carrier") and not interface.values.get("loopback"))
 
 
 def _limit(name: str) -> Callable[[list[Seen]], Reading]:
     def read(facts: list[Seen]) -> Reading:
-        own = [fact for fact in of_topic(facts, "limit") if fact.subject == name]
-        for fact in own[:1]:
-            number = fact.values.get("limit_bytes", fact.values.get("limit"))
-            yield (
-                "",
-                "unlimited" if number is None else gibibytes(number) if "limit_bytes" in fact.values else str(number),
-                fact,
-            )
+        for fact in [fact for fact in of_topic(facts, "limit") if fact.subject == name][:1]:
+            size, number = fact.values.get("limit_bytes"), fact.values.get("limit")
+            yield "", "unlimited" if size is number is None else str(number) if size is None else gibibytes(size), fact
 
     return read
 
 
-def _shm(facts: list[Seen]) -> Reading:
-    for fact in of_topic(facts, "disk"):
-        if fact.subject == "/dev/shm" and "size_bytes" in fact.values:
-            yield "", gibibytes(fact.values["size_bytes"]), fact
-
-
-def _memory(facts: list[Seen]) -> Reading:
+def _about(total: int) -> str:
     """In eighths of what the next power of two holds: equal machines differ by what their firmware takes."""
-    for fact in of_topic(facts, "memory"):
-        total = fact.values.get("total_bytes")
-        if total:
-            step = 1 << max(0, int(total).bit_length() - 3)
-            yield "", f"about {gibibytes(round(total / step) * step)}", fact
+    step = 1 << max(0, total.bit_length() - 3)
+    return f"about {gibibytes(round(total / step) * step)}"
 
 
 def _ports(facts: list[Seen]) -> Reading:
@@ -127,25 +106,19 @@ def _ports(facts: list[Seen]) -> Reading:
         yield "", f"{active} of {len(ports)}", next(iter(ports.values()))
 
 
-def _iommu(facts: list[Seen]) -> Reading:
-    for fact in of_topic(facts, "kernel"):
-        if fact.subject == "iommu" and "domain" in fact.values:
-            yield "", str(fact.values["domain"]), fact
-
-
 _COMPARED: dict[str, Callable[[list[Seen]], Reading]] = {
-    "GPU driver": _driver("driver"),
-    "CUDA version of the driver": _driver("cuda"),
+    "GPU driver": _of("gpu", "driver", one=""),
+    "CUDA version of the driver": _of("gpu", "cuda", one=""),
     "GPUs": _gpu_models,
-    "MIG": _driver("mig"),
-    "persistence mode": _driver("persistence"),
-    "link speed in Mbit/s": _interface("speed_mbit_per_s"),
+    "MIG": _of("gpu", "mig", one=""),
+    "persistence mode": _of("gpu", "persistence", one=""),
+    "link speed in Mbit/s": _of("interface", "speed_mbit_per_s", fit=_is_connected),
     "active RDMA ports": _ports,
     "rate": _of("ib_port", "rate"),
     "locked memory limit": _limit("locked_memory"),
     "open files limit": _limit("open_files"),
-    "size of /dev/shm": _shm,
-    "memory": _memory,
+    "size of /dev/shm": _of("disk", "size_bytes", gibibytes, one="/dev/shm"),
+    "memory": _of("memory", "total_bytes", _about, one=""),
     "CPU quota": _of("cpu_quota", "cpus", lambda cpus: f"{cpus:g} CPUs"),
-    "IOMMU": _iommu,
+    "IOMMU": _of("kernel", "domain", one="iommu"),
 }

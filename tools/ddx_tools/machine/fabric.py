@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.loss import LOSS, port_losses
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, of_topic
 from ddx_tools.machine.sockets import ends, host_of
@@ -84,10 +85,7 @@ def _rdma(ports: list[Seen]) -> Iterator[Finding]:
 
 def _port_mtu(ports: list[Seen]) -> Iterator[Finding]:
     known = [port for port in ports if "active_mtu" in port.values and port.values.get("state") == "active"]
-    by_kind: dict[str, list[Seen]] = defaultdict(list)
-    for port in known:
-        by_kind[str(port.values.get("link_layer", "unknown"))].append(port)
-    for kind, group in by_kind.items():
+    for kind, group in gathered((str(port.values.get("link_layer", "unknown")), port) for port in known).items():
         mtus = {f"{port.host}/{_name(port)}" if port.host else _name(port): port.values["active_mtu"] for port in group}
         if len(set(mtus.values())) > 1:
             hosts = {port.host for port in group}
@@ -131,10 +129,9 @@ def _gids(ports: list[Seen], gids: list[Seen]) -> Iterator[Finding]:
         for port in ports
         if str(port.values.get("link_layer", "")).lower() == "ethernet"
     }
-    tables: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
-    for gid in gids:
-        if gid.values.get("roce") or (gid.host, gid.subject) in ethernet:
-            tables[(gid.host, gid.subject)].append(gid)
+    tables = gathered(
+        ((gid.host, gid.subject), gid) for gid in gids if gid.values.get("roce") or (gid.host, gid.subject) in ethernet
+    )
     for key, port in ethernet.items():
         if key not in tables and port.values.get("state") == "active":
             yield finding(
@@ -163,9 +160,7 @@ def _gids(ports: list[Seen], gids: list[Seen]) -> Iterator[Finding]:
 
 
 def _errors(readings: list[Seen]) -> Iterator[Finding]:
-    by_port: dict[str, list[Seen]] = defaultdict(list)
-    for reading in readings:
-        by_port[f"{reading.subject}:{reading.values.get('port', '')}"].append(reading)
+    by_port = gathered((f"{reading.subject}:{reading.values.get('port', '')}", reading) for reading in readings)
     for of_port in by_port.values():
         last = of_port[-1]
         counters: dict[str, int] = last.values["counters"]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, gibibytes, of_topic
 from ddx_tools.model import Evidence, Finding, Severity
 
@@ -245,9 +246,7 @@ def _first_of_each_line(links: list[Seen]) -> list[Evidence]:
 def _processes(facts: list[Seen]) -> Iterator[Finding]:
     """GPUs with more than one program on them, and memory in use where no program is listed."""
     processes = [fact for fact in of_topic(facts, "gpu_process") if "C" in str(fact.values.get("type", ""))]
-    by_gpu: dict[int, list[Seen]] = {}
-    for process in processes:
-        by_gpu.setdefault(process.values["gpu"], []).append(process)
+    by_gpu = gathered((process.values["gpu"], process) for process in processes)
     homes = Counter(process.subject for process in processes)
     crowded = {gpu: on_it for gpu, on_it in by_gpu.items() if len({process.subject for process in on_it}) > 1}
     if crowded:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddx_tools.machine.seen import Seen, of_topic
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _CODES = {"T": "rank.stopped", "t": "rank.stopped", "D": "rank.uninterruptible"}
 _WORDS = {

@@ -9,7 +9,6 @@ the host's name if it can be bound here, else loopback.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
 from ddx_tools.machine.virtual_interfaces import is_virtual
 from ddx_tools.model import Finding, Severity
+from ddx_tools.parsers.names import is_loopback
 
 _TAKEN_LAST = ("docker", "lo", "virbr")
 """By NCCL, in this order."""
@@ -97,22 +97,15 @@ def gloo_choice(interfaces: list[Seen], name: Seen, variables: Mapping[str, str]
         return _choice("gloo", chosen, f"GLOO_SOCKET_IFNAME={asked}", asked)
     for address in name.values["addresses"]:
         owner = next((one for one in interfaces if address in _addresses(one)), None)
-        if owner or _is_loopback(address):
+        if owner or is_loopback(address):
             chosen = [owner] if owner else [one for one in interfaces if one.values.get("loopback")]
-            return Choice("gloo", chosen, f"{name.subject} is {address}", None, _is_loopback(address))
+            return Choice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
     loopback = [one for one in interfaces if one.values.get("loopback")]
     return Choice("gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True)
 
 
 def _addresses(interface: Seen) -> list[str]:
     return [*interface.values.get("addresses", []), *interface.values.get("addresses6", [])]
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_down(interface: Seen) -> bool:
@@ -148,7 +141,7 @@ def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | 
 def _name(name: Seen, several: bool | None) -> Iterator[Finding]:
     addresses = name.values["addresses"]
     first = addresses[0] if addresses else None
-    if first is not None and not _is_loopback(first):
+    if first is not None and not is_loopback(first):
         return
     says = f"resolves to {first}" if first else "does not resolve"
     reach = {

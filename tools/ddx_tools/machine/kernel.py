@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, devices_text, finding, gibibytes, of_topic
 from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.machine.xid_codes import xid_code
@@ -48,9 +48,9 @@ def kernel_findings(facts: list[Seen]) -> Iterator[Finding]:
 
 
 def _groups(facts: Iterable[Seen], *keys: str) -> list[list[Seen]]:
-    grouped: dict[tuple[Any, ...], list[Seen]] = defaultdict(list)
-    for fact in facts:
-        grouped[(fact.host, fact.subject, *(str(fact.values.get(key)) for key in keys))].append(fact)
+    grouped = gathered(
+        ((fact.host, fact.subject, *(str(fact.values.get(key)) for key in keys)), fact) for fact in facts
+    )
     return list(grouped.values())
 
 
@@ -86,10 +86,11 @@ def _xids(kernel: list[Seen]) -> Iterator[Finding]:
 
 
 def _memory_errors(kernel: list[Seen]) -> Iterator[Finding]:
-    by_kind: dict[tuple[str | None, str], list[Seen]] = defaultdict(list)
-    for fact in kernel:
-        if fact.subject == "xid" and xid_code(fact.values["xid"]).class_ == "memory":
-            by_kind[(fact.host, _MEMORY_KINDS.get(fact.values["xid"], "uncorrectable"))].append(fact)
+    by_kind = gathered(
+        ((fact.host, _MEMORY_KINDS.get(fact.values["xid"], "uncorrectable")), fact)
+        for fact in kernel
+        if fact.subject == "xid" and xid_code(fact.values["xid"]).class_ == "memory"
+    )
     for (_, kind), group in by_kind.items():
         devices = sorted({fact.values["device"] for fact in group})
         numbers = sorted({fact.values["xid"] for fact in group})

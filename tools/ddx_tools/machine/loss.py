@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_place, finding, of_topic
-from ddx_tools.machine.sockets import ends, host_of, owned_by_others
+from ddx_tools.machine.sockets import ends, host_of, owned_by_others, owners_of_addresses
 from ddx_tools.model import Finding, Severity
 
 _STALLED_BACKOFF = 3
@@ -27,10 +28,7 @@ LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re
 
 def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
     """All of them, but for the counters of ports."""
-    by_path: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
-    for ping in of_topic(facts, "ping"):
-        by_path[ping.host, ping.subject].append(ping)
-    for pings in by_path.values():
+    for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
         yield from _too_large(pings)
     yield from _stalled(facts)
     yield from _sent_again_to_others(_connections(facts))
@@ -38,9 +36,7 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
         yield from _sent_again_now(readings) if live else _sent_again(readings)
-    by_device: dict[tuple[str | None, str | None], list[Seen]] = defaultdict(list)
-    for counters in of_topic(facts, "nic_counters"):
-        by_device[counters.host, counters.subject].append(counters)
+    by_device = gathered(((counters.host, counters.subject), counters) for counters in of_topic(facts, "nic_counters"))
     for readings in by_device.values():
         yield from _dropped(readings)
 
@@ -228,3 +224,47 @@ def port_losses(ports: list[Seen], shown: dict[str, int], *, growing: bool, **fa
         how="between_readings" if growing else "since_boot",
         **facts,
     )
+
+
+def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Pairs of hosts between which a connection stands still, while each of them is looked at and reaches others.
+
+    The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
+    """
+    owners = owners_of_addresses(facts)
+    ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
+    stalled: dict[frozenset[str], list[Seen]] = {}
+    for socket in stalled_sockets(facts):
+        owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
+        # Where a window is shut, nothing is on its way: the peer answers, and does not read.
+        if socket.values.get("unacked", 0) > 0 and owner and socket.host and owner != socket.host:
+            stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
+    connected: dict[str, set[str]] = {}
+    for fact in of_topic(facts, "tcp_established"):
+        if fact.host and (owner := owners.get(host_of(ends(fact)[1]))):
+            connected.setdefault(fact.host, set()).add(owner)
+            connected.setdefault(owner, set()).add(fact.host)
+    for pair, sockets in sorted(stalled.items(), key=lambda item: sorted(item[0])):
+        others = [
+            {other for other in connected.get(host, set()) - pair if frozenset((host, other)) not in stalled}
+            for host in sorted(pair)
+        ]
+        if len(connected) > len(pair) and not all(others):
+            continue
+        pids = [(socket.host, str(owner["pid"])) for socket in sockets for owner in socket.values.get("owners") or []]
+        of_peers = [rank for (host, _), rank in ranks.items() if host in pair]
+        told = {ranks[pid] for pid in pids if ranks.get(pid) is not None}
+        again = max(int(socket.values["backoff"]) for socket in sockets)
+        first, second = sorted(pair)
+        found = finding(
+            "network.pair_cut",
+            Severity.WARNING,
+            sockets,
+            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
+            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}.",
+            again=again,
+            between=[first, second],
+        )
+        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
+        summary = found.summary.partition(": ")[2]
+        yield found.model_copy(update={"hosts": [first, second], "ranks": sorted(both), "summary": summary})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, finding, of_topic
 from ddx_tools.model import Finding, Severity
 
@@ -45,11 +45,7 @@ def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
 
 
 def _jobs_ended(jobs: list[Seen]) -> Iterator[Finding]:
-    by_state: dict[str, list[Seen]] = defaultdict(list)
-    for job in jobs:
-        if job.values["state"] in _BAD:
-            by_state[job.values["state"]].append(job)
-    for state, group in by_state.items():
+    for state, group in gathered((job.values["state"], job) for job in jobs if job.values["state"] in _BAD).items():
         names = list(dict.fromkeys(str(job.subject) for job in group))
         nodes = sorted({job.values["nodes"] for job in group if "nodes" in job.values})
         exits = {str(job.subject): job.values["exit_code"] for job in group if "exit_code" in job.values}
@@ -84,10 +80,9 @@ def _is_one_node(nodes: str) -> bool:
 
 def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
     """A node on which several different jobs failed and none ended well, apart from those on other nodes."""
-    by_node: dict[str, list[Seen]] = defaultdict(list)
-    for job in jobs:
-        if "nodes" in job.values and _is_one_node(job.values["nodes"]):
-            by_node[job.values["nodes"]].append(job)
+    by_node = gathered(
+        (job.values["nodes"], job) for job in jobs if "nodes" in job.values and _is_one_node(job.values["nodes"])
+    )
     done_elsewhere = sum(job.values["state"] == "COMPLETED" for job in jobs)
     for node, group in by_node.items():
         failed = {str(job.subject).partition(".")[0] for job in group if job.values["state"] in _BLAMES_NODE}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 EVIDENCE_LIMIT = 8
 
@@ -53,18 +51,12 @@ def of_topic(facts: Iterable[Seen], *topics: str) -> list[Seen]:
 
 def by_host(facts: Iterable[Seen]) -> dict[str | None, list[Seen]]:
     """Facts by host; those of which nobody says the host are taken for one."""
-    grouped: dict[str | None, list[Seen]] = defaultdict(list)
-    for fact in facts:
-        grouped[fact.host].append(fact)
-    return dict(grouped)
+    return gathered((fact.host, fact) for fact in facts)
 
 
 def by_place(facts: Iterable[Seen]) -> list[list[Seen]]:
     """Facts by host; those of which nobody says the host by file, since two files may be of two hosts."""
-    grouped: dict[tuple[bool, str], list[Seen]] = defaultdict(list)
-    for fact in facts:
-        grouped[fact.host is not None, fact.host or fact.evidence.source].append(fact)
-    return list(grouped.values())
+    return list(gathered(((fact.host is not None, fact.host or fact.evidence.source), fact) for fact in facts).values())
 
 
 def finding(

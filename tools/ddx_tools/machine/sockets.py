@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from ddx_tools.machine.seen import Seen, finding, of_topic
+from ddx_tools.gathering import gathered
+from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
 from ddx_tools.model import Finding, Severity
 
 _MOST = 32
@@ -21,10 +21,11 @@ def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
     """
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
     told = 0
-    looks: dict[tuple[str | None, _Ends], list[Seen]] = defaultdict(list)
-    for socket in of_topic(facts, "tcp_socket"):
-        if "unread_bytes" in socket.values:
-            looks[socket.host, ends(socket)].append(socket)
+    looks = gathered(
+        ((socket.host, ends(socket)), socket)
+        for socket in of_topic(facts, "tcp_socket")
+        if "unread_bytes" in socket.values
+    )
     for (host, (local, peer)), seen in looks.items():
         unread = [one.values["unread_bytes"] for one in seen]
         pids = [owner["pid"] for one in seen for owner in one.values["owners"]]
@@ -102,3 +103,82 @@ def _owner(
     if owners:
         return f"{owners[0][2]} (pid {owners[0][1]})", None, owners[0][1]
     return None, None, None
+
+
+# --- findings about connections that are asked for and not answered: packets to that port of that host are dropped
+
+_LEAST_BACKOFF = 2
+"""Doublings of the timer of the first packet, which begins with a second: three were sent, for three seconds."""
+
+
+def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Who gets no answer, and, where the address is one of a host that was looked at, whose port is silent.
+
+    A host is named if others get no answer from it, either, or if a connection stands between it and the one that asks.
+    Else the way may be broken, or the asker's own firewall; and it is if both ask each other in vain.
+    """
+    owners = owners_of_addresses(facts)
+    others = owned_by_others(facts)
+    sockets = [socket for socket in of_topic(facts, "tcp_socket") if not others(socket)]
+    silent = {ends(socket): socket for socket in sockets if _is_unanswered(socket)}
+    between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
+    connected = {(fact.host, owners.get(host_of(ends(fact)[1]))) for fact in of_topic(facts, "tcp_established")}
+    masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
+    told: set[tuple[str | None, str]] = set()
+    for (_, peer), socket in silent.items():
+        if (socket.host, peer) in told:
+            continue
+        told.add((socket.host, peer))
+        yield _unreachable(socket, peer, at_store=any(_port_of(peer) == _port_of(at or "") for _, at in masters))
+        owner = owners.get(host_of(peer))
+        ways = {(socket.host, owner), (owner, socket.host)}
+        others_ask = any(of == owner and host not in (owner, socket.host) for host, of in between)
+        if owner and owner != socket.host and not ways <= between and (others_ask or ways & connected):
+            yield _closed(owner, socket, peer)
+
+
+def _is_unanswered(socket: Seen) -> bool:
+    return socket.values.get("state") == "syn-sent" and int(socket.values.get("backoff", 0)) >= _LEAST_BACKOFF
+
+
+def _unreachable(socket: Seen, peer: str, *, at_store: bool) -> Finding:
+    sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
+    return finding(
+        "startup.endpoint_unreachable",
+        Severity.WARNING,
+        [socket],
+        f"A connection to {peer} is asked for and not answered: its first packet was sent {sent} times.",
+        address=host_of(peer),
+        port=_port_of(peer),
+        how="timed_out",
+        stage="store" if at_store else "peers",
+    )
+
+
+def _closed(owner: str, socket: Seen, peer: str) -> Finding:
+    found = finding(
+        "network.host_silent",
+        Severity.WARNING,
+        [socket],
+        f"{owner} does not answer on port {_port_of(peer)}, which {socket.host} asks for.",
+        address=host_of(peer),
+        port=_port_of(peer),
+        to=[socket.host],
+    )
+    return found.model_copy(update={"hosts": [owner], "summary": found.summary.partition(": ")[2]})
+
+
+def owners_of_addresses(facts: Iterable[Seen]) -> dict[str, str]:
+    """By address the one host that has an address; one that several have, such as that of a bridge, is nobody's."""
+    found: dict[str, set[str]] = {}
+    for host, of_host in by_host(facts).items():
+        for interface in of_topic(of_host, "interface"):
+            for address in interface.values.get("addresses") or []:
+                if host:
+                    found.setdefault(address, set()).add(host)
+    return {address: hosts.pop() for address, hosts in found.items() if len(hosts) == 1}
+
+
+def _port_of(address: str) -> int | None:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isascii() and port.isdigit() else None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.machine.findings import findings_of_facts
 from ddx_tools.machine.seen import Seen, gibibytes, read_facts
 from ddx_tools.model import Finding, Severity
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 Values = dict[str, Any]
 

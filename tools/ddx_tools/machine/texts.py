@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
-from ddx_tools.parsers.launchers import process_text, scheduler_text
+from ddx_tools.parsers.launchers import process_table, scheduler_text
 from ddx_tools.parsers.machine import (
     disk_free,
     ib_devices,
@@ -23,12 +23,10 @@ from ddx_tools.parsers.machine import (
     nvidia_smi_table,
     package_text,
     port_counters,
-    stat_text,
-    sysfs_rdma,
     topology_matrix,
 )
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, read_text, text_lines
-from ddx_tools.parsers.network import net_counters, path_text, ss_text
+from ddx_tools.parsers.network import path_text, ss_text
 
 Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
 
@@ -39,7 +37,7 @@ QUOTE_LIMIT = 300
 _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (kernel_log.NEEDLES, kernel_log.read_kernel_log),
     (disk_free.NEEDLES, disk_free.read_disk_free),
-    (stat_text.NEEDLES, stat_text.read_stat),
+    (disk_free.STAT_NEEDLES, disk_free.read_stat),
     (kernel_files.NEEDLES, kernel_files.read_kernel_files),
     (limits_text.NEEDLES, limits_text.read_limits),
     (nvidia_smi_table.NEEDLES, nvidia_smi_table.read_nvidia_smi_table),
@@ -48,14 +46,14 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (topology_matrix.NEEDLES, topology_matrix.read_topology),
     (lspci_text.NEEDLES, lspci_text.read_lspci),
     (ib_devices.NEEDLES, ib_devices.read_ib_devices),
-    (sysfs_rdma.NEEDLES, sysfs_rdma.read_sysfs_rdma),
+    (ib_devices.SYSFS_NEEDLES, ib_devices.read_sysfs_rdma),
     (port_counters.NEEDLES, port_counters.read_port_counters),
     (ip_text.NEEDLES, ip_text.read_interfaces),
     (path_text.NEEDLES, path_text.read_paths),
     (ss_text.NEEDLES, ss_text.read_sockets),
-    (net_counters.NEEDLES, net_counters.read_net_counters),
+    (path_text.COUNTER_NEEDLES, path_text.read_net_counters),
     (package_text.NEEDLES, package_text.read_packages),
-    (process_text.NEEDLES, process_text.read_held_processes),
+    (process_table.NEEDLES, process_table.read_held_processes),
     (scheduler_text.NEEDLES, scheduler_text.read_scheduler),
 )
 
@@ -88,14 +86,10 @@ def _any_needle() -> Any:
     return re2.compile("|".join(re2.escape(needle) for needles, _ in _READERS for needle in needles))
 
 
-def _has(text: str, needles: tuple[str, ...]) -> bool:
-    return any(needle in text for needle in needles)
-
-
 def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
     """Rows of `host_facts` in the order of their lines. `path` is the file's own name, which may name a host."""
     text = read_text(data)
-    readers = [read for needles, read in _READERS if _has(text, needles)]
+    readers = [read for needles, read in _READERS if any(needle in text for needle in needles)]
     lines = text_lines(text) if readers else []
     named = facts_of_name(path).host
     rows = [_row(fact, source, named) for read in readers for fact in islice(read(lines), MOST_FACTS)]

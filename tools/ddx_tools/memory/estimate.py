@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ddx_tools.errors import UsageError
 from ddx_tools.mistakes import first_mistake
@@ -28,10 +28,8 @@ _RESERVE = 0.92
 """Of a GPU, what tensors can have: CUDA, NCCL and cuBLAS keep one to three GiB, pieces are lost."""
 
 
-class Plan(BaseModel):
+class Plan(BaseModel, extra="forbid", frozen=True):
     """A model, a batch and the dimensions that divide them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     parameters: float = Field(gt=0, le=1e14)
     layers: int = Field(gt=0, le=10_000)

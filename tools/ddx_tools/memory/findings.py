@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -196,7 +197,7 @@ def _rises(points: list[tuple[int, int]]) -> bool:
     return setbacks <= _MOST_SETBACKS * len(points) and last - middle >= _LATE_SHARE * (last - first)
 
 
-def _rank_skew(store: Store, held: _Held) -> list[Finding]:
+def _rank_skew(store: Store, held: _Held) -> Iterator[Finding]:
     most: dict[str, dict[int, int]] = {"cuda": {}, "host": {}}
     sources: dict[tuple[str, int], str] = {}
     for what, sql in (
@@ -207,7 +208,6 @@ def _rank_skew(store: Store, held: _Held) -> list[Finding]:
         for row in store.query(f"SELECT * FROM ({sql}) WHERE rank >= 0 AND bytes > 0 ORDER BY rank, bytes"):
             most[what][row["rank"]] = max(row["bytes"], most[what].get(row["rank"], 0))
             sources[what, row["rank"]] = row["source"]
-    found = []
     for what, by_rank in most.items():
         for rank, size in by_rank.items():
             others = [each for other, each in by_rank.items() if other != rank]
@@ -216,25 +216,22 @@ def _rank_skew(store: Store, held: _Held) -> list[Finding]:
                 continue
             more = _more_of(rank, held) if what == "cuda" else {}
             why = f", most of it {more['holder']}" if more else ""
-            found.append(
-                Finding(
-                    code="memory.rank_skew",
-                    severity=Severity.WARNING,
-                    ranks=[rank],
-                    summary=f"{rank_list([rank]).capitalize()} holds {size_text(size)} of "
-                    f"{'GPU' if what == 'cuda' else 'host'} memory, the others {size_text(int(usual))} (median){why}.",
-                    evidence=[Evidence(source=sources[what, rank])],
-                    locations=_location(more),
-                    attributes={
-                        "of": what,
-                        "bytes": size,
-                        "others_bytes": int(usual),
-                        "holder": more.get("holder"),
-                        "basis": "snapshot" if more else "report",
-                    },
-                )
+            yield Finding(
+                code="memory.rank_skew",
+                severity=Severity.WARNING,
+                ranks=[rank],
+                summary=f"{rank_list([rank]).capitalize()} holds {size_text(size)} of "
+                f"{'GPU' if what == 'cuda' else 'host'} memory, the others {size_text(int(usual))} (median){why}.",
+                evidence=[Evidence(source=sources[what, rank])],
+                locations=_location(more),
+                attributes={
+                    "of": what,
+                    "bytes": size,
+                    "others_bytes": int(usual),
+                    "holder": more.get("holder"),
+                    "basis": "snapshot" if more else "report",
+                },
             )
-    return found
 
 
 def _more_of(rank: int, held: _Held) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.file_kinds import Kind
 from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.parsers.memory.snapshot import MAX_BYTES, DeviceMemory, read_snapshot
+from ddx_tools.parsers.plain_json import LARGEST, whole
 from ddx_tools.probe import Batches, Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import take_files
 
@@ -109,25 +111,8 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
     for each in devices:
         here = {**whose, "device": each.device}
         tried_for, (file, line, function) = each.tried_for or (None, ("", 0, ""))
-        rows["memory_devices"].append(
-            {
-                **here,
-                "reserved_bytes": each.reserved,
-                "allocated_bytes": each.allocated,
-                "largest_free_bytes": each.largest_free,
-                "segments": each.segments,
-                "expandable": each.expandable,
-                "peak_bytes": each.peak,
-                "tried_bytes": each.tried,
-                "tried_for": tried_for,
-                "file": file or None,
-                "line": line or None,
-                "function": function or None,
-                "device_free_bytes": each.device_free,
-                "events": each.events,
-                "updates": each.updates,
-            }
-        )
+        place = {"file": file or None, "line": line or None, "function": function or None}
+        rows["memory_devices"].append(as_row("memory_devices", each, **whose, tried_for=tried_for, **place))
         for moment, holders in (("end", each.held), ("peak", each.held_at_peak), ("kept", each.kept)):
             for holder, (file, line, function), size, blocks in holders:
                 place = {"file": file or None, "line": line or None, "function": function or None}
@@ -137,20 +122,20 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
 
 
 def _report_rows(said: dict[str, Any], item: RawItem) -> Rows:
-    rank = _number(said.get("rank"))
+    rank = whole(said.get("rank"), LARGEST)
     whose = {"rank": item.facts.get("rank") if rank is None else rank, "source": item.source}
     cuda = list((said.get("cuda") or {}).values())
     time_s = said.get("time_s")
     row = {
         **whose,
         "host": str(said["host"])[:200] if said.get("host") else None,
-        "step": _number(said.get("step")),
+        "step": whole(said.get("step"), LARGEST),
         "time_s": float(time_s) if isinstance(time_s, (int, float)) else None,
-        "rss_bytes": _number(said.get("rss_bytes")),
+        "rss_bytes": whole(said.get("rss_bytes"), LARGEST),
         "allocated_bytes": _of_all(cuda, "allocated_bytes.all.current"),
         "peak_bytes": _of_all(cuda, "allocated_bytes.all.peak"),
         "reserved_bytes": _of_all(cuda, "reserved_bytes.all.current"),
-        "optimizer_bytes": _number(said.get("optimizer_bytes")),
+        "optimizer_bytes": whole(said.get("optimizer_bytes"), LARGEST),
     }
     return {"memory_series": [row], "memory_parameters": list(_parameter_rows(said.get("parameters") or [], whose))}
 
@@ -158,15 +143,11 @@ def _report_rows(said: dict[str, Any], item: RawItem) -> Rows:
 def _parameter_rows(parameters: list[dict[str, Any]], whose: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for each in parameters:
         module, _, name = str(each.get("name"))[:500].rpartition(".")
-        size, local = _number(each.get("bytes")), _number(each.get("local_bytes"))
+        size, local = whole(each.get("bytes"), LARGEST), whole(each.get("local_bytes"), LARGEST)
         sharded = each.get("sharded") is True
         yield {**whose, "module": module, "name": name, "bytes": size, "local_bytes": local, "sharded": sharded}
 
 
 def _of_all(devices: list[Any], counter: str) -> int | None:
-    counts = [count for device in devices if (count := _number(device.get(counter))) is not None]
+    counts = [count for device in devices if (count := whole(device.get(counter), LARGEST)) is not None]
     return sum(counts) if counts else None
-
-
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 62 else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ddx_tools.mesh.knowledge import Framework, as_written, mesh_knowledge
 from ddx_tools.model import Evidence
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
+from ddx_tools.schema import as_row
 
 AS_WRITTEN = "as-written"
 """In place of a framework: the dimensions stand in the order in which they vary."""
@@ -100,16 +101,8 @@ def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
     """Rows of `mesh_settings`."""
     for plan in plans:
         for one in plan.placed:
-            yield {
-                "plan": plan.id,
-                "framework": plan.framework_id,
-                "label": plan.label,
-                "name": one.setting.name,
-                "value": one.setting.value,
-                "text": one.setting.text[:300],
-                "source": one.source,
-                "source_line": one.setting.line,
-            }
+            told = {"plan": plan.id, "framework": plan.framework_id, "text": one.setting.text[:300]}
+            yield as_row("mesh_settings", one.setting, plan, one, **told, source_line=one.setting.line)
 
 
 def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:

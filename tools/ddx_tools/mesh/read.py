@@ -11,13 +11,16 @@ from ddx_tools.environment.launch_facts import facts_of
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.mesh.knowledge import framework_of
 from ddx_tools.mesh.plan import Placed, Plan
-from ddx_tools.parsers.launch.accelerate_yaml import accelerate_settings
 from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
-from ddx_tools.parsers.launch.deepspeed_json import deepspeed_settings
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
-from ddx_tools.parsers.launch.megatron_arguments import megatron_model, stages_vary_before_replicas
-from ddx_tools.parsers.launch.model_config import model_settings
-from ddx_tools.parsers.launch.torchtitan_config import torchtitan_settings
+from ddx_tools.parsers.launch.framework_files import (
+    accelerate_settings,
+    deepspeed_settings,
+    megatron_model,
+    model_settings,
+    stages_vary_before_replicas,
+    torchtitan_settings,
+)
 from ddx_tools.parsers.launchers.launch_command import Layer, layers_of
 
 _OF_ALLOCATION = {"fsdp": "areal-fsdp", "archon": "archon", "megatron": "megatron"}
@@ -33,8 +36,7 @@ def plans_in(path: str, data: bytes, source: str) -> list[Plan]:
     if name.endswith(".toml"):
         plans.append(_plan(source, "torchtitan", torchtitan_settings(text)))
     elif name.endswith(".json"):
-        settings = deepspeed_settings(text)
-        degrees = settings or []
+        degrees = deepspeed_settings(text)
         plans.append(_plan(source, "deepspeed" if degrees else None, degrees or model_settings(text)))
     else:
         accelerate = accelerate_settings(text)
@@ -64,14 +66,9 @@ def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) ->
 
 
 def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> Plan:
-    settings = [
-        MeshSetting(name, size, allocation.text[:200], line)
-        for name, size in allocation.degrees.items()
-    ]  # fmt: skip
-    plan = _plan(f"{source}#{line}{allocation.name}", engine_of(allocation), settings)
-    plan.label = allocation.name
-    plan.placed = [Placed(one.setting, source) for one in plan.placed]
-    return plan
+    degrees = allocation.degrees.items()
+    placed = [Placed(MeshSetting(name, size, allocation.text[:200], line), source) for name, size in degrees]
+    return Plan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
 
 
 def _plans_of_commands(path: str, data: bytes, text: str, source: str) -> Iterator[Plan]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ddx_tools.gathering import gathered
+
 MOST_BUCKETS = 8
 """So many buckets that differ are looked into; nearly always the first one decides."""
 MOST_CLASSES = 16
@@ -67,10 +69,7 @@ def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[Bucket]:
     """Buckets with more than one class, in order; `sums` by rank and bucket."""
     shown = 0
     for number in sorted({number for of_rank in sums.values() for number in of_rank}):
-        classes: dict[Sums, list[int]] = {}
-        for rank in sorted(sums):
-            if number in sums[rank]:
-                classes.setdefault(sums[rank][number], []).append(rank)
+        classes = gathered((sums[rank][number], rank) for rank in sorted(sums) if number in sums[rank])
         if len(classes) > 1:
             yield Bucket(number, dict(list(classes.items())[:MOST_CLASSES]))
             shown += 1
@@ -122,7 +121,5 @@ def _is_part(small: Launch, large: Launch) -> bool:
 
 def launches_of(operations: Iterable[tuple[int, Kind]]) -> dict[int, Launch]:
     """Operations by opCount."""
-    grouped: dict[int, list[Kind]] = {}
-    for op_count, kind in operations:
-        grouped.setdefault(op_count, []).append(kind)
+    grouped = gathered((op_count, kind) for op_count, kind in operations)
     return {op_count: tuple(sorted(kinds)) for op_count, kinds in grouped.items()}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from ddx_tools.gathering import gathered
 from ddx_tools.nccl.process_log import Membership, Place, ProcessLog, quote_of
 from ddx_tools.nccl.streams import TAIL_OPS, Op, Stream, streams_of
 from ddx_tools.parsers.lines.stream import Consumer
@@ -141,9 +142,7 @@ class NcclLog:
         for total in self._found.totals.values():
             if total.torn is not None:
                 total.buckets.pop(total.torn, None)
-        writers: dict[str, list[tuple[str, int]]] = {}
-        for key, process in self._found.processes.items():
-            writers.setdefault(process.first.source, []).append(key)
+        writers = gathered((process.first.source, key) for key, process in self._found.processes.items())
         # A file of one process that ends within a line: more of it is still in a buffer.
         self._found.cut = {keys[0] for source, keys in writers.items() if len(keys) == 1 and source in open_ends}
         return self._found

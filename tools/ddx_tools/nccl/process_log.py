@@ -10,9 +10,18 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from ddx_tools.parsers.nccl.nccl_edges import Edge, Graph, read_edge, read_graph
-from ddx_tools.parsers.nccl.nccl_lines import NcclLine, read_banner
-from ddx_tools.parsers.nccl.nccl_messages import Message, read_message, setting_value, timing_parts
+from ddx_tools.parsers.nccl.nccl_lines import (
+    Edge,
+    Graph,
+    Message,
+    NcclLine,
+    read_banner,
+    read_edge,
+    read_graph,
+    read_message,
+    setting_value,
+    timing_parts,
+)
 
 _MOST_EDGES = 20_000
 _MOST_GRAPHS = 4

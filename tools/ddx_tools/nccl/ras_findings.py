@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Shown, Where
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.nccl.operation_names import operation_name
 from ddx_tools.nccl.view import Row, evidence
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20

@@ -14,6 +14,7 @@ from ddx_tools.nccl.streams import BUCKET_OPS, POINT_TO_POINT, Op, streams_of
 from ddx_tools.parsers.logs.log_text import read_blocks
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
 from ddx_tools.probe import Rows
+from ddx_tools.schema import as_row
 
 _MOST_TEXT = 1_000
 _MOST_BLOCKS = 64
@@ -37,12 +38,7 @@ def log_rows(found: Gathered) -> Rows:
     for process in found.processes.values():
         rows["nccl_warnings"] += [_warning(process, warned) for warned in process.warnings.values()]
         rows["nccl_settings"] += [
-            {
-                **_of(process),
-                "variable": name,
-                "value": value,
-                **_at(place),
-            }
+            {**_of(process), "variable": name, "value": value, **_at(place)}
             for name, (value, place) in process.settings.items()
         ]
         rows["nccl_facts"] += [{**_of(process), "fact": fact, **_at(place)} for fact, place in process.places.items()]
@@ -65,125 +61,59 @@ def _at(place: Place) -> dict[str, Any]:
 
 
 def _process(process: ProcessLog, found: Gathered) -> dict[str, Any]:
-    returned = process.returned
-    return {
-        **_of(process),
-        "rank_label": process.rank_label,
-        "version": process.version,
-        "cuda": process.cuda,
-        "driver": process.driver,
-        "ofi": process.ofi,
-        "network": process.network,
-        "interface": process.interface,
-        "address": process.address,
-        "devices": process.devices,
-        "error_code": returned[0] if returned else None,
-        "error_at": returned[1] if returned else None,
-        "cut": (process.host, process.pid) in found.cut,
-        "source": process.first.source,
-    }
+    code, at = process.returned[:2] if process.returned else (None, None)
+    cut = (process.host, process.pid) in found.cut
+    return as_row("nccl_processes", process, error_code=code, error_at=at, cut=cut, source=process.first.source)
 
 
 def _rank(process: ProcessLog, member: Membership) -> dict[str, Any]:
-    place = member.last or member.started or process.first
-    return {
+    return as_row(
+        "nccl_ranks",
+        member,
         **_of(process),
-        "communicator": member.communicator,
-        "pointer": member.pointer,
-        "rank": member.rank,
-        "nranks": member.nranks,
-        "cuda_device": member.cuda_device,
-        "nvml_device": member.nvml_device,
-        "bus_id": member.bus_id,
-        "api": member.api,
-        "parent": member.parent,
-        "color": member.color,
-        "key": member.key,
-        "started": member.started is not None,
-        "completed": member.completed is not None,
-        "ended": member.ended,
-        "stage": member.stage,
-        "total_s": member.total_s,
-        "timings": json.dumps(member.timings_s) if member.timings_s else None,
-        "pxn": member.pxn,
-        "gdr": member.gdr,
-        "coll_channels": member.channels.get("coll"),
-        "nvls_channels": member.channels.get("nvls"),
-        "p2p_channels": member.channels.get("p2p"),
-        **_at(place),
-    }
+        started=member.started is not None,
+        completed=member.completed is not None,
+        timings=json.dumps(member.timings_s) if member.timings_s else None,
+        **{f"{name}_channels": member.channels.get(name) for name in ("coll", "nvls", "p2p")},
+        **_at(member.last or member.started or process.first),
+    )
 
 
 def _edges(process: ProcessLog, member: Membership) -> Iterator[dict[str, Any]]:
     for edge, (channels, place) in member.edges.items():
-        yield {
-            **_of(process),
-            "communicator": member.communicator,
-            "source_rank": edge.source,
-            "target_rank": edge.target,
-            "direction": edge.direction,
-            "transport": edge.transport,
-            "via": edge.via,
-            "network": edge.network,
-            "device": edge.device,
-            "gpudirect": edge.gpudirect,
-            "proxy_rank": edge.proxy,
-            "channels": channels,
-            **_at(place),
-        }
+        more = {"source_rank": edge.source, "target_rank": edge.target, "proxy_rank": edge.proxy, "channels": channels}
+        yield as_row("nccl_edges", edge, communicator=member.communicator, **_of(process), **more, **_at(place))
 
 
 def _graphs(process: ProcessLog, member: Membership) -> Iterator[dict[str, Any]]:
     for graph, place in member.graphs:
-        yield {
-            **_of(process),
-            "communicator": member.communicator,
-            "kind": graph.kind,
-            "channel": graph.channel,
-            "graph": graph.text[:_MOST_TEXT],
-            **_at(place),
-        }
+        more = {"communicator": member.communicator, "graph": graph.text[:_MOST_TEXT]}
+        yield as_row("nccl_graphs", graph, **_of(process), **more, **_at(place))
 
 
 def _warning(process: ProcessLog, warned: Warned) -> dict[str, Any]:
     line = warned.line
-    return {
-        **_of(process),
-        "device": line.device,
-        "code_file": line.file,
-        "code_line": line.line,
-        "function": line.function,
-        "text": line.text[:_MOST_TEXT],
-        "times": warned.times,
-        "time": line.time,
-        **_at(warned.place),
-    }
+    code = {"code_file": line.file, "code_line": line.line, "text": line.text[:_MOST_TEXT]}
+    return as_row("nccl_warnings", line, warned, **_of(process), **code, **_at(warned.place))
 
 
 # --- operations
 
 
 def _stream(total: Total, found: Gathered) -> dict[str, Any]:
-    member = total.membership
     last = max(total.tail, key=lambda kept: kept[0].op_count, default=None)
-    return {
+    return as_row(
+        "nccl_streams",
+        total,
+        total.membership,
         **_of(total.process),
-        "communicator": member.communicator if member else None,
-        "pointer": total.pointer,
-        "rank": member.rank if member else None,
-        "nranks": total.nranks,
-        "operations": sum(total.names.values()),
-        "p2p": sum(count for name, count in total.names.items() if name in POINT_TO_POINT),
-        "names": json.dumps(dict(total.names.most_common(20))),
-        "peers": json.dumps({f"{name} {peer}": count for (name, peer), count in total.peers.most_common(4096)}),
-        "first_op": total.first_op,
-        "last_op": total.last_op,
-        "gap": total.gap,
-        "cut": (total.process.host, total.process.pid) in found.cut,
-        "ended": member.ended if member else None,
-        "last_line": last[1] if last else None,
-        "source": total.source,
-    }
+        operations=sum(total.names.values()),
+        p2p=sum(count for name, count in total.names.items() if name in POINT_TO_POINT),
+        names=json.dumps(dict(total.names.most_common(20))),
+        peers=json.dumps({f"{name} {peer}": count for (name, peer), count in total.peers.most_common(4096)}),
+        cut=(total.process.host, total.process.pid) in found.cut,
+        last_line=last[1] if last else None,
+    )
 
 
 def _sums(total: Total) -> Iterator[dict[str, Any]]:
@@ -191,17 +121,10 @@ def _sums(total: Total) -> Iterator[dict[str, Any]]:
     if member is None or member.communicator is None or total.peers:
         return
     for number, bucket in total.buckets.items():
-        yield {
-            **_of(total.process),
-            "communicator": member.communicator,
-            "rank": member.rank,
-            "bucket": number,
-            "operations": bucket.operations,
-            "first_op": bucket.first,
-            "last_op": bucket.last,
-            # DuckDB's BIGINT has a sign.
-            "checksum": bucket.checksum - (1 << 64) if bucket.checksum >> 63 else bucket.checksum,
-        }
+        # DuckDB's BIGINT has a sign.
+        signed = bucket.checksum - (1 << 64) if bucket.checksum >> 63 else bucket.checksum
+        more = {"bucket": number, "first_op": bucket.first, "last_op": bucket.last, "checksum": signed}
+        yield as_row("nccl_op_sums", bucket, member, **_of(total.process), **more)
 
 
 def _operations(found: Gathered) -> Iterator[dict[str, Any]]:
@@ -268,18 +191,5 @@ def _again(log: LogFile, total: Total, number: int, bucket: Bucket) -> list[tupl
 
 
 def _operation(total: Total, op: Op, line: int | None) -> dict[str, Any]:
-    member = total.membership
-    return {
-        **_of(total.process),
-        "communicator": member.communicator if member else None,
-        "rank": member.rank if member else None,
-        "pointer": total.pointer,
-        "op_count": op.op_count,
-        "name": op.name,
-        "count": op.elements,
-        "datatype": op.datatype,
-        "reduction": op.reduction,
-        "root": op.root,
-        "source": total.source,
-        "source_line": line,
-    }
+    more = {"count": op.elements, "source_line": line}
+    return as_row("nccl_ops", op, total, total.membership, **_of(total.process), **more)

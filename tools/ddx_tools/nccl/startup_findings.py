@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.nccl.process_log import STAGES
 from ddx_tools.nccl.view import Case, Communicator, Row, evidence
+from ddx_tools.parsers.names import ip_of, is_loopback
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
@@ -89,10 +90,7 @@ def _errors(case: Case, rows: list[Row]) -> dict[str, int]:
 def _versions(case: Case) -> Iterator[Finding]:
     rows = [*case.processes.values(), *case.banners]
     for what, column in (("nccl", "version"), ("cuda", "cuda"), ("driver", "driver"), ("ofi", "ofi")):
-        by_value: dict[str, list[Row]] = defaultdict(list)
-        for row in rows:
-            if row[column] is not None:
-                by_value[str(row[column])].append(row)
+        by_value = gathered((str(row[column]), row) for row in rows if row[column] is not None)
         if len(by_value) < 2:
             continue
         ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
@@ -148,7 +146,7 @@ def _interfaces(case: Case) -> Iterator[Finding]:
     chosen = [row for row in case.processes.values() if row["interface"]]
     by_interface: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in chosen:
-        loopback = _is_loopback(row["address"]) or row["interface"].startswith("lo")
+        loopback = is_loopback(row["address"]) or row["interface"].startswith("lo")
         if loopback or _LOCAL_ONLY.match(row["interface"]):
             by_interface[row["interface"], loopback].append(row)
     for (interface, loopback), rows in by_interface.items():
@@ -181,7 +179,7 @@ def _shared_addresses(case: Case) -> Iterator[Finding]:
     """
     by_address: dict[str, list[Row]] = defaultdict(list)
     for row in case.processes.values():
-        known = row["interface"] and row["address"] and not _is_loopback(row["address"])
+        known = row["interface"] and row["address"] and not is_loopback(row["address"])
         if known and not _LOCAL_ONLY.match(row["interface"]):
             by_address[row["address"]].append(row)
     chosen = {row["interface"] for rows in by_address.values() for row in rows}
@@ -222,16 +220,7 @@ def _any_complete(case: Case) -> bool:
     return any(row["completed"] for one in case.communicators.values() for row in one.members.values())
 
 
-def _is_loopback(address: str | None) -> bool:
-    try:
-        return ipaddress.ip_address((address or "").partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_link_local(address: str) -> bool:
+def _is_link_local(text: str) -> bool:
     """Of IPv4: 169.254/16. Hosts of one switch may well use the link-local addresses of IPv6."""
-    try:
-        return ipaddress.IPv4Address(address).is_link_local
-    except ValueError:
-        return False
+    address = ip_of(text)
+    return address is not None and address.version == 4 and address.is_link_local

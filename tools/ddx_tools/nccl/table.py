@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.nccl.operation_findings import Enqueued, read_enqueued
 from ddx_tools.nccl.view import Case, Communicator, read_case
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 def communicator_rows(store: Store) -> list[dict[str, Any]]:
@@ -21,9 +20,7 @@ def communicator_rows(store: Store) -> list[dict[str, Any]]:
         "SELECT communicator, via, sum(channels) AS channels FROM nccl_edges "
         "WHERE direction IS DISTINCT FROM 'receive' GROUP BY ALL ORDER BY channels DESC"
     )
-    by_communicator: dict[str, list[str]] = {}
-    for row in vias:
-        by_communicator.setdefault(row["communicator"], []).append(f"{row['via']} x {row['channels']}")
+    by_communicator = gathered((row["communicator"], f"{row['via']} x {row['channels']}") for row in vias)
     rows = [
         _row(case, one, enqueued.get(one.id), by_communicator.get(one.id, [])) for one in case.communicators.values()
     ]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.nccl.view import Case, Row, evidence
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 8
 _MOST_NAMED = 8

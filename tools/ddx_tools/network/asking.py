@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.network.tools import TOOLS, absent
+from ddx_tools.errors import DdxError, HostError, NotFound, NotRecorded
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Call, Host, Reply
 
@@ -75,3 +77,47 @@ class Asking:
         item = RawItem(kind, data, reply.source, dict(facts))
         self.raw.items.append(item)
         return item
+
+
+# --- the programs that do the work, and how one gets those that are not there
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program of the system."""
+
+    debian: str
+    """Its package in Debian and Ubuntu,"""
+    fedora: str
+    """and in Fedora and RHEL."""
+    without: str
+    """What stays unknown where it is not there."""
+
+
+TOOLS = {
+    "getent": Tool("libc-bin", "glibc-common", "Names cannot be looked up: name peers by their address."),
+    "ip": Tool("iproute2", "iproute", "The interface that leads to the peer is not known."),
+    "ss": Tool("iproute2", "iproute", "Who listens on a port of this host is not known."),
+    "ping": Tool("iputils-ping", "iputils", "Neither the MTU of the path nor its loss was measured."),
+    "iperf3": Tool("iperf3", "iperf3", "TCP throughput was not measured."),
+    "ib_write_bw": Tool("perftest", "perftest", "RDMA bandwidth was not measured."),
+    "tshark": Tool("tshark", "wireshark-cli", "The captures were not read."),
+}
+
+
+def absent(program: str) -> NotFound:
+    """The error that says how to get it."""
+    tool = TOOLS[program]
+    how = f"Debian, Ubuntu: apt-get install {tool.debian}; Fedora, RHEL: dnf install {tool.fedora}."
+    return NotFound(f"{program} is not installed here. {how}", "")
+
+
+# --- the distributed jobs in a process table that came from a host or out of a bundle
+
+
+def jobs_in(snapshot: bytes) -> list[Job] | None:
+    """The jobs; None if the table cannot be read, because somebody damaged the bundle."""
+    try:
+        return find_jobs(json.loads(snapshot))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, DdxError):
+        return None

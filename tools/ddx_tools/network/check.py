@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 8
 BASIS = "network"
@@ -37,14 +35,11 @@ class Check:
 
 def read_checks(store: Store) -> list[Check]:
     """All checks, in the order in which they were made."""
+    names = ("host", "address", "port", "what", "outcome")
     return [
         Check(
-            host=row["host"],
+            **{name: row[name] for name in names},
             peer=row["peer"] or "",
-            address=row["address"],
-            port=row["port"],
-            what=row["what"],
-            outcome=row["outcome"],
             facts=json.loads(row["facts"]),
             evidence=Evidence(source=row["source"], line=row["source_line"], quote=row["text"] or ""),
         )

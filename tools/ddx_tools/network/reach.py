@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity
 from ddx_tools.network.check import Check, finding
 from ddx_tools.parsers.network.tcp_connect_text import ANSWERS
@@ -36,10 +37,7 @@ def reach_findings(checks: list[Check], hosts: Mapping[str, str]) -> Iterator[Fi
 
 
 def _by_peer(checks: list[Check]) -> list[list[Check]]:
-    grouped: dict[tuple[str, str], list[Check]] = defaultdict(list)
-    for check in checks:
-        grouped[check.host, check.peer].append(check)
-    return list(grouped.values())
+    return list(gathered(((check.host, check.peer), check) for check in checks).values())
 
 
 def _best(checks: list[Check]) -> str | None:
@@ -138,10 +136,11 @@ def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Find
     The way has to be good: it answers otherwise, or gets answers from the one that asked, or leaves several so. Else it
     may be the way, or the asker's own firewall.
     """
-    ways: dict[tuple[str, str], list[Check]] = defaultdict(list)
-    for check in tried:
-        if owner := hosts.get(check.address or "") or hosts.get(check.peer):
-            ways[check.host, owner].append(check)
+    ways = gathered(
+        ((check.host, owner), check)
+        for check in tried
+        if (owner := hosts.get(check.address or "") or hosts.get(check.peer))
+    )
     in_vain: dict[str, set[str]] = defaultdict(set)
     for (host, owner), checks in ways.items():
         if host != owner and any(check.what == "tcp" and check.outcome == "timed_out" for check in checks):

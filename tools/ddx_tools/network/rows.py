@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ddx_tools.nccl.material import RAS, ras_rows
 from ddx_tools.network import kinds
-from ddx_tools.network.jobs_here import jobs_in
-from ddx_tools.parsers.names import shown
+from ddx_tools.network.asking import jobs_in
+from ddx_tools.parsers.names import is_loopback, shown
 from ddx_tools.parsers.network.iperf3_json import read_iperf3
 from ddx_tools.parsers.network.perftest_text import read_perftest
 from ddx_tools.parsers.network.ping_text import read_ping
@@ -18,6 +17,7 @@ from ddx_tools.parsers.network.ss_listen_text import read_listeners
 from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_tried
 from ddx_tools.parsers.network.tshark_text import Flow, read_flows
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def _name(item: RawItem) -> Iterator[Row]:
     addresses = read_addresses(item.data)
     facts = {
         "addresses": addresses[:8],
-        "loopback": bool(addresses) and _is_loopback(addresses[0]),
+        "loopback": bool(addresses) and is_loopback(addresses[0]),
         "ports": item.facts["ports"],
     }
     outcome = "resolved" if addresses else "unresolved"
@@ -69,24 +69,16 @@ def _tried(item: RawItem) -> Iterator[Row]:
             "by_kernel": item.facts["by_kernel"],
             "took_ms": tried.took_ms,
             "reason": tried.reason,
-            "loopback": _is_loopback(tried.address),
+            "loopback": is_loopback(tried.address),
         }
         yield _check(item, "tcp", tried.outcome, tried.quote, facts)
 
 
 def _ping(item: RawItem) -> Iterator[Row]:
     run = read_ping(item.data)
-    facts = {
-        "sent": run.sent,
-        "received": run.received,
-        "mean_ms": run.mean_ms,
-        "payload_bytes": run.payload_bytes,
-        "size_bytes": item.facts.get("size_bytes"),
-        "interface": item.facts.get("interface"),
-        "interface_mtu": item.facts.get("interface_mtu"),
-        "mtu_told": run.mtu_told,
-        "hop": run.hop,
-    }
+    said = ("sent", "received", "mean_ms", "payload_bytes", "mtu_told", "hop")
+    facts = {name: getattr(run, name) for name in said}
+    facts |= {name: item.facts.get(name) for name in ("size_bytes", "interface", "interface_mtu")}
     yield _check(item, "ping" if item.kind == kinds.LOSS else "size", run.outcome, run.quote, facts)
 
 
@@ -136,33 +128,18 @@ def _pids_of_jobs(raw: Raw) -> set[int] | None:
 def _flow(flow: Flow, item: RawItem) -> Row:
     client, server = flow.of_client, flow.of_server
     made = "made" if client.syns and flow.answered else "unseen"
-    return {
-        "capture": shown(item.facts["capture"]),
-        "client": flow.client,
-        "server": flow.server,
-        "first_s": flow.first_s,
-        "last_s": flow.last_s,
-        "packets": client.packets + server.packets,
-        "with_data": client.with_data + server.with_data,
-        "client_again": client.again,
-        "server_again": server.again,
-        "duplicate_acks": client.duplicate_acks + server.duplicate_acks,
-        "client_zero_windows": client.zero_windows,
-        "server_zero_windows": server.zero_windows,
-        "client_resets": client.resets,
-        "server_resets": server.resets,
-        "syns": client.syns,
-        "setup": "refused" if flow.refused else "unanswered" if flow.never_answered else made,
-        "source": item.source,
-        "source_line": flow.line,
-    }
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    sides = (("client", client), ("server", server))
+    return as_row(
+        "network_flows",
+        flow,
+        capture=shown(item.facts["capture"]),
+        **{name: getattr(client, name) + getattr(server, name) for name in ("packets", "with_data", "duplicate_acks")},
+        **{f"{of}_{name}": getattr(s, name) for of, s in sides for name in ("again", "zero_windows", "resets")},
+        syns=client.syns,
+        setup="refused" if flow.refused else "unanswered" if flow.never_answered else made,
+        source=item.source,
+        source_line=flow.line,
+    )
 
 
 _READERS: dict[str, Callable[[RawItem], Iterator[Row]]] = {

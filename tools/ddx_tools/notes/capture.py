@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddx_tools.model import ProbeStatus
+from ddx_tools.gathering import gathered
+from ddx_tools.model import Evidence, Finding, ProbeStatus, Severity
+from ddx_tools.parsers.notes.outcomes import Fact, vocabulary
 from ddx_tools.parsers.notes.user_report import Report, read_reports
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import NOTE_BYTES, Kind
+from ddx_tools.store import Store
 
 
 def capture_notes(host: Host, target: Sequence[str]) -> Raw:
@@ -27,16 +30,12 @@ def capture_notes(host: Host, target: Sequence[str]) -> Raw:
     return raw
 
 
-def _text(data: bytes) -> str:
-    return data[:NOTE_BYTES].decode("utf-8", "replace")
-
-
 def report_rows(raw: Raw) -> Rows:
     """Rows of `user_reports`."""
     rows = [
         _row(report, item, text)
         for item in raw.of("note")
-        for text in [_text(item.data)]
+        for text in [item.data[:NOTE_BYTES].decode("utf-8", "replace")]
         for report in read_reports(text)
     ]
     return {"user_reports": rows}
@@ -51,10 +50,39 @@ def _verbatim(quote: str, text: str) -> str:
 
 
 def _row(report: Report, item: RawItem, text: str) -> dict[str, object]:
+    quote = _verbatim(report.quote, text)
     return {
         "fact": report.fact,
         "negated": report.negated,
-        "quote": _verbatim(report.quote, text),
+        "quote": quote,
         "source": item.source,
         "source_line": report.line,
     }
+
+
+_MOST_EVIDENCE = 5
+
+
+def note_findings(store: Store) -> list[Finding]:
+    """One finding for each fact, and one for its contrary where somebody says that, too."""
+    rows = store.query(
+        "SELECT fact, negated, quote, source, source_line FROM user_reports ORDER BY source, source_line"
+    )
+    if not rows:
+        return []
+    known = vocabulary()
+    by_fact = gathered(((str(row["fact"]), bool(row["negated"])), row) for row in rows)
+    return [_finding(known[fact], negated, said) for (fact, negated), said in by_fact.items() if fact in known]
+
+
+def _finding(fact: Fact, negated: bool, said: list[dict[str, object]]) -> Finding:
+    evidence = [
+        Evidence(source=str(row["source"]), line=int(str(row["source_line"])), quote=str(row["quote"])) for row in said
+    ]
+    return Finding(
+        code="user.reported",
+        severity=Severity.INFO,
+        summary=f"Reported by the user: {fact.contrary if negated else fact.says}",
+        evidence=evidence[:_MOST_EVIDENCE],
+        attributes={"fact": fact.id, "quote": evidence[0].quote, "negated": negated, "basis": "user"},
+    )

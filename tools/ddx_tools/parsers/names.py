@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 
@@ -14,3 +15,16 @@ def shown(name: str, most: int = 400) -> str:
 def as_folders(path: str) -> str:
     """A path in which archives stand as folders: `job.tar!/logs/rank3.log` of `job.tar!logs/rank3.log`."""
     return re.sub(r"!(?!/)", "!/", path.replace("\\", "/")) if "!" in path or "\\" in path else path
+
+
+def ip_of(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, whatever its zone; None for what is none."""
+    try:
+        return ipaddress.ip_address((text or "").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_loopback(text: str | None) -> bool:
+    """Whether nobody else is reached at an address."""
+    return (address := ip_of(text)) is not None and address.is_loopback

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from ddx_tools.parsers.nccl.nccl_tests import OPERATIONS, Report, read_nccl_tests
-from ddx_tools.preflight.busbw import algbw_gb_per_s, busbw_gb_per_s
+from ddx_tools.errors import HostError, UsageError
+from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.names import shown
+from ddx_tools.parsers.nccl.nccl_tests import NEEDLES, OPERATIONS, Report, read_nccl_tests
+from ddx_tools.parsers.plain_json import finite, read_object, whole
+from ddx_tools.preflight.args import PreflightArgs
+from ddx_tools.preflight.measured import algbw_gb_per_s, busbw_gb_per_s
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.schema import as_row
+from ddx_tools.sources.hosts.base import Call, Host
 
 OUTCOME, RANK_LINES, DIAGNOSIS, NCCL_TESTS = "outcome", "rank_lines", "diagnosis", "nccl_tests"
 _MOST_LINES = 200_000
@@ -36,21 +43,21 @@ def run_of(path: str) -> str:
 
 
 def _run_rows(raw: Raw) -> list[Row]:
-    told = {run_of(item.facts["path"]): _object(item.data) for item in raw.of(DIAGNOSIS)}
+    told = {run_of(item.facts["path"]): read_object(item.data) for item in raw.of(DIAGNOSIS)}
     return [_run_row(item, told.get(run_of(item.facts["path"]), {})) for item in raw.of(OUTCOME)]
 
 
 def _run_row(item: RawItem, diagnosis: Row) -> Row:
-    outcome, causes = _object(item.data), diagnosis.get("causes")
+    outcome, causes = read_object(item.data), diagnosis.get("causes")
     cause = causes[0] if isinstance(causes, list) and causes and isinstance(causes[0], dict) else {}
     culprits = diagnosis.get("culprits")
     return {
         "run": run_of(item.facts["path"]),
         "command": _text(outcome.get("command")),
         "state": _text(outcome.get("state")),
-        "exit_code": _whole(outcome.get("exit_code"), least=-_MOST_RANK),
-        "wall_s": _number(outcome.get("wall_s")),
-        "quiet_s": _number(outcome.get("quiet_s")),
+        "exit_code": whole(outcome.get("exit_code"), _MOST_RANK, -_MOST_RANK),
+        "wall_s": finite(outcome.get("wall_s")),
+        "quiet_s": finite(outcome.get("quiet_s")),
         "bundle": _text(outcome.get("bundle")),
         "verdict": _text(diagnosis.get("verdict")),
         "cause": _text(cause.get("id")),
@@ -73,14 +80,14 @@ def _rank_rows(item: RawItem) -> Rows:
             me |= _rank_facts(line)
             groups["world"] = []
         elif kind == "clock":
-            me |= {"clock_offset_s": _number(line.get("offset_s")), "clock_error_s": _number(line.get("error_s"))}
+            me |= {"clock_offset_s": finite(line.get("offset_s")), "clock_error_s": finite(line.get("error_s"))}
         elif kind == "group" and isinstance(line.get("group"), str):
             groups[line["group"][:_MOST_NAME]] = _ranks(line.get("members"))
         elif kind == "round":
             rounds.append(_round(line))
         elif kind == "done":
             me["finished"] = True
-        elif (step := _whole(line.get("step"))) is not None:
+        elif (step := whole(line.get("step"), _MOST_RANK)) is not None:
             if kind == "begin":
                 steps[step] = _begun(line, step, groups) | {"run": run, "source": item.source, "source_line": number}
             elif kind in ("end", "skipped", "failed") and step in steps:
@@ -103,14 +110,14 @@ def _rank_facts(line: Row) -> Row:
     wholes = ("rank", "world_size", "local_rank", "local_world_size", "pid", "cpus")
     return {
         **{name: _text(line.get(name)) for name in texts},
-        **{name: _whole(line.get(name)) for name in wholes},
-        "nic_gb_per_s": json.dumps([_number(port) or 0.0 for port in ports[:64]] if isinstance(ports, list) else []),
+        **{name: whole(line.get(name), _MOST_RANK) for name in wholes},
+        "nic_gb_per_s": json.dumps([finite(port) or 0.0 for port in ports[:64]] if isinstance(ports, list) else []),
     }
 
 
 def _round(line: Row) -> Row:
     seconds = ("compute_s", "cpu_s", "arrived_at_s", "waited_s")
-    return {"round": _whole(line.get("round")), **{name: _number(line.get(name)) for name in seconds}}
+    return {"round": whole(line.get("round"), _MOST_RANK), **{name: finite(line.get(name)) for name in seconds}}
 
 
 def _begun(line: Row, step: int, groups: dict[str, list[int]]) -> Row:
@@ -121,10 +128,10 @@ def _begun(line: Row, step: int, groups: dict[str, list[int]]) -> Row:
         "group_name": group,
         "members": groups.get(group or "", []),
         "dtype": _text(line.get("dtype"), _MOST_NAME),
-        "bytes": _whole(line.get("bytes"), most=_MOST_NUMBER),
-        "peer": _whole(line.get("peer")),
+        "bytes": whole(line.get("bytes"), _MOST_NUMBER),
+        "peer": whole(line.get("peer"), _MOST_RANK),
         "state": "begun",
-        "begun_at_s": _number(line.get("at_s")),
+        "begun_at_s": finite(line.get("at_s")),
     }
 
 
@@ -133,11 +140,11 @@ def _ended(line: Row, kind: str) -> Row:
     first: Row = told if isinstance(told, dict) else {}
     return {
         "state": "ended" if kind == "end" else kind,
-        "time_s": _number(line.get("time_s")),
-        "iterations": _whole(line.get("iterations")),
-        "wrong": _whole(line.get("wrong"), most=_MOST_NUMBER),
-        "elements": _whole(line.get("elements"), most=_MOST_NUMBER),
-        "wrong_index": _whole(first.get("index"), most=_MOST_NUMBER),
+        "time_s": finite(line.get("time_s")),
+        "iterations": whole(line.get("iterations"), _MOST_RANK),
+        "wrong": whole(line.get("wrong"), _MOST_NUMBER),
+        "elements": whole(line.get("elements"), _MOST_NUMBER),
+        "wrong_index": whole(first.get("index"), _MOST_NUMBER),
         "got": _text(first.get("got"), _MOST_NAME),
         "expected": _text(first.get("expected"), _MOST_NAME),
         "origins": _ranks(line.get("origins")),
@@ -196,18 +203,16 @@ def _steps(report: Report, run: str, operation: str, item: RawItem) -> list[Row]
         "source": item.source,
     }
     measured = [
-        {
+        as_row(
+            "preflight_steps",
+            row,
             **shared,
-            "step": number,
-            "dtype": row.dtype,
-            "bytes": row.size_bytes,
-            "state": "ended",
-            "time_s": row.time_us / 1e6,
-            "wrong": row.wrong,
-            "algbw_gb_per_s": row.algbw_gb_per_s,
-            "busbw_gb_per_s": row.busbw_gb_per_s,
-            "source_line": row.line,
-        }
+            step=number,
+            bytes=row.size_bytes,
+            state="ended",
+            time_s=row.time_us / 1e6,
+            source_line=row.line,
+        )
         for number, row in enumerate(report.rows)
     ]
     failed = [
@@ -219,35 +224,84 @@ def _steps(report: Report, run: str, operation: str, item: RawItem) -> list[Row]
 
 def _lines(data: bytes) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(data.split(b"\n")[:_MOST_LINES], 1):
-        if found := _object(line):
+        if found := read_object(line):
             yield number, found
-
-
-def _object(data: bytes) -> Row:
-    """A JSON object; {} for anything else."""
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _text(value: object, most: int = _MOST_TEXT) -> str | None:
     return value[:most] if isinstance(value, str) else None
 
 
-def _whole(value: object, least: int = 0, most: int = _MOST_RANK) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
 def _ranks(value: object) -> list[int]:
-    return [rank for rank in value if _whole(rank) is not None][:_MOST_RANK] if isinstance(value, list) else []
+    return (
+        [rank for rank in value if whole(rank, _MOST_RANK) is not None][:_MOST_RANK] if isinstance(value, list) else []
+    )
+
+
+# --- starts a preflight through the host, or takes results that are there already, and brings home what was written
+
+_RANK_FILE = re.compile(r"rank-\d{1,8}\.jsonl")
+_MOST_FILES = 20_000
+_MOST_BYTES = 64 << 20
+_WHY = "What it says of the ranks is not known."
+
+
+def capture_preflight(host: Host, args: PreflightArgs) -> Raw:
+    """The files of a new run, or those of the target. Raises UsageError where the target holds none."""
+    raw = Raw(host.name)
+    paths = args.target
+    if not paths:
+        asked = Call("preflight", "", args.model_dump(exclude={"target"}))
+        directory = host.answer(asked).checked().data.decode()
+        paths = [directory]
+        raw.searched.append(f"results and logs of the ranks: {directory}")
+    files = [file for path in paths for file in host.files_below(path)]
+    if len(files) > _MOST_FILES:
+        raw.problems.append(f"{len(files)} files: only the first {_MOST_FILES} were read. Name a smaller directory.")
+        raw.status = ProbeStatus.PARTIAL
+    for file in files[:_MOST_FILES]:
+        _take(host, raw, file, named=file in paths)
+    if not raw.items:
+        raise UsageError(
+            f"{', '.join(map(shown, paths))[:300]}: neither output of nccl-tests nor results of a preflight",
+            "Name such a file or directory, or start one: ddx preflight --nproc 4",
+        )
+    _say_what_was_printed(host, raw)
+    return raw
+
+
+def _take(host: Host, raw: Raw, path: str, *, named: bool) -> None:
+    name = PurePosixPath(path).name
+    kind = {"preflight.json": OUTCOME, "diagnosis.json": DIAGNOSIS}.get(name)
+    if kind is None:
+        kind = (
+            RANK_LINES
+            if _RANK_FILE.fullmatch(name)
+            else NCCL_TESTS
+            if named or name.endswith((".txt", ".out"))
+            else None
+        )
+    if kind is None:
+        return
+    try:
+        reply = host.read(path, max_bytes=_MOST_BYTES)
+    except HostError as error:
+        raw.failed(shown(path), error, _WHY)
+        return
+    if kind == NCCL_TESTS and not all(needle.encode() in reply.data for needle in NEEDLES):
+        return
+    if reply.truncated:
+        raw.problems.append(f"{shown(path)}: only its first {_MOST_BYTES >> 20} MiB were read.")
+    raw.items.append(RawItem(kind, reply.data, reply.source or path, {"path": path}))
+
+
+def _say_what_was_printed(host: Host, raw: Raw) -> None:
+    """Where no rank wrote anything, the launcher's own words are all that tells why."""
+    if raw.of(RANK_LINES) or not raw.of(OUTCOME):
+        return
+    log = f"{run_of(raw.of(OUTCOME)[0].facts['path'])}/launcher.log"
+    try:
+        lines = host.read(log, max_bytes=64 << 10, tail=True).data.decode("utf-8", "replace").strip().splitlines()
+    except HostError:
+        return
+    raw.problems.append(f"no rank got as far as its first line; {log} ends: {shown(' / '.join(lines[-5:]), 1000)}")

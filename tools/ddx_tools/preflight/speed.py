@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity
-from ddx_tools.preflight.expectation import Expectation, Place, expected_busbw, links
 from ddx_tools.preflight.measured import Point, fastest, read_points, size_text
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
+from ddx_tools.yaml_data import shipped
 
 _SLOW_PAIR = 1 / 3
 """A pair exchanges beside all others, so that half of the usual bandwidth happens by chance."""
@@ -24,9 +25,7 @@ def speed_findings(store: Store) -> list[Finding]:
     """`preflight.bandwidth` and `preflight.below_expected_bandwidth` for each run, `preflight.slow_pair`."""
     places = _places(store)
     world = [p for p in read_points(store) if not p.members and p.operation == "all_reduce" and p.busbw_gb_per_s]
-    by_run: dict[str, list[Point]] = defaultdict(list)
-    for point in world:
-        by_run[point.run].append(point)
+    by_run = gathered((point.run, point) for point in world)
     found = [finding for run, points in by_run.items() for finding in _of_run(points, expected_busbw(places[run]))]
     return found + _slow_pairs(store)
 
@@ -105,9 +104,7 @@ def _slow_pairs(store: Store) -> list[Finding]:
         "any_value(source) AS source, any_value(source_line) AS line FROM preflight_steps "
         "WHERE operation = 'pair' AND busbw_gb_per_s IS NOT NULL GROUP BY ALL ORDER BY run, busbw"
     )
-    by_run: dict[str, list[dict[str, object]]] = defaultdict(list)
-    for row in rows:
-        by_run[row["run"]].append(row)
+    by_run = gathered((row["run"], row) for row in rows)
     found = []
     for pairs in by_run.values():
         usual = median(float(str(pair["busbw"])) for pair in pairs)
@@ -130,3 +127,73 @@ def _slow_pairs(store: Store) -> list[Finding]:
             )
         )
     return found
+
+
+# --- what the wiring should give, by `knowledge/links.yaml` and the ports that ranks saw; often nothing can be said
+
+
+@dataclass(frozen=True)
+class Links:
+    """The contents of `knowledge/links.yaml`."""
+
+    gpus: tuple[tuple[re.Pattern[str], str, float], ...]
+    """(name of a GPU, its link, GB/s in one direction)"""
+    saturated_bytes: int
+    least_share: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of the measurement was."""
+
+    host: str | None
+    backend: str | None
+    device_name: str | None
+    nic_gb_per_s: tuple[float, ...] = ()
+    """Ports of RDMA devices on its host."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The peak of the slowest kind of link on the way, or why there is none to compare with."""
+
+    gb_per_s: float | None
+    why: str
+
+
+@cache
+def links() -> Links:
+    """What ships with ddx."""
+    known = shipped("links.yaml")
+    gpus = tuple((re.compile(rf"(?:NVIDIA )?{g['name']}"), g["link"], float(g["gb_per_s"])) for g in known["gpus"])
+    return Links(gpus, known["saturated_bytes"], known["least_share"])
+
+
+def expected_busbw(places: Sequence[Place]) -> Expectation:
+    """The bus bandwidth that a large all_reduce over these ranks cannot exceed by much, and should come near."""
+    if not places or any(place.backend != "nccl" for place in places):
+        return Expectation(None, "Gloo copies through host memory and sockets")
+    names = {place.device_name for place in places}
+    if len(names) != 1:
+        return Expectation(None, "the GPUs are of different kinds, or unknown")
+    name = names.pop()
+    found = next(((link, rate) for pattern, link, rate in links().gpus if pattern.fullmatch(name or "")), None)
+    if found is None:
+        return Expectation(None, f"what links {name or 'these GPUs'} is not known")
+    hosts = {place.host for place in places}
+    if len(hosts) == 1:
+        return Expectation(found[1], f"{found[0]} of {name}, {found[1]:g} GB/s in one direction")
+    return _over_network(places, found[1])
+
+
+def _over_network(places: Sequence[Place], inside_gb_per_s: float) -> Expectation:
+    by_host = gathered((place.host, place) for place in places)
+    rates = []
+    for ranks in by_host.values():
+        ports = ranks[0].nic_gb_per_s
+        # A rank talks through ports near it: ports beyond one a rank may stand idle.
+        rates.append(sum(sorted(ports)[: len(ranks)]))
+    slowest = min(rates)
+    if not slowest:
+        return Expectation(None, "the rates of the network ports are not known")
+    return Expectation(min(slowest, inside_gb_per_s), f"network ports of a host, {slowest:g} GB/s together")

@@ -10,12 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
-from typing import TYPE_CHECKING
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _FEWEST_ROUNDS = 4
 _SLOWER = 1.25
@@ -99,10 +97,9 @@ def _on_cpu(rounds: Sequence[Round]) -> float:
 
 def _last_arrivals(rounds: dict[int, Sequence[Round]]) -> Counter[int]:
     """How often each rank came last, as far as the clocks can tell."""
-    meetings: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
-    for rank, of in rounds.items():
-        for one in of:
-            meetings[one.number].append((one.arrived_at_s, one.clock_error_s, rank))
+    meetings = gathered(
+        (one.number, (one.arrived_at_s, one.clock_error_s, rank)) for rank, of in rounds.items() for one in of
+    )
     last: Counter[int] = Counter()
     for arrivals in meetings.values():
         *_, before, latest = sorted(arrivals)

@@ -34,7 +34,7 @@ PROBE = Probe(
     parse=Later("ddx_tools.environment.capture:captured_rows"),
     rests_on=("env_values", "launch_options", "env_versions"),
     analyse=Later("ddx_tools.environment.findings:environment_findings"),
-    table=Later("ddx_tools.environment.table:variable_rows"),
+    table=Later("ddx_tools.environment.findings:variable_rows"),
     examples={
         "": "the ranks of the job on this host",
         "train.sbatch": "a script, without running it",

@@ -36,7 +36,7 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
     from ddx_tools.flight_records.files import read_paths
     from ddx_tools.flight_records.material import DUMP
-    from ddx_tools.parsers.flight_records.rank_pattern import RankPattern
+    from ddx_tools.parsers.flight_records.fr_origin import RankPattern
 
     raw = Raw(host.name)
     paths = [item for item in args.target if not item.isdigit()]

@@ -26,8 +26,7 @@ class HostArgs(ProbeArgs):
 
 def capture(host: Host, args: HostArgs) -> Raw:
     """Look at the machine; or keep the files that hold a text of one, and leave all others alone."""
-    from ddx_tools.machine.files import read_files
-    from ddx_tools.machine.look import look
+    from ddx_tools.machine.look import look, read_files
 
     paths = [item for item in args.target if not item.isdigit()]
     if paths:
@@ -37,7 +36,7 @@ def capture(host: Host, args: HostArgs) -> Raw:
 
 def parse(raw: Raw) -> Rows:
     """Rows of `host_facts`."""
-    from ddx_tools.machine.files import text_rows
+    from ddx_tools.machine.look import text_rows
     from ddx_tools.machine.looked import looked_rows
 
     return merge_rows([text_rows(raw), looked_rows(raw)])

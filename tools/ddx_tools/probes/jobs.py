@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.model import Finding
 from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 class JobsArgs(ProbeArgs):
@@ -25,8 +21,7 @@ def capture(host: Host, args: JobsArgs) -> Raw:
 
 def analyse(store: Store) -> list[Finding]:
     """Which jobs there are, and which of their ranks are gone, held, not to be read, or were not started."""
-    from ddx_tools.jobs.asked_hosts import asked_host_findings
-    from ddx_tools.jobs.findings import job_findings
+    from ddx_tools.jobs.findings import asked_host_findings, job_findings
     from ddx_tools.jobs.not_started import not_started
 
     return [*job_findings(store), *not_started(store), *asked_host_findings(store)]

@@ -7,7 +7,6 @@ local variables may show data.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -15,9 +14,7 @@ from ddx_tools.errors import HostError
 from ddx_tools.model import Finding
 from ddx_tools.probe import Later, Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 class NativeStacksArgs(ProbeArgs):
@@ -32,7 +29,7 @@ def capture(host: Host, args: NativeStacksArgs) -> Raw:
     """One deep dump of each rank asked for, one after the other."""
     from ddx_tools.job_target import select_job
     from ddx_tools.parsers.launchers.launchers import find_jobs
-    from ddx_tools.stacks.items import STACK
+    from ddx_tools.stacks.view import STACK
 
     raw = Raw(host.name)
     job = select_job(find_jobs(json.loads(host.processes().data)), args.target)

@@ -33,7 +33,7 @@ PROBE = Probe(
     analyse=Later("ddx_tools.network.findings:network_findings"),
     read_only=False,
     sends_traffic=True,
-    table=Later("ddx_tools.network.table:network_table"),
+    table=Later("ddx_tools.network.findings:network_table"),
     rest="name one peer or one capture, or ask the evidence store: SELECT * FROM network_checks, network_flows",
     examples={
         "": "from here to the master of the job on this host",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.model import Finding
 from ddx_tools.probe import Probe, ProbeArgs, Raw, Rows
 from ddx_tools.sources.hosts.base import Host
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 
 class NotesArgs(ProbeArgs):
@@ -36,7 +32,7 @@ def parse(raw: Raw) -> Rows:
 
 def analyse(store: Store) -> list[Finding]:
     """What was reported, and what the texts say."""
-    from ddx_tools.notes.findings import note_findings
+    from ddx_tools.notes.capture import note_findings
     from ddx_tools.texts.findings import text_findings
 
     return [*note_findings(store), *text_findings(store)]

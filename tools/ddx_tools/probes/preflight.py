@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def capture(host: Host, args: PreflightArgs) -> Raw:
     """Start the ranks and wait for them; or read results that are there already."""
-    from ddx_tools.preflight.capture import capture_preflight
+    from ddx_tools.preflight.rows import capture_preflight
 
     return capture_preflight(host, args)
 
@@ -45,7 +45,7 @@ PROBE = Probe(
     },
     exports={
         "svg": Export(
-            help="The bandwidth curve as a picture (SVG).", write=Later("ddx_tools.preflight.curve:write_curve")
+            help="The bandwidth curve as a picture (SVG).", write=Later("ddx_tools.preflight.measured:write_curve")
         )
     },
 )

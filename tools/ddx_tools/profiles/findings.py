@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 from statistics import median
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
-from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.matched import Comparison, comparison
 from ddx_tools.profiles.samples import sample_findings
 from ddx_tools.store import Store
 
@@ -126,27 +128,23 @@ def _hidden_words(hidden: float, exposed: float) -> str:
     return f"{100 * hidden / (hidden + exposed):.0f} % of the communication lies beside computing"
 
 
-def _input_wait(steps: list[Step]) -> list[Finding]:
+def _input_wait(steps: list[Step]) -> Iterator[Finding]:
     """Of a rank in the middle: what one rank alone waits for its data is no matter of the whole job."""
     shares = sorted(((_share(mine, "data"), mine) for mine in _by_rank(steps).values()), key=lambda each: each[0])
     share, mine = shares[(len(shares) - 1) // 2]
-    return [
-        Finding(
-            code="job.input_wait",
-            severity=Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO,
-            summary=f"Waiting for data takes {100 * share:.0f} % of the time of a step, as the profile shows.",
-            evidence=_evidence(mine),
-            attributes={"share": round(share, 3), "basis": "profile"},
-        )
-    ]
+    yield Finding(
+        code="job.input_wait",
+        severity=Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO,
+        summary=f"Waiting for data takes {100 * share:.0f} % of the time of a step, as the profile shows.",
+        evidence=_evidence(mine),
+        attributes={"share": round(share, 3), "basis": "profile"},
+    )
 
 
 def _arrives_late(compared: Comparison, steps: list[Step]) -> list[Finding]:
     """The rank that is clearly last again and again, of the group that shows it best. Stages of pipelines are none."""
     usual_ns = median(step.ns for step in steps)
-    by_group: dict[str, list[Matched]] = {}
-    for each in compared.matched:
-        by_group.setdefault(each.group, []).append(each)
+    by_group = gathered((each.group, each) for each in compared.matched)
     found: dict[int, Finding] = {}
     for group, matched in by_group.items():
         clear = [each for each in matched if each.late_ns >= _CLEARLY * usual_ns]
@@ -207,9 +205,8 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
     )
 
 
-def _input_slow(steps: list[Step], late: list[Finding]) -> list[Finding]:
+def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
     """Whether it is its data that make a late rank late."""
-    found = []
     for finding in late:
         rank = finding.ranks[0]
         by_rank = _by_rank(steps)
@@ -217,31 +214,25 @@ def _input_slow(steps: list[Step], late: list[Finding]) -> list[Finding]:
         others_s = median(step.parts["data"] for step in steps if step.rank != rank) / 1e9
         if mine_s - others_s < 0.5 * finding.attributes["late_s"]:
             continue
-        found.append(
-            Finding(
-                code="rank.input_slow",
-                severity=Severity.WARNING,
-                ranks=[rank],
-                summary=f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms a step for its data, the "
-                f"others {1000 * others_s:.3g} ms (medians).",
-                evidence=_evidence(by_rank[rank]),
-                attributes={
-                    "input_s": round(mine_s, 6),
-                    "others_s": round(others_s, 6),
-                    "steps": len(by_rank[rank]),
-                    "slowest_in": sum(step.parts["data"] / 1e9 > others_s for step in by_rank[rank]),
-                    "basis": "profile",
-                },
-            )
+        yield Finding(
+            code="rank.input_slow",
+            severity=Severity.WARNING,
+            ranks=[rank],
+            summary=f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms a step for its data, the "
+            f"others {1000 * others_s:.3g} ms (medians).",
+            evidence=_evidence(by_rank[rank]),
+            attributes={
+                "input_s": round(mine_s, 6),
+                "others_s": round(others_s, 6),
+                "steps": len(by_rank[rank]),
+                "slowest_in": sum(step.parts["data"] / 1e9 > others_s for step in by_rank[rank]),
+                "basis": "profile",
+            },
         )
-    return found
 
 
 def _by_rank(steps: list[Step]) -> dict[int | None, list[Step]]:
-    found: dict[int | None, list[Step]] = {}
-    for step in steps:
-        found.setdefault(step.rank, []).append(step)
-    return found
+    return gathered((step.rank, step) for step in steps)
 
 
 def _share(steps: list[Step], part: str) -> float:

@@ -14,6 +14,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.store import Store
 
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -83,9 +84,7 @@ class Comparison:
 
     @cached_property
     def _usual(self) -> dict[int, float]:
-        of_rank: dict[int, list[float]] = defaultdict(list)
-        for (rank, _), share in self.waiting.items():
-            of_rank[rank].append(share)
+        of_rank = gathered((rank, share) for (rank, _), share in self.waiting.items())
         return {rank: median(shares) for rank, shares in of_rank.items()}
 
 

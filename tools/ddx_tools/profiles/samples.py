@@ -14,7 +14,7 @@ from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import Activity, frame_rules
-from ddx_tools.parsers.python.pyspy_samples import parse_samples
+from ddx_tools.parsers.python.pyspy_json import parse_samples
 from ddx_tools.store import Store
 
 _FEWEST = 20

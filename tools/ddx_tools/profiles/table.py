@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import groupby
 from statistics import median
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.parsers.profiles.kineto import bus_factor
 from ddx_tools.preflight.measured import size_text
 from ddx_tools.profiles.findings import Step, steps_of
-from ddx_tools.profiles.matched import Comparison, Matched, comparison
+from ddx_tools.profiles.matched import Comparison, comparison
 from ddx_tools.profiles.samples import sample_table
 from ddx_tools.store import Store
 
@@ -50,9 +50,7 @@ def _rank_row(rank: int | None, steps: list[Step], compared: Comparison) -> dict
 
 
 def _collective_rows(store: Store, compared: Comparison, steps: list[Step]) -> list[dict[str, Any]]:
-    matched: dict[tuple[str, int | None, str], list[Matched]] = defaultdict(list)
-    for each in compared.matched:
-        matched[each.op, each.size_bytes, each.group].append(each)
+    matched = gathered(((each.op, each.size_bytes, each.group), each) for each in compared.matched)
     rows = store.query(
         "SELECT op, size_bytes, coalesce(group_desc, group_name, '') AS group, max(group_size) AS members, "
         "count(*) AS count, median(end_ns - start_ns) AS ns, sum(end_ns - start_ns) AS all_ns "

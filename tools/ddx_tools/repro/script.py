@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import pairwise
 
 from ddx_tools.errors import UsageError
 from ddx_tools.model import Diagnosis, Verdict, rank_list
@@ -12,8 +14,6 @@ from ddx_tools.parsers.names import shown
 from ddx_tools.payloads import SITE_DIRECTORY
 from ddx_tools.repro.model import Call, Program, Recording
 from ddx_tools.repro.recording import recording_of
-from ddx_tools.repro.smaller import smallest
-from ddx_tools.repro.twin import healthy_twin
 from ddx_tools.store import Store
 
 _PLAYER = SITE_DIRECTORY.parent / "repro_script.py"
@@ -155,3 +155,185 @@ def _line(call: Call) -> str:
         words += [f"sends={list(call.sends)}", f"receives={list(call.receives)}"]
     words += ["later=True"] if call.later else []
     return f"do({', '.join(words)})" + (f"  # {shown(call.where, 120)}" if call.where else "")
+
+
+# --- the smallest world that keeps a fault: ranks go as long as the members of a group are left in the same calls
+
+
+def smallest(recording: Recording) -> list[int]:
+    """Ranks that suffice, at least two. Empty if the recording plays to its end: then there is nothing to reproduce."""
+    whole = Rehearsal(recording)
+    fronts = whole.fronts()
+    if not whole.stuck or not healthy_twin(recording):
+        return []
+    group = _group_of_fault(recording, fronts)
+
+    def keeps(ranks: Sequence[int]) -> bool:
+        return len(ranks) > 1 and Rehearsal(recording.of(ranks)).fronts().get(group) == fronts[group]
+
+    kept = sorted(recording.programs)
+    size = len(kept) // 2
+    while size:
+        for start in range(0, len(kept), size):
+            fewer = kept[:start] + kept[start + size :]
+            if keeps(fewer):
+                kept = fewer
+                break
+        else:
+            size //= 2
+    return kept
+
+
+def _group_of_fault(recording: Recording, fronts: dict[str, frozenset[tuple[object, ...]]]) -> str:
+    """Where members are in different things, a suspect among them if there is one; the smallest such group."""
+
+    def rank_of(name: str) -> tuple[bool, bool, int, str]:
+        members = recording.groups[name]
+        return len(fronts[name]) < 2, recording.suspects.isdisjoint(members), len(members), name
+
+    return min(fronts, key=rank_of)
+
+
+# --- plays a recording without any process: who gets through, and what the others are left in
+# A collective is over when every member came to it and all agree; the members' calls are matched by their order in
+# the group, transfers by their order in one direction. That is what NCCL and Gloo do, apart from how they fail.
+
+_Key = tuple[Hashable, ...]
+"""Where calls are matched: (group) of a collective, (group, from, to) of a transfer."""
+
+
+class Rehearsal:
+    """The end of a recording that was played."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._posted: dict[_Key, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
+        self._over: dict[_Key, int] = defaultdict(int)
+        self._at = dict.fromkeys(recording.programs, 0)
+        waiting = {rank: self._steps(rank, program) for rank, program in recording.programs.items()}
+        moved = True
+        while moved:
+            moved = False
+            for rank, steps in list(waiting.items()):
+                moved |= next(steps, _DONE) is not _STUCK
+                if self._at[rank] > len(recording.programs[rank].calls):
+                    del waiting[rank]
+        self.stuck = frozenset(waiting)
+
+    @property
+    def is_through(self) -> bool:
+        """Whether every rank came to its end, and none stays away or leaves."""
+        return not self.stuck and not any(program.end for program in self.recording.programs.values())
+
+    def fronts(self) -> dict[str, frozenset[_Key]]:
+        """Of each group in which somebody is left: what its members are in there, or why they are in nothing."""
+        found: dict[str, set[_Key]] = {}
+        for key, by_rank in self._posted.items():
+            group, over = str(key[0]), self._over[key]
+            for calls in by_rank.values():
+                if len(calls) > over:
+                    found.setdefault(group, set()).add(calls[over].label)
+        for group, labels in found.items():
+            for rank in self.recording.groups[group]:
+                if not self._is_left_in(rank, group):
+                    labels.add(("elsewhere", self.recording.programs[rank].end or rank in self.stuck))
+        return {group: frozenset(labels) for group, labels in found.items()}
+
+    def _is_left_in(self, rank: int, group: str) -> bool:
+        keys = [key for key in self._posted if key[0] == group]
+        return any(len(self._posted[key].get(rank, ())) > self._over[key] for key in keys)
+
+    def _steps(self, rank: int, program: Program) -> Iterator[object]:
+        mine: list[tuple[_Key, int]] = []
+        for call in program.calls:
+            key: _Key = (call.group, *(call.transfer or ()))
+            self._posted[key][rank].append(call)
+            mine.append((key, len(self._posted[key][rank])))
+            while not call.later and self._settle(key) < mine[-1][1]:
+                yield _STUCK
+            self._at[rank] += 1
+            yield _DONE
+        while any(self._settle(key) < number for key, number in mine):
+            yield _STUCK
+        self._at[rank] += 1
+        yield _DONE
+
+    def _settle(self, key: _Key) -> int:
+        """How many of the calls there are over."""
+        members: Sequence[int] = self.recording.groups[str(key[0])] if len(key) == 1 else key[1:]  # type: ignore[assignment]
+        by_rank = self._posted[key]
+        while all(len(by_rank[rank]) > self._over[key] for rank in members):
+            calls = {rank: by_rank[rank][self._over[key]] for rank in members}
+            if len(key) == 1 and not _agree(calls, members):
+                break
+            self._over[key] += 1
+        return self._over[key]
+
+
+_STUCK, _DONE = object(), object()
+
+
+def _agree(calls: dict[int, Call], members: Sequence[int]) -> bool:
+    if len({call.label for call in calls.values()}) > 1:
+        return False
+    if not all(call.sends for call in calls.values()):
+        return True
+    return all(
+        calls[one].sends[there] == calls[other].receives[here]
+        for here, one in enumerate(members)
+        for there, other in enumerate(members)
+    )
+
+
+# --- the healthy twin of a recording: in each group the calls that most members agree on, by all of them, in one
+# order
+
+_Round = tuple[Hashable, ...]
+"""(group, how many came before); of a transfer (group, from, to, how many came before)."""
+
+
+def healthy_twin(recording: Recording) -> list[Call]:
+    """What the ranks call one after the other if nobody deviates: who is no member (or end) leaves a call out."""
+    rounds: dict[_Round, list[tuple[int, Call]]] = {}
+    before: dict[_Round, set[_Round]] = {}
+    first: dict[_Round, int] = {}
+    for rank, program in recording.programs.items():
+        own = _rounds_of(program)
+        for place, (key, call) in enumerate(own):
+            rounds.setdefault(key, []).append((rank, call))
+            before.setdefault(key, set())
+            first[key] = min(first.get(key, place), place)
+        if rank not in recording.suspects:
+            for (one, _), (other, _) in pairwise(own):
+                before[other].add(one)
+    wanted = {key: calls for key, calls in rounds.items() if _is_wanted(key, calls, recording)}
+    found = []
+    while wanted:
+        free = [key for key in wanted if not before[key] & wanted.keys()]
+        # Where ranks differ in the order of groups there is a circle: any order is healthy as long as it is one.
+        key = min(free or wanted, key=lambda each: (first[each], [str(part) for part in each]))
+        found.append(_agreed(wanted.pop(key), recording))
+    return found
+
+
+def _rounds_of(program: Program) -> list[tuple[_Round, Call]]:
+    counted: Counter[_Round] = Counter()
+    found = []
+    for call in program.calls:
+        where: _Round = (call.group, *(call.transfer or ()))
+        found.append(((*where, counted[where]), call))
+        counted[where] += 1
+    return found
+
+
+def _is_wanted(key: _Round, calls: list[tuple[int, Call]], recording: Recording) -> bool:
+    """What suspects alone called is what they called too much, if the group has other members."""
+    others = set(recording.groups[str(key[0])]) - recording.suspects
+    return len(key) > 2 or not others or any(rank in others for rank, _ in calls)
+
+
+def _agreed(calls: list[tuple[int, Call]], recording: Recording) -> Call:
+    trusted = [call for rank, call in calls if rank not in recording.suspects] or [call for _, call in calls]
+    most = Counter(call.label for call in trusted).most_common(1)[0][0]
+    call = next(call for call in trusted if call.label == most)
+    return replace(call, later=False, sends=(), receives=(), elements=max(call.sends, default=call.elements))

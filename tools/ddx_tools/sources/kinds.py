@@ -93,10 +93,10 @@ def launch_text(path: str, data: bytes) -> bytes:
 def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Kind]:
     """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
     from ddx_tools.machine.texts import may_say_something
-    from ddx_tools.parsers.launchers.process_text import parse_process_text
+    from ddx_tools.parsers.launchers.process_table import parse_process_text
     from ddx_tools.parsers.logs.log_lines import is_text_log
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
-    from ddx_tools.parsers.python.pyspy_samples import looks_like_samples
+    from ddx_tools.parsers.python.pyspy_json import looks_like_samples
     from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
     if head.startswith(_FINGERPRINTS):

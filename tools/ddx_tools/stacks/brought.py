@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
-from ddx_tools.parsers.launchers.process_text import ProcessFacts, parse_process_text
+from ddx_tools.parsers.launchers.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.probe import Raw, RawItem
@@ -19,7 +19,7 @@ from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, Kind
 from ddx_tools.sources.material import Material
-from ddx_tools.stacks.items import BEFORE, STACK, THREADS
+from ddx_tools.stacks.view import BEFORE, STACK, THREADS
 
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 

@@ -17,8 +17,8 @@ from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.stacks.brought import read_dump, read_paths
-from ddx_tools.stacks.items import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 from ddx_tools.stacks.rows import KernelReading, Readings, activity_of, kernel_readings, native_frames, readings_by_look
+from ddx_tools.stacks.view import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0

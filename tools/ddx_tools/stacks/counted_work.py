@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.logs.step_lines import evaluates
-from ddx_tools.stacks.common import make_finding
-from ddx_tools.stacks.view import RankView
+from ddx_tools.stacks.view import RankView, make_finding
 from ddx_tools.store import Store
 
 _SHORTEST_LIMIT_S = 600.0

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ddx_tools.analysis.collectives.stacks import disagreements
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.common import at, grouped, make_finding, places_of
 from ddx_tools.stacks.counted_work import CountedWork, counted_work, counted_work_findings
 from ddx_tools.stacks.divergence import ProgramTexts, described
-from ddx_tools.stacks.every_look import outside_in_every_look
-from ddx_tools.stacks.global_lock import held_global_locks
 from ddx_tools.stacks.point_to_point import with_transfers
-from ddx_tools.stacks.view import RankView, rank_views
+from ddx_tools.stacks.view import (
+    RankView,
+    at,
+    evidence_of_row,
+    grouped,
+    make_finding,
+    place_of_row,
+    places_of,
+    rank_views,
+)
 from ddx_tools.stacks.within_rank import busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
 
@@ -53,9 +61,8 @@ _HELD = (
 )  # fmt: skip
 
 
-def _held(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Of brought stacks, those of ranks that wait for something else than peers, where no peer's stack shows a wait."""
-    findings = []
     for view in outside:
         if view.activity not in _HELD:
             continue
@@ -69,8 +76,7 @@ def _held(store: Store, outside: Sequence[RankView]) -> list[Finding]:
             state=view.state,
         )
         finding.evidence = [*called_by_program(store, view), *finding.evidence]
-        findings.append(finding)
-    return findings
+        yield finding
 
 
 def _unread(store: Store) -> list[Finding]:
@@ -229,3 +235,112 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
         return next((i for i, (a, b) in enumerate(pairs) if a != b), len(view.user_stack))
 
     return max(peers, key=shared)
+
+
+# --- of a job that makes steps: who is at work of its own in every look, while its peers wait in every look
+
+_LEAST_LOOKS = 2
+"""One look finds somebody outside of the collectives in every healthy job."""
+
+
+def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Finding]:
+    """One finding for each place in which such ranks were at last; none if not all the others waited each time.
+
+    Few looks are no measurement: they say where a rank is that comes late, not that it does.
+    """
+    waits = frame_rules().waits_for_peers
+    rows = store.query(
+        "SELECT host, pid, count(*) AS looks, count(*) FILTER (list_contains(?, activity)) AS waiting "
+        "FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL GROUP BY host, pid",
+        [sorted(waits)],
+    )
+    looks = min((row["looks"] for row in rows), default=0)
+    outside = {(row["host"], row["pid"]) for row in rows if not row["waiting"]}
+    always_waiting = {(row["host"], row["pid"]) for row in rows if row["waiting"] == row["looks"]}
+    if looks < _LEAST_LOOKS or len(outside) + len(always_waiting) < len(rows) or len(outside) > len(always_waiting):
+        return []
+    alone = [view for view in views if (view.host, view.pid) in outside]
+    return [_finding(members, looks) for members in grouped(alone, lambda view: (view.activity, view.user_stack))]
+
+
+def _finding(members: Sequence[RankView], looks: int) -> Finding:
+    ranks = rank_list([view.rank for view in members])
+    words = frame_rules().words(members[0].activity)
+    return make_finding(
+        "rank.outside_in_every_look",
+        Severity.INFO,
+        members,
+        f"{ranks} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
+        f"{words}{at(members[0])}; all other ranks waited in one each time",
+        activity=members[0].activity,
+        contexts=list(members[0].contexts),
+        looks=looks,
+    )
+
+
+# --- a thread that keeps Python's global lock from the thread that trains
+
+_LEAST_OF_HOLDER = 2
+"""Somebody holds the lock in every look at a healthy program; seldom the same thread, in the same call."""
+
+
+def held_global_locks(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+    """Ranks of which one side thread had the lock in every look, in one call, while the main thread did not get on."""
+    findings = []
+    for view in outside:
+        threads = _by_thread(store, view)
+        mains = [rows for rows in threads if rows[0]["is_main"]]
+        holders = [rows for rows in threads if not rows[0]["is_main"] and _keeps_the_lock(rows)]
+        if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
+            findings.append(_holds_lock(view, holders[0][-1], len(holders[0])))
+    return findings
+
+
+def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
+    """The rows of each thread that every look showed, in the order of the looks."""
+    rows = store.query(
+        "SELECT t.*, f.is_user AS in_own_code FROM stack_threads t "
+        "LEFT JOIN (SELECT * FROM stack_frames WHERE depth = 0) f USING (host, pid, snapshot, tid) "
+        "WHERE t.host = ? AND t.pid = ? ORDER BY t.tid, t.snapshot",
+        [view.host, view.pid],
+    )
+    looks = len({row["snapshot"] for row in rows})
+    threads = gathered((row["tid"], row) for row in rows)
+    return [of_thread for of_thread in threads.values() if len(of_thread) == looks >= _LEAST_OF_HOLDER]
+
+
+def _keeps_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
+    return all(row["owns_gil"] for row in rows) and _stands(rows)
+
+
+def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
+    """Who waits for the global lock stands in one place, in no other wait, and wakes again and again to ask for it."""
+    last = rows[-1]
+    if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
+        return False
+    asks = last["activity"] == "lock_wait" and last["in_own_code"] and last["switched"]
+    return bool(asks) or last["activity"] == "idle" or (last["activity"] == "running" and bool(last["wchan"]))
+
+
+def _stands(rows: Sequence[dict[str, Any]]) -> bool:
+    return len({row["frames_key"] for row in rows}) == 1
+
+
+def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
+    place = place_of_row(holder)
+    name = holder["thread"] or holder["tid"]
+    waits = f" at {view.place.short()}" if view.place else ""
+    finding = make_finding(
+        "rank.gil_held",
+        Severity.FAILURE,
+        [view],
+        f"thread {name} of {rank_list([view.rank])} has Python's global lock at {place.short()} in {looks} looks, "
+        f"and the main thread does not get on{waits}",
+        thread=str(name),
+        computes=bool(holder["running"]),
+        looks=looks,
+        main_place=view.place.short() if view.place else None,
+    )
+    finding.locations = [place]
+    finding.evidence = [evidence_of_row(holder)]
+    return finding

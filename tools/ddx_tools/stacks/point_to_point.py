@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from ddx_tools.model import Finding, Location, Severity, rank_list
 from ddx_tools.parsers.python.peer_numbers import local_peers
-from ddx_tools.stacks.common import at, grouped, make_finding, minority_of, places_of
 from ddx_tools.stacks.divergence import ProgramTexts
-from ddx_tools.stacks.view import RankView
+from ddx_tools.stacks.view import RankView, at, grouped, make_finding, minority_of, places_of
 from ddx_tools.store import Store
 
 _ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,15 +12,18 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.parsers.logs.progress import parse_progress
+from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
+from ddx_tools.parsers.plain_json import read_object
 from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
 from ddx_tools.parsers.python.phases import phase_of
 from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.python_source import PythonSource
 from ddx_tools.parsers.python.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.stacks.brought import read_dump
-from ddx_tools.stacks.items import AFTER, BEFORE, NATIVE, SOURCE, STACK, THREADS, UNREAD
-from ddx_tools.stacks.outputs import output_rows
+from ddx_tools.stacks.view import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 
 _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
@@ -141,11 +145,7 @@ def kernel_readings(data: bytes) -> dict[int, KernelReading]:
 
 
 def _thread_list(data: bytes) -> list[dict[str, Any]]:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return []
-    listed = answer.get("threads") if isinstance(answer, dict) else None
+    listed = read_object(data).get("threads")
     return [t for t in listed if isinstance(t, dict) and "tid" in t] if isinstance(listed, list) else []
 
 
@@ -188,39 +188,32 @@ def _thread_row(
     kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
     telling = innermost or next(iter(thread.frames), None)
     activity = activity_of(thread, code, kernel, native.get(pid))
-    return {
-        "host": host,
-        "rank": item.facts["rank"],
-        "pid": pid,
-        "role": item.facts["role"],
-        "snapshot": look,
-        "taken_s": item.facts["taken_s"],
-        "tid": thread.tid,
-        "thread": thread.name,
-        "is_main": thread.is_main,
-        "running": thread.running,
-        "owns_gil": thread.owns_gil,
-        "state": kernel.state,
-        "wchan": kernel.wchan,
-        "syscall": kernel.syscall,
-        "blocked_on": kernel.blocked_on,
-        "blocked_s": first.blocked_s if first else None,
-        "moved": now.ran_since(last) if now and last else None,
-        "switched": now.switched_since(last) if now and last else None,
-        "activity": activity.name,
-        "operation": activity.operation,
-        "contexts": json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
-        "phase": phase_of(thread.frames),
-        "user_file": innermost.file if innermost else None,
-        "user_line": innermost.line if innermost else None,
-        "user_function": texts.qualified(innermost) if innermost else None,
-        "user_source": code,
-        "user_stack": json.dumps([_place(frame, texts) for frame in reversed(user)]),
-        "frames_key": _frames_key(thread.frames),
-        "source": item.source,
-        "source_line": (line := _line_of(item, telling)),
-        "source_text": telling.printed if telling and line is not None else None,
-    }
+    line = _line_of(item, telling)
+    return as_row(
+        "stack_threads",
+        thread,
+        kernel,
+        host=host,
+        **{name: item.facts[name] for name in ("rank", "pid", "role", "taken_s")},
+        snapshot=look,
+        thread=thread.name,
+        blocked_s=first.blocked_s if first else None,
+        moved=now.ran_since(last) if now and last else None,
+        switched=now.switched_since(last) if now and last else None,
+        activity=activity.name,
+        operation=activity.operation,
+        contexts=json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
+        phase=phase_of(thread.frames),
+        user_file=innermost.file if innermost else None,
+        user_line=innermost.line if innermost else None,
+        user_function=texts.qualified(innermost) if innermost else None,
+        user_source=code,
+        user_stack=json.dumps([[frame.file, frame.line, texts.qualified(frame)] for frame in reversed(user)]),
+        frames_key=_frames_key(thread.frames),
+        source=item.source,
+        source_line=line,
+        source_text=telling.printed if telling and line is not None else None,
+    )
 
 
 def _line_of(item: RawItem, frame: Frame | None) -> int | None:
@@ -235,18 +228,13 @@ def _program_frames(frames: tuple[Frame, ...]) -> list[Frame]:
 
 
 def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) -> list[dict[str, Any]]:
+    here = {"host": host, "pid": item.facts["pid"], "snapshot": item.facts["look"], "tid": thread.tid}
     return [
-        {
-            "host": host,
-            "pid": item.facts["pid"],
-            "snapshot": item.facts["look"],
-            "tid": thread.tid,
+        here
+        | {name: getattr(frame, name) for name in ("file", "module", "line", "is_user")}
+        | {
             "depth": depth,
-            "file": frame.file,
-            "module": frame.module,
-            "line": frame.line,
             "function": texts.qualified(frame),
-            "is_user": frame.is_user,
             "code": texts.line(frame),
             "variables": json.dumps(dict(frame.variables)) if frame.variables else None,
             "source_line": _line_of(item, frame),
@@ -255,10 +243,73 @@ def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) ->
     ]
 
 
-def _place(frame: Frame, texts: _Texts) -> list[Any]:
-    return [frame.file, frame.line, texts.qualified(frame)]
-
-
 def _frames_key(frames: tuple[Frame, ...]) -> str:
     text = "\n".join(f"{frame.module}:{frame.line}:{frame.bare_function}" for frame in frames)
     return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:16]
+
+
+# --- what ranks printed between the first and the last look: further steps, or further counts of work of their own
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of an output file at one moment."""
+
+    step: int | None = None
+    """The last training step."""
+    counted: str | None = None
+    """The last line that counts work, without its numbers."""
+    done: int | None = None
+    total: int | None = None
+    repeated: bool = False
+    """The same work was counted before, and training steps came after it."""
+
+
+def output_rows(raw: Raw) -> list[dict[str, Any]]:
+    """Rows of `outputs`: for each file whether it printed further steps, and what it counted.
+
+    That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
+    """
+    ends: dict[str, list[_End]] = {}
+    rank: dict[str, int | None] = {}
+    for item in raw.of(OUTPUT):
+        path, ranks = item.facts["path"], item.facts["ranks"]
+        ends.setdefault(path, []).append(_read_end(item.data))
+        rank[path] = ranks[0] if len(ranks) == 1 else None
+    return [
+        {"host": raw.host, "path": path, "rank": rank[path], "stepped": _rises(seen), **_work(seen)}
+        for path, seen in ends.items()
+    ]
+
+
+def _read_end(end: bytes) -> _End:
+    step: int | None = None
+    counted: tuple[str, int, int] | None = None
+    before: set[str] = set()
+    for line in re.split(r"[\r\n]+", end.decode("utf-8", "replace")):
+        facts = step_facts(line)
+        if facts and (count := counted_work(facts)):
+            counted = facts.shape, *count
+        elif progress := parse_progress(line):
+            step = progress.step
+            if counted:
+                before.add(counted[0])
+    if counted is None:
+        return _End(step)
+    shape, done, total = counted
+    return _End(step, shape, done, total, shape in before)
+
+
+def _rises(ends: Sequence[_End]) -> bool | None:
+    """Whether the number of the last step rose; None if the output names no steps."""
+    first, last = ends[0].step, ends[-1].step
+    return None if first is None or last is None else last > first
+
+
+def _work(ends: Sequence[_End]) -> dict[str, Any]:
+    """The work that was counted on between the looks."""
+    first, last = ends[0], ends[-1]
+    if first.done is None or last.done is None or (first.counted, first.total) != (last.counted, last.total):
+        return {}
+    told = {name: getattr(last, name) for name in ("counted", "done", "total", "repeated")}
+    return {**told, "done_before": first.done}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.model import Evidence, Location
+from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.gathering import gathered
+from ddx_tools.model import Evidence, Finding, Location, Severity
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
 
@@ -92,9 +95,7 @@ def rank_views(store: Store) -> list[RankView]:
         "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL "
         "ORDER BY rank, host, pid, snapshot"
     )
-    looks: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        looks.setdefault((row["rank"], row["host"], row["pid"]), []).append(row)
+    looks = gathered(((row["rank"], row["host"], row["pid"]), row) for row in rows)
     printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
     stepped = {(row["rank"], row["host"]) for row in printed}
     return [_view(rank_rows, (rank, host) in stepped) for (rank, host, _), rank_rows in looks.items()]
@@ -116,24 +117,17 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
     observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
     # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
     blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
+    as_read = (
+        "host", "rank", "pid", "state", "wchan", "activity", "operation", "user_source", "source", "source_line",
+        "source_text", "phase",
+    )  # fmt: skip
     return RankView(
-        host=last["host"],
-        rank=last["rank"],
-        pid=last["pid"],
-        state=last["state"],
-        wchan=last["wchan"],
-        activity=last["activity"],
-        operation=last["operation"],
+        **{name: last[name] for name in as_read},
         contexts=tuple(json.loads(last["contexts"])),
         moved=moved,
         wait_s=round(max(blocked_s + observed_s, 0.0), 1) if not moved else 0.0,
         brought=brought,
         user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
-        user_source=last["user_source"],
-        source=last["source"],
-        source_line=last["source_line"],
-        source_text=last["source_text"],
-        phase=last["phase"],
     )
 
 
@@ -150,3 +144,80 @@ def _moved(rows: list[dict[str, Any]]) -> bool | None:
     column = {"switched": "switched", "ran": "moved"}[shows_in]
     seen = [row[column] for row in rows[1:] if row[column] is not None]
     return any(seen) if seen else None
+
+
+# --- what the analyses of stacks share: making a finding out of views, grouping views, finding the odd ones
+
+_BASIS = {"basis": "stacks"}
+
+
+def make_finding(code: str, severity: Severity, views: Sequence[RankView], summary: str, **attributes: Any) -> Finding:
+    """A finding about ranks, with their dumps as evidence and their innermost user lines as places."""
+    pointed = shown(views)
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=sorted({view.rank for view in views}),
+        hosts=sorted(pointed.hosts),
+        summary=summary,
+        evidence=pointed.evidence,
+        locations=pointed.locations,
+        attributes={**_BASIS, **attributes},
+    )
+
+
+def shown(views: Sequence[RankView]) -> Shown:
+    """Dumps and places of ranks.
+
+    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
+    """
+    hosts = {view.host for view in views if not view.brought}
+    return Shown([view.evidence() for view in views[:4]], places_of(view.place for view in views), hosts)
+
+
+def places_of(places: Iterable[Location | None]) -> list[Location]:
+    """Places without repetition, in order."""
+    unique = {(p.file, p.line, p.function): p for p in places if p is not None}
+    return list(unique.values())
+
+
+def at(view: RankView) -> str:
+    """ " at train.py:41 step", or nothing."""
+    return f" at {view.place.short()}" if view.place else ""
+
+
+def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[RankView], bool]:
+    """(the ranks of all parties but the largest, the largest party, tie): the odd ones only without a tie."""
+    ordered = sorted(parties, key=len, reverse=True)
+    rest = [view for members in ordered[1:] for view in members]
+    tie = len(rest) >= len(ordered[0])
+    return ([] if tie else rest), ordered[0], tie
+
+
+def place_of_row(row: dict[str, Any]) -> Location:
+    """The innermost user line of a row of `stack_threads`."""
+    stack = json.loads(row["user_stack"])
+    file, line, function = stack[-1] if stack else ("unknown", None, None)
+    return Location(file=file, line=line, function=function, source=row["user_source"])
+
+
+def evidence_of_row(row: dict[str, Any]) -> Evidence:
+    """Where the innermost user line of a row of `stack_threads` is shown; of a file with several ranks its line."""
+    if row["source_line"] is not None:
+        return Evidence(source=row["source"], line=row["source_line"], quote=row["source_text"] or "")
+    place = place_of_row(row)
+    return Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")
+
+
+def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[list[RankView]]:
+    """Views with the same key, largest group first; groups of one size in rank order."""
+    groups = gathered((key(view), view) for view in views)
+    return sorted(groups.values(), key=lambda members: (-len(members), members[0].rank))
+
+
+# --- kinds of raw items of the probe `stacks`, and the moments of a look that they are of
+
+STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread", "output"
+NATIVE = "native"
+"""The dump of a rank with native frames, which tell a wait for its GPU from work."""
+BEFORE, AFTER = "before", "after"

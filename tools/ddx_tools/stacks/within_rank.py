@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.common import evidence_of_row, make_finding, place_of_row, places_of
-from ddx_tools.stacks.view import RankView
+from ddx_tools.stacks.view import RankView, evidence_of_row, make_finding, place_of_row, places_of
 from ddx_tools.store import Store
 
 
@@ -26,9 +25,8 @@ def busy_threads(store: Store, views: Sequence[RankView]) -> int:
     return sum(1 for row in rows if row["running"] and row["activity"] in busy)
 
 
-def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Threads that wait for locks in user code; two that wait at once may hold what the other wants."""
-    findings = []
     for view in outside:
         rows = store.query(
             "SELECT t.* FROM stack_threads t JOIN stack_frames f USING (host, pid, snapshot, tid) "
@@ -52,17 +50,15 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> list[Finding]:
             main=bool(rows[0]["is_main"]),
         )
         finding.locations = places
-        findings.append(finding)
-    return findings
+        yield finding
 
 
-def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work.
 
     One look cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
     hardly anybody who would give it back.
     """
-    findings = []
     for view in outside:
         rows = store.query(
             "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE '%_worker' AND is_main "
@@ -90,8 +86,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> list[Finding]:
                 worker_place=place.short(),
             )
             finding.evidence = [evidence_of_row(row)]
-            findings.append(finding)
-    return findings
+            yield finding
 
 
 def called_by_program(store: Store, view: RankView) -> list[Evidence]:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, is_named_note
@@ -60,16 +61,14 @@ def _said_in(name: str, data: bytes) -> list[Said]:
 def text_rows(raw: Raw) -> Rows:
     """Rows of `text_facts`."""
     rows = [
-        {
-            "code": one.code,
-            "severity": one.severity,
-            "ranks": json.dumps(list(one.ranks)),
-            "summary": one.summary,
-            "attributes": json.dumps(one.attributes),
-            "quote": one.quote,
-            "source": item.source,
-            "source_line": one.line,
-        }
+        as_row(
+            "text_facts",
+            one,
+            ranks=json.dumps(list(one.ranks)),
+            attributes=json.dumps(one.attributes),
+            source=item.source,
+            source_line=one.line,
+        )
         for item in raw.of("text")
         for one in _said(item)
     ]

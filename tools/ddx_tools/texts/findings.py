@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddx_tools.analysis.collectives.waiting import circle_in
 from ddx_tools.model import Evidence, Finding, Location, Severity
-
-if TYPE_CHECKING:
-    from ddx_tools.store import Store
+from ddx_tools.store import Store
 
 _MOST_EVIDENCE = 6
 Row = dict[str, Any]
@@ -103,12 +102,5 @@ def _without_other_end(transfers: Sequence[Row]) -> list[Row]:
 def _circle(transfers: Sequence[Row]) -> set[int]:
     """The ranks of a circle in which each one's first transfer is a send to the next; none, if there is no circle."""
     first = {rank: rows[0]["attributes"] for rank, rows in _by_rank(transfers).items()}
-    following = {rank: one["peer"] for rank, one in first.items() if one["send"]}
-    for start in following:
-        walked, rank = [start], following[start]
-        while rank in following and rank not in walked:
-            walked.append(rank)
-            rank = following[rank]
-        if rank == start and len(walked) > 1:
-            return set(walked)
-    return set()
+    following = {rank: one["peer"] for rank, one in first.items() if one["send"] and one["peer"] != rank}
+    return set(circle_in(following))

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ddx_tools.analysis.collectives.waiting import components
 from ddx_tools.texts.said import Lines, Said, matches, seen
 
 _THREAD = re.compile(r"^\s*\(gdb\) t(?:hread)? (?P<id>\d+)\s*$|^Thread (?P<id_>\d+) [\"(]")
@@ -107,7 +108,7 @@ def _names(lines: Lines) -> Iterator[Said]:
     if first is None:
         return
     number, line_, name = first
-    for group in _connected(joined):
+    for group in components(joined):
         indices = [device[rank] for rank in group if rank in device]
         if len(set(indices)) < len(indices) and len(set(indices)) > 1:
             yield seen(
@@ -120,15 +121,3 @@ def _names(lines: Lines) -> Iterator[Said]:
                 severity="failure",
             )
             return
-
-
-def _connected(joined: dict[int, set[int]]) -> Iterator[set[int]]:
-    left = set(joined)
-    while left:
-        group, todo = set(), [left.pop()]
-        while todo:
-            rank = todo.pop()
-            group.add(rank)
-            todo += joined[rank] - group
-        left -= group
-        yield group

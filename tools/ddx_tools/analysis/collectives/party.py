@@ -8,7 +8,7 @@ numbers. Nobody is blamed for that.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import ASPECTS, Aspect, Shown, State, Where
 from ddx_tools.analysis.collectives.sides import Sides, part
 from ddx_tools.analysis.collectives.waiting import Graph, Hold, Known, graph_of
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Location, Severity
 
 _MOST_EVIDENCE = 8
@@ -102,10 +103,7 @@ def party_findings(parties: Sequence[Party], explained: Collection[int | None] =
 
     `explained`: numbers at which something else tells why ranks wait, so that nobody's silence does.
     """
-    by_attempt: dict[tuple[int, ...], list[_Seen]] = defaultdict(list)
-    for party in parties:
-        if party.waiting:
-            by_attempt[tuple(party.attempts)].append(_Seen(party))
+    by_attempt = gathered((tuple(party.attempts), _Seen(party)) for party in parties if party.waiting)
     return [finding for together in by_attempt.values() for finding in _of_attempt(together, explained)]
 
 

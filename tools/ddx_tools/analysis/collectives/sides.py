@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ddx_tools.gathering import gathered
 from ddx_tools.model import rank_list
 
 
@@ -26,9 +27,7 @@ class Sides:
 
 def part(values: Mapping[int, str]) -> Sides:
     """Part ranks by value. A majority is more than half of all of them; without one nobody is singled out."""
-    by_value: dict[str, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        by_value.setdefault(value, []).append(rank)
+    by_value = gathered((value, rank) for rank, value in sorted(values.items()))
     groups = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
     majority = set(groups[0][1])
     tie = 2 * len(majority) <= len(values)

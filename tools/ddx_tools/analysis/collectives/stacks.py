@@ -10,10 +10,9 @@ from ddx_tools.analysis.collectives.raising import Aspect, Where
 from ddx_tools.analysis.collectives.sides import Sides
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.parsers.python.phases import beside_step, in_step, phase_words
-from ddx_tools.stacks.common import at, grouped, minority_of, places_of, shown
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
-from ddx_tools.stacks.view import RankView
+from ddx_tools.stacks.view import RankView, at, grouped, minority_of, places_of, shown
 from ddx_tools.store import Store
 
 

@@ -10,6 +10,7 @@ rank is that holds others up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
@@ -251,3 +252,28 @@ def components(edges: Mapping[int, Set[int]]) -> list[set[int]]:
                 pending.extend(reverse.get(node, ()))
         found.append(component)
     return found
+
+
+def circle_in(towards: Mapping[int, int]) -> list[int]:
+    """The ranks of a circle, in order, where each rank leads to one; none if there is no circle."""
+    for start in towards:
+        path = [start]
+        while (following := towards.get(path[-1])) is not None and following not in path:
+            path.append(following)
+        if following is not None:
+            return path[path.index(following) :]
+    return []
+
+
+def fewest(sets: Iterable[Set[int]]) -> tuple[set[int], bool]:
+    """The fewest ranks of which one is in each set, and whether others would do.
+
+    Again and again those that are in most of the sets that are left; of equals none is to be preferred.
+    """
+    left, found, tie = list(sets), set[int](), False
+    while left:
+        counts = Counter(rank for ranks in left for rank in ranks)
+        best = {rank for rank, count in counts.items() if count == max(counts.values())}
+        tie, found = tie or len(best) > 1, found | best
+        left = [ranks for ranks in left if not best & ranks]
+    return found, tie

@@ -14,13 +14,13 @@ Pure: bytes in, listings out. A value that the text does not hold (`valueFrom`, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_documents
+from ddx_tools.parsers.plain_json import read_json
 
 _LABEL = r"(?:\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?|(?P<label>[\w.:-]{1,100}): )"
 _LINE = re.compile(rf"{_LABEL}?(?P<name>[A-Za-z_][A-Za-z0-9_]{{0,120}})=(?P<value>.*)", re.S)
@@ -65,7 +65,7 @@ def read_listings(data: bytes) -> list[Listing]:
         return _of_environ(data)
     text = data.decode("utf-8", "replace")
     if text.lstrip()[:1] in ("{", "["):
-        return _of_tree(_json(text), text, whole=True)
+        return _of_tree(read_json(text), text, whole=True)
     if _DECLARES.search(text):
         return [
             listing for document in load_foreign_documents(text) for listing in _of_tree(document, text, whole=False)
@@ -117,13 +117,6 @@ def _of_dockerfile(text: str) -> Listing:
 
 
 # --- trees: JSON and YAML
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _of_tree(tree: Any, text: str, *, whole: bool) -> list[Listing]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.parsers.launch.shell_words import is_known, shown
 from ddx_tools.yaml_data import shipped
@@ -20,10 +20,8 @@ _MOST_LAYERS = 8
 _DEGREE_WORD = re.compile(r"(?:\+{1,2}|--?)?([A-Za-z_][\w.-]{0,100}?)(?:=(.*))?", re.S)
 
 
-class Tool(BaseModel):
+class Tool(BaseModel, extra="forbid", frozen=True):
     """A program that starts others, as the knowledge file describes it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tool: str
     program: list[str]
@@ -35,10 +33,8 @@ class Tool(BaseModel):
     starts: bool = False
 
 
-class LaunchKnowledge(BaseModel):
+class LaunchKnowledge(BaseModel, extra="forbid", frozen=True):
     """`launch_tools.yaml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tools: list[Tool]
     wrappers: list[str]

@@ -13,9 +13,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ddx_tools.findings import finding_codes, is_registered
+from ddx_tools.gathering import gathered
 from ddx_tools.user_cache import kept
 from ddx_tools.yaml_data import load_yaml, shipped
 
@@ -23,10 +24,8 @@ _GROUP_LIMIT = 400
 _WORD = re.compile(r"\w+")
 
 
-class Signature(BaseModel):
+class Signature(BaseModel, extra="forbid", frozen=True):
     """One known message. `knowledge/signatures/README.md` says what the fields mean."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]+$")
     kind: Literal["watchdog", "gloo", "signature"] = "signature"
@@ -143,11 +142,9 @@ def needles() -> tuple[str, ...]:
 @cache
 def _by_hook() -> dict[str, list[tuple[str, int]]]:
     """{word: (needle that holds it, place of its signature)}."""
-    by_hook: dict[str, list[tuple[str, int]]] = {}
-    for place, known in enumerate(signatures()):
-        for needle in known.needle:
-            by_hook.setdefault(_hook(needle), []).append((needle, place))
-    return by_hook
+    return gathered(
+        (_hook(needle), (needle, place)) for place, known in enumerate(signatures()) for needle in known.needle
+    )
 
 
 @cache

@@ -16,7 +16,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ddx_tools.parsers.logs.message_values import size_bytes
+from ddx_tools.parsers.logs.fingerprint import size_bytes
 
 _TEXT_LIMIT = 2_000
 _SHAPE_LIMIT = 80
@@ -217,7 +217,7 @@ def _counter_facts(text: str) -> StepFacts | None:
     if not _MAYBE_COUNT.search(text):
         return None
     found = next((found for found in _COUNTED_WORK.finditer(text) if _is_work(found)), None)
-    done, total = (_count_of(found[name]) for name in ("done", "total")) if found else (0, 0)
+    done, total = (int(found[name].replace(",", "")) for name in ("done", "total")) if found else (0, 0)
     if not found or total < 2:
         return None
     rank = _STATED_RANK.search(text)
@@ -237,10 +237,6 @@ def _is_work(found: re.Match[str]) -> bool:
         return False
     before = found.string[max(0, found.start("done") - _WORDS_BEFORE) : found.start("done")]
     return found["of"] == "of" or bool(_DONE.search(before) or _OWN_WORK.search(before))
-
-
-def _count_of(digits: str) -> int:
-    return int(digits.replace(",", ""))
 
 
 def _counted(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -86,7 +86,7 @@ def read_nvidia_smi_table(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             _second_row(gpu.values, second)
         elif gpu and (third := _THIRD.match(text)):
             gpu.values["mig"] = third["mig"].rstrip("*").lower()
-        elif not text.startswith("|") or _is_end(text):
+        elif not text.startswith("|") or bool(_NONE_RUNNING.match(text)):
             yield from (gpu,) if gpu and not text.startswith("+") else ()
             gpu = None if not text.startswith("+") else gpu
             yield from _elsewhere(line, text)
@@ -96,10 +96,6 @@ def read_nvidia_smi_table(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             yield _process(line, process)
     if gpu:
         yield gpu
-
-
-def _is_end(text: str) -> bool:
-    return bool(_NONE_RUNNING.match(text))
 
 
 def _gpu(line: TextLine, first: re.Match[str], driver: dict[str, Any]) -> HostFact:

@@ -16,7 +16,9 @@ from itertools import pairwise
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.gathering import gathered
 from ddx_tools.parsers.flight_records.fr_pickle import load
+from ddx_tools.parsers.plain_json import LARGEST, whole
 from ddx_tools.parsers.python.user_frames import is_user_file
 from ddx_tools.yaml_data import shipped
 
@@ -39,31 +41,26 @@ class DeviceMemory:
     """What a snapshot says of one GPU; sizes in bytes."""
 
     device: int
-    reserved: int = 0
-    allocated: int = 0
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
     segments: int = 0
-    largest_free: int = 0
+    largest_free_bytes: int = 0
     """Of the pieces that are reserved and unused."""
     expandable: bool = False
-    peak: int | None = None
+    peak_bytes: int | None = None
     """Most that was allocated at once while the trace was recorded; None without a trace."""
     held: Holders = field(default_factory=list)
     held_at_peak: Holders = field(default_factory=list)
-    tried: int | None = None
+    tried_bytes: int | None = None
     """What was asked for when memory ran out."""
     tried_for: tuple[str, Place] | None = None
     """Holder and place of that."""
-    device_free: int | None = None
+    device_free_bytes: int | None = None
     events: int = 0
     updates: int = 0
     """Steps of the optimizer that allocate something."""
     kept: Holders = field(default_factory=list)
     """What is held at the end of what was allocated with one stack again and again, with a backward between."""
-
-    @property
-    def unused(self) -> int:
-        """Reserved, and not allocated."""
-        return max(0, self.reserved - self.allocated)
 
 
 def read_snapshot(data: bytes) -> list[DeviceMemory]:
@@ -78,28 +75,28 @@ def read_snapshot(data: bytes) -> list[DeviceMemory]:
     for segment in segments:
         if not isinstance(segment, dict):
             raise UnreadableInput("no memory snapshot: a segment is no dictionary")
-        number = _number(segment.get("device")) or 0
+        number = whole(segment.get("device"), LARGEST) or 0
         mine = found.setdefault(number, DeviceMemory(number))
         mine.segments += 1
-        mine.reserved += _number(segment.get("total_size")) or 0
+        mine.reserved_bytes += whole(segment.get("total_size"), LARGEST) or 0
         mine.expandable |= segment.get("is_expandable") is True
         blocks = segment.get("blocks")
         for block in blocks if isinstance(blocks, list) else ():
-            size = _number(block.get("size")) if isinstance(block, dict) else None
+            size = whole(block.get("size"), LARGEST) if isinstance(block, dict) else None
             if not size:
                 continue
             if block.get("state") in _ACTIVE:
-                mine.allocated += size
+                mine.allocated_bytes += size
                 of_device.setdefault(number, []).append((*owners.of(_frames_of(block)), size))
             else:
-                mine.largest_free = max(mine.largest_free, size)
+                mine.largest_free_bytes = max(mine.largest_free_bytes, size)
     traces = content.get("device_traces")
     for number, trace in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(trace, list) and trace:
             _follow(found.setdefault(number, DeviceMemory(number)), trace, owners, of_device.get(number, []))
     for number, mine in found.items():
         mine.held = _sum_up(of_device.get(number, []))
-    return [found[number] for number in sorted(found) if found[number].reserved or found[number].events]
+    return [found[number] for number in sorted(found) if found[number].reserved_bytes or found[number].events]
 
 
 def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tuple[str, Place, int]]) -> None:
@@ -115,8 +112,8 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
         if not isinstance(entry, dict):
             continue
         mine.events += 1
-        action, size = entry.get("action"), _number(entry.get("size")) or 0
-        address = _number(entry.get("addr")) or 0
+        action, size = entry.get("action"), whole(entry.get("size"), LARGEST) or 0
+        address = whole(entry.get("addr"), LARGEST) or 0
         if action == "alloc":
             live[address] = (size, entry)
             level += size
@@ -134,12 +131,12 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
                 deltas.append((address, -freed[0], None))
                 released[(*owners.of(_frames_of(freed[1] or {})), freed[0])] += 1
         elif action == "oom":
-            mine.tried = size
-            mine.device_free = _number(entry.get("device_free"))
+            mine.tried_bytes = size
+            mine.device_free_bytes = whole(entry.get("device_free"), LARGEST)
             mine.tried_for = owners.of(_frames_of(entry))
         if level > most:
             best, most = len(deltas), level
-    mine.peak = mine.allocated - level + most
+    mine.peak_bytes = mine.allocated_bytes - level + most
     lasting = [((*owners.of(_frames_of(e)), size), of_backward[at]) for at, (size, e) in live.items()]
     mine.kept = _kept(lasting, released)
     if best < 0:
@@ -177,10 +174,7 @@ def _kept(live: list[tuple[tuple[str, Place, int], int]], released: Counter[tupl
 
     A pipeline holds some micro-batches with a backward between them, too, and has released those before them.
     """
-    steps: dict[tuple[str, Place, int], list[int]] = {}
-    for key, backwards in live:
-        if key[0] != "unknown" and key[1] != _NOWHERE:
-            steps.setdefault(key, []).append(backwards)
+    steps = gathered((key, backwards) for key, backwards in live if key[0] != "unknown" and key[1] != _NOWHERE)
     found = []
     for (holder, place, size), at in steps.items():
         apart = {after - before for before, after in pairwise(sorted(at))}
@@ -211,7 +205,7 @@ class _Owners:
     def _frame(self, frame: dict[str, Any]) -> tuple[str, Place | None]:
         if id(frame) not in self._of_frame:
             file, function = str(frame.get("filename"))[:500], str(frame.get("name"))[:200]
-            line = _number(frame.get("line")) or 0
+            line = whole(frame.get("line"), LARGEST) or 0
             user = is_user_file(file) and file != "??"
             self._of_frame[id(frame)] = f"{file}:{function}", (file, line, function) if user else None
         return self._of_frame[id(frame)]
@@ -246,7 +240,3 @@ def _frames_of(block: dict[str, Any]) -> list[Any]:
         first = history[0] if isinstance(history, list) and history else None
         frames = first.get("frames") if isinstance(first, dict) else None
     return frames if isinstance(frames, list) else []
-
-
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 63 else None

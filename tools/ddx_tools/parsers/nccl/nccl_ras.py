@@ -16,10 +16,12 @@ shows mismatches, too: they mean something if they stay the same when asked agai
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+from ddx_tools.parsers.plain_json import read_object, whole
 
 _MOST_RANKS = 4_096
 _MOST_FACTS = 20_000
@@ -162,11 +164,8 @@ def _said(found: re.Match[str]) -> tuple[str, str]:
 
 
 def _read_json(text: str) -> list[RasFact]:
-    try:
-        root = json.loads(_NO_COMMA.sub(r"\1,\2", text))
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(root, dict) or not isinstance(root.get("communicators"), list):
+    root = read_object(_NO_COMMA.sub(r"\1,\2", text))
+    if not isinstance(root.get("communicators"), list):
         return []
     communicators = [one for one in root["communicators"] if isinstance(one, dict)]
     version = root.get("nccl_version")
@@ -187,36 +186,29 @@ def _members(one: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in found if all(isinstance(row.get(key), (int, str)) for key in ("host", "pid", "nvml_dev"))]
 
 
-def _of_communicator(one: dict[str, Any]) -> list[RasFact]:
-    size = _integer(one.get("size"))
+def _of_communicator(one: dict[str, Any]) -> Iterator[RasFact]:
+    size = whole(one.get("size"))
     base = RasFact("OK", "operations", 1, communicator=str(one.get("hash", ""))[:40], nranks=size)
     counts: dict[str, dict[int, list[int]]] = {}
-    facts: list[RasFact] = []
     for row in _members(one):
-        rank, status = _integer(row.get("rank")), row.get("status")
+        rank, status = whole(row.get("rank")), row.get("status")
         if rank is None or not isinstance(status, dict):
             continue
         if "unresponsive" in status or "considered_dead" in status:
             dead = status.get("considered_dead") is True
             what, state = ("dead", "DEAD") if dead else ("missing", "INCOMPLETE")
-            host, pid = str(row["host"])[:200], _integer(row["pid"])
-            facts.append(replace(base, status=state, what=what, ranks=(rank,), many=1, host=host, pid=pid))
+            host, pid = str(row["host"])[:200], whole(row["pid"])
+            yield replace(base, status=state, what=what, ranks=(rank,), many=1, host=host, pid=pid)
             continue
-        error = _integer(status.get("async_error"))
+        error = whole(status.get("async_error"))
         if error:
-            facts.append(replace(base, status="ERROR", what="async_error", ranks=(rank,), many=1, value=str(error)))
+            yield replace(base, status="ERROR", what="async_error", ranks=(rank,), many=1, value=str(error))
         launched = row.get("collective_counts")
         for name, count in launched.items() if isinstance(launched, dict) else ():
-            if _integer(count) is not None:
+            if whole(count) is not None:
                 counts.setdefault(str(name)[:40], {}).setdefault(count, []).append(rank)
     for name, by_count in counts.items():
         if len(by_count) > 1:
-            facts += [
-                replace(base, status="MISMATCH", operation=name, value=str(count), many=len(ranks), ranks=tuple(ranks))
-                for count, ranks in by_count.items()
-            ]
-    return facts
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
+            for count, ranks in by_count.items():
+                most = replace(base, status="MISMATCH", operation=name, value=str(count))
+                yield replace(most, many=len(ranks), ranks=tuple(ranks))

@@ -11,11 +11,11 @@ esnet/iperf 3.1 to 3.17, src/iperf_api.c (iperf_json_start, iperf_json_finish) a
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from dataclasses import dataclass
 from typing import Any
+
+from ddx_tools.parsers.plain_json import finite, read_object, whole
 
 _MOST_BYTES = 16 << 20
 _MOST_INTERVALS = 10_000
@@ -57,25 +57,22 @@ class Iperf3Run:
 
 def read_iperf3(data: bytes) -> Iperf3Run | None:
     """Read a result; None if it is none."""
-    try:
-        told = json.loads(data[:_MOST_BYTES])
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(told, dict) or not isinstance(told.get("start"), dict):
+    told = read_object(data[:_MOST_BYTES])
+    if not isinstance(told.get("start"), dict):
         return None
     start, end = told["start"], _object(told.get("end"))
     sent, received = _object(end.get("sum_sent")), _object(end.get("sum_received"))
-    rate = _number(received.get("bits_per_second")) or _number(sent.get("bits_per_second"))
+    rate = finite(received.get("bits_per_second")) or finite(sent.get("bits_per_second"))
     sums = _sums(told.get("intervals"))
-    passed = [_whole(one.get("bytes")) for one in sums]
-    again = [_whole(one.get("retransmits")) for one in sums]
-    segment_bytes = _whole(start.get("tcp_mss") or start.get("tcp_mss_default"))
+    passed = [whole(one.get("bytes"), _MOST_COUNT) for one in sums]
+    again = [whole(one.get("retransmits"), _MOST_COUNT) for one in sums]
+    segment_bytes = whole(start.get("tcp_mss") or start.get("tcp_mss_default"), _MOST_COUNT)
     error = told.get("error")
     return Iperf3Run(
         error=error[:300] if isinstance(error, str) else None,
         gbit_per_s=rate / 1e9 if rate is not None else None,
-        sent_bytes=_whole(sent.get("bytes")),
-        sent_again=_whole(sent.get("retransmits")),
+        sent_bytes=whole(sent.get("bytes"), _MOST_COUNT),
+        sent_again=whole(sent.get("retransmits"), _MOST_COUNT),
         segment_bytes=segment_bytes,
         quiet_intervals=passed.count(0),
         intervals=sum(one is not None for one in passed),
@@ -100,16 +97,3 @@ def _sums(intervals: object) -> list[dict[str, Any]]:
 
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT else None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and value >= 0 else None
-    except OverflowError:
-        return None

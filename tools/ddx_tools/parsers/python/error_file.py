@@ -12,10 +12,10 @@ ended by itself.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from ddx_tools.parsers.plain_json import read_object, whole
 from ddx_tools.parsers.python.python_traceback import parse_traceback
 from ddx_tools.parsers.python.traceback_parts import Traceback
 
@@ -50,19 +50,14 @@ class ExitNote:
 
 def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
     """The content of such a file; None if the bytes are something else."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
-        return None
+    document = read_object(data)
     if isinstance(document.get("reason"), dict) and document["reason"].get("kind") == "exception":
         return _agent_exception(document, document["reason"])
     if isinstance(document.get("rank"), int) and isinstance(document.get("failed"), bool):
         nanoseconds = document.get("at_ns")
         return ExitNote(
             document["rank"],
-            _integer(document.get("pid")) or 0,
+            whole(document.get("pid")) or 0,
             document["failed"],
             nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
             _text(document.get("host")) or None,
@@ -78,8 +73,8 @@ def _agent_exception(document: dict[str, Any], reason: dict[str, Any]) -> ErrorF
         _text(reason.get("message")),
         parse_traceback(_text(reason.get("traceback"))),
         nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
-        _integer(document.get("rank")),
-        _integer(document.get("pid")),
+        whole(document.get("rank")),
+        whole(document.get("pid")),
         _text(document.get("host")) or None,
     )
 
@@ -104,7 +99,3 @@ def _elastic(message: Any) -> ErrorFile | None:
 
 def _text(value: Any) -> str:
     return value[:_TEXT_LIMIT] if isinstance(value, str) else ""
-
-
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

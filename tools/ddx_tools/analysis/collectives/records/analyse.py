@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.records import simultaneity
-from ddx_tools.analysis.collectives.records.call_sites import groups_with_conflicts
+from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
-from ddx_tools.analysis.collectives.records.fronts import fronts_of
-from ddx_tools.analysis.collectives.records.group_choice import group_mismatches
+from ddx_tools.analysis.collectives.records.fronts import Fronts, fronts_of, long_silent
 from ddx_tools.analysis.collectives.records.lateness import arrives_late
 from ddx_tools.analysis.collectives.records.matching import Disagreements, disagreements, mismatches
 from ddx_tools.analysis.collectives.records.progress import frozen_ranks, is_unsettled, ranks_behind, stands_still
 from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
-from ddx_tools.analysis.collectives.records.records import Records
-from ddx_tools.analysis.collectives.records.roots import root_mismatches
-from ddx_tools.analysis.collectives.records.shift_findings import shifted_calls
-from ddx_tools.analysis.collectives.records.stalls import nobody_started, stands_in_something
+from ddx_tools.analysis.collectives.records.records import Entry, Records
+from ddx_tools.analysis.collectives.records.shift_findings import groups_with_conflicts, shifted_calls
+from ddx_tools.analysis.collectives.records.shown import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.wait_findings import awaited_if_hung, point_to_point, waiting
-from ddx_tools.analysis.collectives.records.waits import find_holds
-from ddx_tools.model import Finding
+from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
+from ddx_tools.analysis.collectives.sides import part
+from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.store import Store
 
 
@@ -103,3 +107,183 @@ def _with_origin(finding: Finding, shifted: list[Finding]) -> Finding:
         # Its calls are late by one, and nothing was left out where that comes to light.
         told = {key: value for key, value in told.items() if key not in ("left_out", "left_out_calls")}
     return finding.model_copy(update={"attributes": {**told, "first_site_divergence": origin}})
+
+
+# --- one call of the program that ranks make in different groups: each waits for peers that wait for it in another
+# one
+
+_DEFAULT = "default_pg"
+
+
+def group_mismatches(records: Records, holds: Sequence[Recorded]) -> list[Finding]:
+    """One finding for each two operations that come from one call path and hold each other up."""
+    return [
+        finding
+        for one, other in combinations([hold for hold in holds if hold.transfer is None and hold.fronts], 2)
+        if one.op == other.op and (finding := _group_mismatch(records, one, other)) is not None
+    ]
+
+
+def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding | None:
+    mutual = set(one.blockers) & other.waiting.keys() and set(other.blockers) & one.waiting.keys()
+    if one.group.id == other.group.id or not mutual:
+        return None
+    entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
+    # Frames are not asked of every rank.
+    sites = [{entry.path: entry for entry in hold.entries() if entry.path is not None} for hold in (one, other)]
+    if not all(sites) or sites[0].keys() != sites[1].keys() or len(sites[0]) != 1:
+        return None
+    used = _groups_used(records, next(iter(sites[0].values())))
+    if any(len(groups) > 1 for groups, _ in used.values()):
+        return None  # The call serves several groups in turn: these ranks are in different turns of it.
+    kinds = {rank: kind_of(records.groups[group]) for rank, ((group,), _) in used.items()}
+    if kind_of(one.group) == kind_of(other.group):
+        kinds = {rank: records.groups[group].label for rank, ((group,), _) in used.items()}
+    sides = part({rank: kind for rank, kind in kinds.items() if rank in records.ranks})
+    odd = [rank for rank in sides.deviating if rank in entries]
+    first, second = sorted((one, other), key=lambda hold: -len(set(odd) & hold.waiting.keys()))
+    ordered = [entries[rank] for hold in (first, second) for rank in sorted(hold.waiting) if rank in entries]
+    tie = sides.tie or not odd
+    # In its first turn a loop over groups has used one on each rank, too: who left a turn out is in another group. Such
+    # a loop has no business with the group of all, which a call has that is given none.
+    kinds_of_both = {kind_of(one.group), kind_of(other.group)}
+    may_be_loop = _DEFAULT not in kinds_of_both and all(calls == 1 for _, calls in used.values())
+    place = ordered[0].location()
+    return raising.finding(
+        "collective.group_mismatch",
+        Severity.FAILURE,
+        entries if tie else odd,
+        f"{one.op} at {place.short() if place else 'one call path'} is called in different groups: "
+        f"{rank_list(sorted(first.waiting))} in {first.group.label}, {rank_list(sorted(second.waiting))} in "
+        f"{second.group.label}. Each side is a member of both and waits for the other.",
+        where(first.group, None, one.op),
+        shown(ordered, ordered if tie else [entries[rank] for rank in odd]),
+        groups={first.group.label: sorted(first.waiting), second.group.label: sorted(second.waiting)},
+        minority=not tie,
+        tie=tie,
+        may_be_loop=may_be_loop or None,
+    )
+
+
+def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], int]]:
+    """The groups in which each rank recorded calls of an operation from one call path, and how many calls."""
+    rows = records.query(
+        "SELECT rank, list(DISTINCT group_id) AS groups, count(*) AS calls FROM recorded "
+        "WHERE path = ? AND op = ? AND NOT is_p2p GROUP BY rank",
+        [entry.path, entry.op],
+    )
+    return {row["rank"]: (row["groups"], row["calls"]) for row in rows}
+
+
+# --- gathers and scatters in which more than one rank takes itself for the root
+# Only the root of a gather lists what it receives, only the root of a scatter what it sends: NCCL records an
+# undefined tensor of no elements for the others, Gloo nothing. The root of a broadcast or a reduce is in no record.
+
+_ROOTED = ("gather", "scatter")
+
+
+def root_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
+    """One finding for each such operation that nobody gets out of."""
+    return [
+        finding
+        for hold in holds
+        if hold.op in _ROOTED and (finding := _root_mismatch(records, hold, hold.op)) is not None
+    ]
+
+
+def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
+    roots = sorted((entry for entry in hold.entries() if _is_root(entry)), key=lambda entry: entry.rank)
+    complete = hold.is_complete and len(hold.entries()) == len(hold.group.ranks())
+    if len(roots) == 1 or not (roots or complete):
+        return None
+    usual = _usual_roots(records, hold, op)
+    odd = [entry.rank for entry in roots if entry.rank not in usual] if len(usual) == 1 else []
+    tie = len(odd) != 1
+    ranks = odd if not tie else [entry.rank for entry in roots] or sorted(hold.waiting)
+    many = (
+        f"{rank_list([entry.rank for entry in roots])} each take themselves for the root"
+        if roots
+        else "nobody is the root"
+    )
+    before = f"; so far it was {rank_list(usual)}" if len(usual) == 1 else ""
+    entries = roots or hold.entries()
+    return raising.finding(
+        "collective.root_mismatch",
+        Severity.FAILURE,
+        ranks,
+        f"In {op} (collective {hold.seq} of {hold.group.label}) {many}{before}.",
+        where(hold.group, hold.seq, op),
+        shown(entries, [entry for entry in entries if entry.rank in ranks]),
+        roots=[entry.rank for entry in roots],
+        minority=not tie,
+        tie=tie,
+    )
+
+
+def _is_root(entry: Entry) -> bool:
+    return _lists(entry.op, entry.input_sizes, entry.output_sizes)
+
+
+def _lists(op: str, input_sizes: str | None, output_sizes: str | None) -> bool:
+    counted = elements(output_sizes if op == "gather" else input_sizes)
+    return counted is not None and sum(json.loads(counted)) > 0
+
+
+def _usual_roots(records: Records, hold: Recorded, op: str) -> list[int]:
+    """The ranks that were roots of this operation in this group before."""
+    rows = records.query(
+        "SELECT DISTINCT rank, input_sizes, output_sizes FROM recorded WHERE group_id = ? AND op = ? AND seq < ?",
+        [hold.group.id, op, hold.seq],
+    )
+    return sorted({row["rank"] for row in rows if _lists(op, row["input_sizes"], row["output_sizes"])})
+
+
+# --- stalls in which nobody is missing: every rank called, and no device has come to what it called
+
+
+def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
+    """Said if ranks have called operations for more than a moment, and no device of any rank is in one."""
+    ranks = sorted(rank for rank, status in fronts.status.items() if status == "not_started")
+    if not ranks or any(status == "inside" for status in fronts.status.values()):
+        return None
+    entries = [_oldest(records, rank) for rank in ranks]
+    called = [entry for entry in entries if entry is not None]
+    waits = [
+        (taken - entry.created_ns) / 1e9
+        for entry in called
+        if (taken := records.ranks[entry.rank].taken_ns) is not None and entry.created_ns is not None
+    ]
+    if not called or (waits and max(waits) < records.patience_s):
+        return None
+    limits = {entry.timeout_ms for entry in called if entry.timeout_ms}
+    return raising.finding(
+        "collective.nobody_started",
+        Severity.WARNING,
+        ranks,
+        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, and no device has come to it: "
+        "all are still at what they were given before.",
+        where(None, None, called[0].op),
+        shown(called),
+        complete=len(ranks) == len(records.ranks),
+        wait_s=round(max(waits), 1) if waits else None,
+        timeout_s=min(limits) / 1000 if limits else None,
+    )
+
+
+def stands_in_something(records: Records, fronts: Fronts) -> bool:
+    """Whether some rank has long been in what its ring has lost or never held, or its device has come to nothing."""
+    if long_silent(records, [rank for rank, status in fronts.status.items() if status == "hidden"]):
+        return True
+    for rank, status in fronts.status.items():
+        if status in ("unseen", "not_started"):
+            taken, entry = records.ranks[rank].taken_ns, _oldest(records, rank)
+            if taken is None or entry is None or entry.created_ns is None:
+                return True
+            if (taken - entry.created_ns) / 1e9 >= records.patience_s:
+                return True
+    return False
+
+
+def _oldest(records: Records, rank: int) -> Entry | None:
+    pending = [group.pending[rank] for group in records.groups.values() if rank in group.pending]
+    return min(pending, key=lambda entry: entry.record_id, default=None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
+from ddx_tools.gathering import gathered
 from ddx_tools.store import Store
 
 _NS = 1e9
@@ -30,10 +31,7 @@ def clock_offsets(store: Store) -> Mapping[int, float]:
     for row in store.query(_MEDIANS):
         if row["residual"] is not None:
             by_group.setdefault(row["group_id"], {})[row["rank"]] = row["residual"] / _NS
-    groups_of: dict[int, list[int]] = {}
-    for group_id, residuals in by_group.items():
-        for rank in residuals:
-            groups_of.setdefault(rank, []).append(group_id)
+    groups_of = gathered((rank, group_id) for group_id, residuals in by_group.items() for rank in residuals)
     offsets: dict[int, float] = {}
     for start in sorted(groups_of):
         if start in offsets:
@@ -52,11 +50,7 @@ def clock_offsets(store: Store) -> Mapping[int, float]:
                     if rank not in offsets:
                         offsets[rank] = offsets[known] + residual - residuals[known]
                         pending.append(rank)
-    of_host: dict[str, list[int]] = {}
-    for row in store.query(_HOSTS):
-        if row["rank"] in offsets:
-            of_host.setdefault(row["host"], []).append(row["rank"])
-    for ranks in of_host.values():
+    for ranks in gathered((row["host"], row["rank"]) for row in store.query(_HOSTS) if row["rank"] in offsets).values():
         offsets.update(dict.fromkeys(ranks, median(offsets[rank] for rank in ranks)))
     return {rank: offset for rank, offset in offsets.items() if abs(offset) >= _NOTABLE_S}
 

@@ -14,7 +14,8 @@ from typing import Any
 from ddx_tools.analysis.collectives.records.patience import SETTLED_S
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.transfers import pending_transfers
-from ddx_tools.mesh.meshes import axis_names
+from ddx_tools.gathering import gathered
+from ddx_tools.mesh.groups import axis_names
 from ddx_tools.parsers.names import shown
 from ddx_tools.rank_spans import rank_spans, step_of
 from ddx_tools.store import Store
@@ -41,9 +42,7 @@ def group_rows(store: Store) -> list[dict[str, Any]]:
     records = store.derived(Records)
     waits = _Waits(records)
     views = [_View(records, group, waits) for group in records.groups.values()]
-    together: dict[tuple[Any, ...], list[_View]] = {}
-    for view in views:
-        together.setdefault(view.pattern, []).append(view)
+    together = gathered((view.pattern, view) for view in views)
     rows: list[tuple[int, _View, list[_View]]] = []
     for same in together.values():
         if same[0].differs and len(same) <= _MOST_ALONE:

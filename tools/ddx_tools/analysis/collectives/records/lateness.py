@@ -22,6 +22,7 @@ from ddx_tools.analysis.collectives.raising import Shown
 from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.shown import where
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _CLEARLY_S = 0.15
@@ -59,9 +60,7 @@ def late_ranks(records: Records) -> list[Late]:
     """The ranks that are late by themselves: not those that wait for one of them elsewhere."""
     pipelined = _pipelines(records)
     found: dict[int, Late] = {}
-    members: dict[tuple[bool, int], list[dict[str, float | int]]] = {}
-    for row in records.query(_LAST):
-        members.setdefault((row["by_calls"], row["group_id"]), []).append(row)
+    members = gathered(((row["by_calls"], row["group_id"]), row) for row in records.query(_LAST))
     for (by_calls, group_id), rows in sorted(members.items()):
         group = records.groups[group_id]
         ranks = group.ranks()

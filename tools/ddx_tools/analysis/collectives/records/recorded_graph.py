@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import pairwise
 
 from ddx_tools.analysis.collectives.raising import State
-from ddx_tools.analysis.collectives.records.circles import odd_of_circle
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
 from ddx_tools.analysis.collectives.records.fronts import Fronts
-from ddx_tools.analysis.collectives.records.records import Records
+from ddx_tools.analysis.collectives.records.records import Group, Records
+from ddx_tools.analysis.collectives.records.shown import kind_of
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.waiting import Graph, Known, graph_of
+from ddx_tools.analysis.collectives.waiting import By, Graph, Known, fewest, graph_of
+from ddx_tools.gathering import gathered
 
 _SMALLEST_HOST = 4
 _STATES: dict[str, State] = {
@@ -45,14 +47,8 @@ def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], boo
     } | {rank for rank in range(records.world_size or 0) if rank not in records.ranks}
     found = {hold.unknown[0] for hold in holds if len(hold.unknown) == 1}
     rest = [hold for hold in holds if not found & set(hold.unknown)]
-    tie = False
-    while rest:
-        counts = Counter(rank for hold in rest for rank in hold.unknown)
-        most = max(counts.values())
-        best = {rank for rank, count in counts.items() if count == most}
-        tie = tie or len(best) > 1
-        found |= best
-        rest = [hold for hold in rest if not found & set(hold.unknown)]
+    more, tie = fewest(set(hold.unknown) for hold in rest)
+    found |= more
     if found and may_be_a_host(silent):
         return sorted(silent), False
     # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
@@ -70,3 +66,188 @@ def may_be_a_host(ranks: Set[int]) -> bool:
     """Whether these may be all ranks of one host: so many in a row, beginning at a multiple of their number."""
     first, count = min(ranks), len(ranks)
     return count >= _SMALLEST_HOST and max(ranks) == first + count - 1 and first % count == 0
+
+
+# --- who is the odd one among ranks that wait for each other in a circle
+# Each operation of the circle parts the ranks into those in it and those that stay away. If a few stay away from
+# where many are, and wait for more than they are, the few went another way than the program's: they are the odd ones.
+# Where both sides are as many, nobody is.
+# Which of two ranks left something out, where one waits in a transfer and the other in a collective that the first is
+# not in: how many transfers a rank has made when it comes to a collective is the same for all that have its place in
+# the program, which are the ranks of the same place in other groups of the kind, or the other members where there is
+# one group only. Where there are none, its own rounds before tell, if they are all alike.
+# And where a rank waits in one group for a peer that waits in another group for it, one of the two called the
+# operations in the other order. The groups of one kind (all tensor-parallel groups, say) run through the same
+# program, so all other ranks show the order: how many collectives of the one kind each had called when it called the
+# other.
+
+
+def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded]) -> tuple[set[int], By]:
+    """The odd ones of a circle, empty if nobody is singled out; and what tells it.
+
+    By pairing of sends and receives, by absence from where many are, or by the order of calls that others follow.
+    """
+    inside = [hold for hold in holds if circle & hold.waiting.keys() and circle & set(hold.blockers)]
+    if len(odd := _misdirected(circle, holds) & circle) == 1:
+        return odd, "pairing"
+    absent = {frozenset((*hold.blockers, *hold.unknown)) for hold in inside if hold.transfer is None}
+    fitting = [few for few in absent if few <= circle and _are_odd(few, circle, inside)]
+    fewest = min(map(len, fitting), default=0)
+    smallest = [few for few in fitting if len(few) == fewest]
+    if len(smallest) == 1:
+        return _without_held(set(smallest[0]), inside), "absence"
+    if odd := odd_by_rounds(records, inside):
+        return odd, "pairing"
+    odd = odd_by_order(records, inside) & circle
+    return odd, "order" if odd else "nothing"
+
+
+def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
+    """Without those of them that wait for others of them only."""
+    blockers: dict[int, set[int]] = {rank: set() for rank in few}
+    for hold in holds:
+        for rank in few & hold.waiting.keys():
+            blockers[rank].update(hold.blockers)
+    return {rank for rank in few if not blockers[rank] <= few} or few
+
+
+def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool:
+    """Whether all others wait for these, directly or through others, and these wait for more than they are."""
+    waiting = {rank for hold in holds if set(hold.blockers) == few for rank in hold.waiting}
+    awaited = {rank for hold in holds if few & hold.waiting.keys() for rank in hold.blockers} - few
+    if len(waiting - few) <= len(few) or len(awaited) <= len(few):
+        return False
+    reached = set(few)
+    grew = True
+    while grew:
+        more = {rank for hold in holds if set(hold.blockers) & reached for rank in hold.waiting if rank not in reached}
+        reached |= more
+        grew = bool(more)
+    return circle <= reached
+
+
+def _misdirected(circle: Set[int], holds: Sequence[Recorded]) -> set[int]:
+    """Ranks whose transfer has no other end, while a third's with them has none either: they took another peer.
+
+    If everybody in the circle is in a transfer, that may be all there is to it, unless the sizes tell which belong
+    together.
+    """
+    lonely = {rank: hold.transfer for hold in holds if hold.transfer and hold.lacking for rank in hold.waiting}
+    missed = {hold.transfer.peer: hold.transfer for hold in holds if hold.transfer and hold.lacking}
+    sizes = (
+        Counter(lonely[rank].elements for rank in circle if rank in lonely) if circle <= lonely.keys() else Counter()
+    )
+    odd = set()
+    for rank, mine in lonely.items():
+        if sizes[mine.elements] > 1:
+            continue
+        theirs = missed.get(rank)
+        if theirs is None or mine.peer == theirs.rank or mine.elements != theirs.elements:
+            continue
+        if (mine.rank == mine.source) != (theirs.rank == theirs.source):
+            odd.add(rank)
+    return odd
+
+
+_ROUNDS = 6
+"""Rounds of the past that are looked at."""
+
+
+def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
+    """The rank of a circle that made fewer or more transfers than usual; empty if that is neither or both."""
+    lonely = [hold for hold in holds if hold.transfer is not None and hold.lacking]
+    if records.only_active or len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
+        return set()
+    (inside,), (lacking,) = lonely[0].waiting, lonely[0].lacking
+    awaiting = [hold for hold in holds if hold.transfer is None and hold.seq and lacking in hold.waiting]
+    if len(awaiting) != 1 or inside not in awaiting[0].blockers:
+        return set()
+    made = _transfers_made(records, awaiting[0], lonely[0].group)
+    odd = set()
+    if _compared(records, made, lonely[0].group, lacking, inside) < 0:
+        odd.add(lacking)
+    if _compared(records, made, lonely[0].group, inside, lacking) > 0:
+        odd.add(inside)
+    return odd if len(odd) == 1 else set()
+
+
+_Made = dict[int, list[int]]
+"""By rank: how many transfers it had made at each of the last collectives; the last one is the one that hangs."""
+
+
+def _transfers_made(records: Records, collective: Recorded, transfers: Group) -> _Made:
+    """Of all ranks of groups of one kind. Who has not come to the collective counts as far as it came."""
+    alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(transfers)]
+    listed = ", ".join(map(str, alike))
+    seq = collective.seq or 0
+    rows = records.query(
+        "WITH calls AS (SELECT rank, seq, min(record_id) AS at FROM recorded_numbers JOIN rules USING (call) "
+        "WHERE group_id = ? AND NOT is_p2p AND NOT closing AND seq BETWEEN ? AND ? GROUP BY rank, seq), "
+        "ends AS (SELECT * FROM calls UNION ALL "
+        "SELECT DISTINCT rank, CAST(? AS BIGINT), 9223372036854775807 FROM recorded_numbers "
+        "WHERE rank NOT IN (SELECT rank FROM calls WHERE seq = ?)) "
+        "SELECT e.rank, e.seq, max(t.p2p_seq) AS made FROM ends e JOIN recorded_numbers t "
+        f"ON t.rank = e.rank AND t.record_id < e.at AND t.group_id IN ({listed}) GROUP BY e.rank, e.seq ORDER BY ALL",
+        [collective.group.id, seq - _ROUNDS, seq, seq, seq],
+    )
+    return gathered((row["rank"], row["made"]) for row in rows)
+
+
+def _compared(records: Records, made: _Made, group: Group, rank: int, other: int) -> int:
+    """How many transfers more (or fewer, below 0) than usual a rank has made; 0 if nothing tells."""
+    mine = made.get(rank)
+    if not mine:
+        return 0
+    place = group.ranks().index(rank)
+    alike = [each for each in records.groups.values() if kind_of(each) == kind_of(group) and each.id != group.id]
+    peers = [each.ranks()[place] for each in alike if len(each.ranks()) > place]
+    peers = peers or [member for member in group.ranks() if member not in (rank, other)]
+    counts = Counter(made[peer][-1] for peer in peers if peer in made)
+    if counts and 2 * counts.most_common(1)[0][1] > counts.total():
+        return mine[-1] - counts.most_common(1)[0][0]
+    steps = [after - before for before, after in pairwise(mine)]
+    return steps[-1] - steps[0] if len(steps) > 2 and len(set(steps[:-1])) == 1 else 0
+
+
+def odd_by_order(records: Records, holds: Sequence[Recorded]) -> set[int]:
+    """The ranks of a circle of two collectives that did not follow the others' order; empty if that is unclear."""
+    collectives = [hold for hold in holds if hold.transfer is None and hold.seq is not None and hold.fronts]
+    if len(collectives) != 2:
+        return set()
+    larger, smaller = sorted(collectives, key=lambda hold: -len(hold.group.ranks()))
+    if kind_of(larger.group) == kind_of(smaller.group):
+        return set()
+    before = _called_before(records, smaller, larger)
+    suspects = {*larger.fronts, *larger.blockers} & {*smaller.fronts, *smaller.blockers}
+    counts = Counter(count for rank, count in before.items() if rank not in suspects)
+    if not counts:
+        return set()
+    usual, many = counts.most_common(1)[0]
+    # Stages of a pipeline call different numbers of their collectives: then nobody here does what the others do.
+    if 2 * many <= counts.total() or usual not in {before.get(r, _last_called(smaller.group, r)) for r in suspects}:
+        return set()
+    odd = {rank for rank in suspects if before.get(rank, usual) != usual}
+    # Who has not come to the larger group's operation has called more of the smaller kind than the others before it.
+    odd |= {rank for rank in suspects - before.keys() if _last_called(smaller.group, rank) > usual}
+    return odd if len(odd) < len(suspects) else set()
+
+
+def _called_before(records: Records, smaller: Recorded, larger: Recorded) -> dict[int, int]:
+    """For each rank that called the larger group's operation: its last one of the smaller kind before that."""
+    alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(smaller.group)]
+    return {
+        row["rank"]: row["seq"]
+        for row in records.query(
+            "SELECT n.rank, max(n.seq) AS seq FROM recorded_numbers n JOIN rules USING (call) JOIN ("
+            "SELECT rank, min(record_id) AS at FROM recorded_numbers WHERE group_id = ? AND seq = ? GROUP BY rank"
+            ") b ON b.rank = n.rank AND n.record_id < b.at "
+            f"WHERE NOT is_p2p AND NOT closing AND n.group_id IN ({', '.join(map(str, alike))}) GROUP BY n.rank",
+            [larger.group.id, larger.seq],
+        )
+    }
+
+
+def _last_called(group: Group, rank: int) -> int:
+    position = group.positions.get(rank)
+    entered = None if position is None else position.entered
+    return -1 if entered is None else entered

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
+from ddx_tools.gathering import gathered
 from ddx_tools.store import Store
 
 _Row = dict[str, Any]
@@ -34,9 +35,7 @@ def select(store: Store) -> Selection:
         "SELECT * FROM fr_dumps WHERE rank IS NOT NULL ORDER BY rank, taken_ns NULLS FIRST, with_frames, source"
     )
     choice = chosen_attempt(dumps)
-    by_rank: dict[int, list[_Row]] = {}
-    for dump in map(dict, choice.dumps):
-        by_rank.setdefault(dump["rank"], []).append(dump)
+    by_rank = gathered((dump["rank"], dump) for dump in map(dict, choice.dumps))
     base: dict[int, list[_Row]] = {}
     later: list[_Row] = []
     for rank, mine in by_rank.items():

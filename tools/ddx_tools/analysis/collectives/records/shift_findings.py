@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Shown
-from ddx_tools.analysis.collectives.records.call_sites import Compared, Shift, compare
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import locations, where
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
@@ -20,9 +22,7 @@ def shifted_calls(records: Records, group: Group, with_sites: bool, blamed: Set[
     `blamed`: ranks that a mismatch in the group singles out already; they are no reference for the others.
     """
     compared = compare(records, group, with_sites, blamed)
-    alike: dict[tuple[int, int, bool], list[Shift]] = {}
-    for shift in compared.shifts:
-        alike.setdefault((shift.seq, shift.calls, shift.ambiguous), []).append(shift)
+    alike = gathered(((shift.seq, shift.calls, shift.ambiguous), shift) for shift in compared.shifts)
     return [_finding(records, group, members, compared) for _, members in sorted(alike.items())]
 
 
@@ -100,3 +100,192 @@ def _present(entries: dict[int, Entry], seq: int, count: int) -> list[Entry]:
 def _place(entry: Entry) -> str:
     place = entry.location()
     return place.short() if place else f"record {entry.record_id}"
+
+
+# --- silent mispairing: a rank's calls are shifted against its peers' although operations and sizes agree
+# One more call (or one less) of the same operation and size pairs with the peers' next one, and nothing stops: only
+# the call sites show it. A healthy program may also call from different lines by rank (the source of a broadcast and
+# its receivers): that is a consistent substitution of one line for another, without a shift.
+
+_MAX_SHIFT = 16
+_WINDOW = 256
+"""Calls behind the first conflict that are looked at."""
+_CALLS_THAT_CONVINCE = 3
+_MAX_COMPARED = 64
+"""Ranks whose shift is worked out: where more deviate, the reference is as likely to be the odd one."""
+
+Token = tuple[int | None, int | None]
+"""What identifies a call: its operation, and its call site or (without frames) its sizes; numbers of `rules`."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How one rank's calls deviate from those of a reference rank."""
+
+    rank: int
+    reference: int
+    seq: int
+    """The first sequence number under which the two recorded calls that do not belong together."""
+    calls: int
+    """Above 0: the rank made so many extra calls there; below 0: it left so many of the reference's out."""
+    ambiguous: bool
+    """What follows fits unshifted as well, since it all comes from one line: only the odd call shows."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The outcome for one group."""
+
+    shifts: tuple[Shift, ...]
+    with_sites: bool
+    """Call sites were compared; else only operations and sizes."""
+    tie: bool
+    """No majority (and no other evidence) says which side deviates."""
+
+
+def groups_with_conflicts(records: Records) -> dict[int, bool]:
+    """Groups in which some calls of one number differ, by id; true where call sites can be compared."""
+    with_sites = {
+        row["group_id"]
+        for row in records.query(
+            "SELECT group_id FROM differences GROUP BY group_id HAVING min(first_placed) <> max(last_placed)"
+        )
+    }
+    differing = records.query("SELECT DISTINCT group_id FROM differences WHERE ops OR sizes OR places")
+    return {row["group_id"]: row["group_id"] in with_sites for row in differing}
+
+
+def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> Compared:
+    """The ranks that are shifted against the rank that agrees with most.
+
+    Without frames on at least two ranks, operations and sizes have to do: they show a shift only once the
+    sequence of operations itself differs. `blamed` ranks deviate by other evidence and are no reference.
+    """
+    calls = _Calls(records, group, with_sites)
+    candidates = calls.agreement.keys() - blamed
+    if len(calls.agreement) < 2 or not candidates:
+        return Compared((), with_sites, tie=True)
+    reference = max(sorted(candidates), key=calls.agreement.__getitem__)
+    conflicts = calls.conflicts(reference)
+    shifts = [
+        shift
+        for shift in _shifts(calls, reference, conflicts)
+        if shift is not None and (with_sites or not shift.ambiguous)
+    ]
+    known = all(shift.rank in blamed for shift in shifts)
+    return Compared(tuple(shifts), with_sites, tie=2 * len(shifts) >= len(calls.agreement) and not known)
+
+
+_Pairs = list[tuple[int, Token, Token]]
+"""Distinct pairs (own call, the reference's call) of one rank, in the order in which they first came, with numbers."""
+
+
+def _first_conflict(pairs: _Pairs) -> int | None:
+    """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
+    mine = {own for _, own, _ in pairs}
+    theirs = {other for _, _, other in pairs}
+    forward: dict[Token, Token] = {}
+    backward: dict[Token, Token] = {}
+    for seq, own, other in pairs:
+        as_before = forward.setdefault(own, other) == other and backward.setdefault(other, own) == own
+        if own != other and (own in theirs or other in mine or not as_before):
+            return seq
+    return None
+
+
+class _Calls:
+    """The calls of a group's ranks, compared in the store."""
+
+    def __init__(self, records: Records, group: Group, with_sites: bool) -> None:
+        self._records = records
+        column = "place" if with_sites else "sizes"
+        condition = "AND place IS NOT NULL" if with_sites else ""
+        # Of a coalesced block the last call stands for all.
+        records.execute(
+            "CREATE OR REPLACE TEMP TABLE group_calls AS "
+            f"SELECT rank, seq, last(op) AS op, last({column}) AS detail FROM tokens "
+            f"WHERE group_id = {group.id} {condition} GROUP BY rank, seq"
+        )
+        self.agreement = {
+            row["rank"]: row["score"]
+            for row in records.query(
+                "SELECT rank, sum(n) AS score FROM group_calls g JOIN (SELECT seq, op, detail, count(*) AS n "
+                "FROM group_calls GROUP BY ALL) c USING (seq, op) WHERE g.detail IS NOT DISTINCT FROM c.detail "
+                "GROUP BY rank"
+            )
+        }
+        """For each rank, how many calls of all ranks are the same as its own under the same number."""
+
+    def conflicts(self, reference: int) -> dict[int, tuple[int, _Pairs]]:
+        """(sequence number of the first conflict, pairs) of each rank that does not follow the reference."""
+        rows = self._records.query(
+            "SELECT g.rank, g.op, g.detail, r.op AS other_op, r.detail AS other_detail, min(seq) AS seq "
+            "FROM group_calls g JOIN (SELECT * FROM group_calls WHERE rank = ?) r USING (seq) "
+            "WHERE g.rank <> ? GROUP BY ALL ORDER BY g.rank, min(seq)",
+            [reference, reference],
+        )
+        by_rank: dict[int, _Pairs] = {}
+        for row in rows:
+            pair = (row["op"], row["detail"]), (row["other_op"], row["other_detail"])
+            by_rank.setdefault(row["rank"], []).append((row["seq"], *pair))
+        starts = {rank: _first_conflict(pairs) for rank, pairs in by_rank.items()}
+        return {rank: (start, by_rank[rank]) for rank, start in starts.items() if start is not None}
+
+    def window(self, ranks: Iterable[int], start: int) -> dict[int, dict[int, Token]]:
+        """The calls of some ranks from a sequence number on."""
+        wanted = sorted(set(ranks))
+        found: dict[int, dict[int, Token]] = {rank: {} for rank in wanted}
+        for row in self._records.query(
+            f"SELECT * FROM group_calls WHERE rank IN ({', '.join(map(str, wanted))}) AND seq BETWEEN ? AND ?",
+            [start, start + _WINDOW + _MAX_SHIFT],
+        ):
+            found[row["rank"]][row["seq"]] = (row["op"], row["detail"])
+        return found
+
+    def all_of(self, rank: int) -> set[Token]:
+        """All distinct calls of a rank."""
+        rows: list[dict[str, Any]] = self._records.query(
+            "SELECT DISTINCT op, detail FROM group_calls WHERE rank = ?", [rank]
+        )
+        return {(row["op"], row["detail"]) for row in rows}
+
+
+def _shifts(calls: _Calls, reference: int, conflicts: Mapping[int, tuple[int, _Pairs]]) -> Iterable[Shift | None]:
+    by_start = gathered((conflicts[rank][0], rank) for rank in sorted(conflicts)[:_MAX_COMPARED])
+    for start, ranks in sorted(by_start.items()):
+        window = calls.window([*ranks, reference], start)
+        for rank in ranks:
+            yield _shift(calls, rank, reference, start, conflicts[rank][1], window)
+
+
+def _shift(
+    calls: _Calls, rank: int, reference: int, start: int, pairs: _Pairs, window: Mapping[int, Mapping[int, Token]]
+) -> Shift | None:
+    mine, theirs = window[rank], window[reference]
+    alike = {(own, other) for seq, own, other in pairs if seq < start}
+
+    def run(own: int, other: int) -> tuple[int, int]:
+        """(calls in a row that are equal or stood for each other before, calls that could be compared), from here."""
+        length = 0
+        while own + length in mine and other + length in theirs:
+            pair = mine[own + length], theirs[other + length]
+            if pair[0] != pair[1] and pair not in alike:
+                return length, length + 1
+            length += 1
+        return length, length
+
+    unshifted = run(start + 1, start + 1)
+    # The smallest shift that the following calls fit best: extra calls of this rank before those it left out.
+    candidates = [calls for size in range(1, _MAX_SHIFT + 1) for calls in (size, -size)]
+    fits = [(run(start + max(calls, 0), start + max(-calls, 0)), calls) for calls in candidates]
+    (fitting, available), shift = max(fits, key=lambda fit: fit[0][0])
+    if fitting < max(1, min(_CALLS_THAT_CONVINCE, available)):
+        return None
+    if unshifted[0] < fitting:
+        return Shift(rank, reference, start, shift, False)
+    # Which side made the odd call, if only one of the two call sites is foreign to the other side.
+    own_is_odd = mine[start] not in calls.all_of(reference)
+    other_is_odd = theirs[start] not in calls.all_of(rank)
+    if own_is_odd == other_is_odd:
+        return None
+    return Shift(rank, reference, start, 1 if own_is_odd else -1, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Shown
@@ -11,6 +11,7 @@ from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.waiting import Graph
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
@@ -30,9 +31,7 @@ def waiting(records: Records, holds: list[Recorded], graph: Graph[Recorded] | No
 
 def _alike(holds: Iterable[Recorded]) -> list[list[Recorded]]:
     """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
-    alike: dict[tuple[str, str], list[Recorded]] = {}
-    for hold in holds:
-        alike.setdefault((kind_of(hold.group), "p2p" if hold.transfer else hold.op), []).append(hold)
+    alike = gathered(((kind_of(hold.group), "p2p" if hold.transfer else hold.op), hold) for hold in holds)
     return [alike[key] for key in sorted(alike)]
 
 
@@ -59,40 +58,36 @@ def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
     )
 
 
-def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> list[Finding]:
+def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Iterator[Finding]:
     """One finding for the roots of each state."""
     undated = any(hold.undated for hold in graph.holds)
     by_state = graph.by_state()
-    findings = []
     for state, ranks in by_state.items():
         direct = [hold for hold in graph.holds if {*hold.blockers, *hold.unknown} & set(ranks)]
         own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
         first = direct[0] if direct else None
         pointed = shown(_entries(records, direct), [e for e in _entries(records, own) if e.rank in ranks])
         before = _behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1]
-        findings.append(
-            raising.waited_for(
-                state,
-                ranks,
-                graph.victims,
-                where(
-                    label_of([first.group]) if first else None,
-                    None,
-                    (own[0] if state == "circle" and own else first).op if first else None,
-                ),
-                Shown(before + (pointed.evidence or [_silent()]), pointed.locations),
-                place=False,
-                chain=list(graph.sentences),
-                sole=len(by_state) == 1,
-                tie=graph.tie,
-                unmatched=state == "circle" and graph.told_by == "pairing",
-                circle_of_p2p=state == "circle" and _is_of_transfers(graph),
-                p2p=any(hold.transfer is not None for hold in direct),
-                simultaneous="unknown" if undated else "yes",
-                moving=moving,
-            )
+        yield raising.waited_for(
+            state,
+            ranks,
+            graph.victims,
+            where(
+                label_of([first.group]) if first else None,
+                None,
+                (own[0] if state == "circle" and own else first).op if first else None,
+            ),
+            Shown(before + (pointed.evidence or [Evidence(source="fr_dumps")]), pointed.locations),
+            place=False,
+            chain=list(graph.sentences),
+            sole=len(by_state) == 1,
+            tie=graph.tie,
+            unmatched=state == "circle" and graph.told_by == "pairing",
+            circle_of_p2p=state == "circle" and _is_of_transfers(graph),
+            p2p=any(hold.transfer is not None for hold in direct),
+            simultaneous="unknown" if undated else "yes",
+            moving=moving,
         )
-    return findings
 
 
 def awaited_if_hung(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
@@ -180,10 +175,6 @@ def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
 def _own_calls(records: Records, own: Sequence[Recorded], ranks: Sequence[int]) -> list[Evidence]:
     """What the ranks that are waited for are in themselves."""
     return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
-
-
-def _silent() -> Evidence:
-    return Evidence(source="fr_dumps")
 
 
 def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
