@@ -144,13 +144,21 @@ def test_two_causes_that_blame_different_ranks_are_undecided() -> None:
     assert {c.id: c.culprits.ranks for c in found.causes} == {"stop": [2], "raise": [1]}
 
 
-def test_a_cause_and_as_likely_a_special_case_of_it_are_undecided_and_narrowed_to_it() -> None:
+def test_rivals_that_blame_the_same_ranks_are_undecided_and_a_special_case_agrees() -> None:
     raised, stopped = seen("rank.raised", 2), cause("stop", "rank.stopped")
-    found = judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised"))
-    assert (found.verdict, found.narrowed_to) == (Verdict.UNDECIDED, None)
+    assert judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised")).verdict is Verdict.UNDECIDED
     found = judged([WAIT, STOPPED, raised], stopped, cause("raise", "rank.raised", refines=["stop"]))
+    assert found.verdict is Verdict.DIAGNOSED
+    assert found.culprits.ranks == [2]
+
+
+def test_two_causes_that_blame_different_hosts_do_not_agree() -> None:
+    found = judged(
+        [WAIT, seen("rank.stopped", hosts=["a"]), seen("rank.raised", hosts=["b"])],
+        cause("stop", "rank.stopped"),
+        cause("raise", "rank.raised"),
+    )
     assert found.verdict is Verdict.UNDECIDED
-    assert found.narrowed_to is not None and found.narrowed_to.id == "stop"
 
 
 def test_the_order_of_findings_and_pages_changes_nothing() -> None:

@@ -126,11 +126,15 @@ def _verdict(
         well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
         return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
     if listed and listed[0].level is Level.ESTABLISHED:
-        first = listed[0]
+        # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
+        blamed, first = listed[0].culprits(), listed[0].cause.id
+        kin = playbooks.above(first) | playbooks.below(first)
+        others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
+        agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
+        strongly = max(c.decided for c in agreed) >= WEIGHTS[Strength.STRONG]
         # That something ended, and how is not seen, is no reason of which one could act.
-        is_general = first.cause.residual and bool(playbooks.below(first.cause.id))
-        strongly = first.decided >= WEIGHTS[Strength.STRONG]
-        if first.probability >= _DIAGNOSED_FROM and (strongly or not is_general):
+        is_general = listed[0].cause.residual and bool(playbooks.below(first)) and not strongly
+        if not is_general and sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
 
@@ -155,6 +159,13 @@ def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
         and operations & {finding.attributes.get("operation"), *finding.attributes.get("operations", ())}
     ]
     return culprits.model_copy(update={"locations": seen[0].locations if seen else []})
+
+
+def _same(one: Party, other: Party) -> bool:
+    """Whether two parties are the same ranks, or, where no rank is known, the same hosts."""
+    if one.ranks or other.ranks:
+        return one.ranks == other.ranks
+    return bool(one.hosts) and one.hosts == other.hosts
 
 
 def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Party) -> Party:
