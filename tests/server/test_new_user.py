@@ -123,6 +123,12 @@ def test_a_job_that_there_is_not_is_no_empty_answer(run: Any) -> None:
     assert done.code == 2 and "is not a process id" in done.err and "`ddx jobs`" in done.err
 
 
+def test_the_arithmetic_that_the_docs_show_is_what_they_type(run: Any) -> None:
+    text = " ".join((ROOT / "docs/mesh.md").read_text(encoding="utf-8").split())
+    (command, shown), *_ = re.findall(r"`ddx (mesh --dims [^`]+ --framework torchtitan)`: `([^`]+)`", text)
+    assert shown in run(*command.split()).out
+
+
 def test_a_group_of_records_is_placed_by_its_name(run: Any) -> None:
     done = run("mesh", str(RECORDS / "dp_tp_stall-fault"), "--group", "mesh_tp")
     assert "mesh_tp is the axis tp" in done.out
