@@ -68,6 +68,7 @@ ORDINARY = [
     "the bearer of this message, bearer bonds",
     "uses: actions/checkout@v4, ghcr.io/org/image@sha256:0123abcd, node_modules/pkg@1.2.3:44 and eth/queue3@node7",
     "PASS test_all_reduce_8 (0.31 s)",
+    "values beside names, private keys, long random tokens, an access key, 4096 of them",
     "PASS tests/test_x.py::test_8",
     "$ cat token.json\n{",
     "$ cat /etc/hostname\nnode-17a",

@@ -210,7 +210,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         if meaning >= Meaning.PROBABLY:
             yield from _defaults_in_call(line, at)
         return
-    if separator in _WORDS_BETWEEN and not (
+    if (separator in _WORDS_BETWEEN or is_aside) and not (
         looks_secret(value) or (_CODE.fullmatch(value) and not _WORD_BEHIND.match(line, end))
     ):
         return
