@@ -68,6 +68,8 @@ ORDINARY = [
     "the bearer of this message, bearer bonds",
     "uses: actions/checkout@v4, ghcr.io/org/image@sha256:0123abcd, node_modules/pkg@1.2.3:44 and eth/queue3@node7",
     "PASS test_all_reduce_8 (0.31 s)",
+    "        access_token (`str`):\n            The token.",
+    'return JSONResponse({"error": "Invalid webhook secret."}, status_code=403)',
     "values beside names, private keys, long random tokens, an access key, 4096 of them",
     "PASS tests/test_x.py::test_8",
     "$ cat token.json\n{",
