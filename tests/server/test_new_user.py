@@ -22,6 +22,40 @@ from test_cli import LOGS, ROOT, run
 
 __all__ = ["run"]  # the fixture
 
+# Each thing that new users met, and the tests that hold it: those here, and those that lie beside what they test.
+MET = {
+    "a pid plus its log": "test_a_pid_and_its_log_give_at_least_what_the_pid_gives",
+    "the README's own note": "test_other_words_state_the_same",
+    "packed logs": "test_a_packed_log_is_read_as_it_is",
+    "an error in the middle of a long log": "test_an_error_in_the_middle_of_a_long_log_is_found_at_its_line",
+    "pasted dumps": "test_dumps_of_all_ranks_that_were_pasted_into_one_file_are_told_apart",
+    "what was looked at": "test_an_answer_says_what_was_looked_at",
+    "records that decide nothing": "test_records_that_decide_nothing_are_a_sentence",
+    "permission": "test_what_may_not_be_read_is_said_as_that test_what_may_not_be_read_is_said_once",
+    "a job of another user": "test_a_job_of_another_user_is_found_and_says_what_to_type",
+    "an existing bundle": "test_a_second_capture_leaves_the_evidence_of_the_first",
+    "a launcher that dies at once": "test_of_a_launcher_that_dies_at_once_no_command_is_offered_that_finds_nothing",
+    "secrets": "test_neither_a_terminal_nor_json_shows_any test_instructions_in_an_error_are_marked_as_data_too",
+    "install hints": "test_the_command_names_the_checkout_and_this_python test_no_text_tells_to_install_by_name_alone",
+    "claims about peers": "test_a_rank_alone_holds_not_more_than_its_peers "
+    "test_records_alone_do_not_say_what_a_rank_does_instead",
+    "exit codes of probes": "test_a_probe_says_by_its_exit_code_whether_something_is_wrong",
+    "widths": "test_a_pipe_is_as_wide_as_columns_says_and_no_line_ends_in_blanks "
+    "test_no_heading_of_a_narrow_table_is_broken test_an_error_is_not_wrapped_where_it_says_what_to_type",
+    "odd targets": "test_what_names_no_job_says_so_at_once test_a_job_that_there_is_not_is_no_empty_answer "
+    "test_a_bundle_is_not_called_a_zip test_an_interrupt_while_modules_load_leaves_no_traceback "
+    "test_a_directory_of_the_kernel_is_no_evidence test_a_group_of_records_is_placed_by_its_name "
+    "test_the_arithmetic_that_the_docs_show_is_what_they_type",
+    "next checks and notes": "test_a_next_check_is_short test_a_sentence_is_told_where_it_goes",
+}
+
+
+def test_each_thing_that_new_users_met_has_a_test() -> None:
+    tests = {name for file in (ROOT / "tests").rglob("test_*.py") for name in DEFINED.findall(file.read_text("utf-8"))}
+    assert not {name for names in MET.values() for name in names.split()} - tests
+
+
+DEFINED = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 RAISED = (LOGS / "torchrun_raise.log").read_bytes()
 RECORDS = ROOT / "tests/fixtures/flight_records"
 
@@ -121,6 +155,12 @@ def test_a_directory_of_the_kernel_is_no_evidence(run: Any) -> None:
 def test_a_job_that_there_is_not_is_no_empty_answer(run: Any) -> None:
     done = run("jobs", "nosuchthing")
     assert done.code == 2 and "is not a process id" in done.err and "`ddx jobs`" in done.err
+
+
+def test_the_arithmetic_that_the_docs_show_is_what_they_type(run: Any) -> None:
+    text = " ".join((ROOT / "docs/mesh.md").read_text(encoding="utf-8").split())
+    (command, shown), *_ = re.findall(r"`ddx (mesh --dims [^`]+ --framework torchtitan)`: `([^`]+)`", text)
+    assert shown in run(*command.split()).out
 
 
 def test_a_group_of_records_is_placed_by_its_name(run: Any) -> None:

@@ -46,7 +46,8 @@ _SET_TO = compiled(
     r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|) [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
 _DIRECTIVE = compiled(
-    r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+[\"']?([^\s\"']+)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
+    r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
+    r"[\"']?([^\s\"'(`{<\[][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
 )
 _ANNOTATED = compiled(
     r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?"
@@ -180,7 +181,8 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         meaning = Meaning.PERHAPS if has_secret else meaning_of(words[-1])
     if is_name_quoted and name == "key" and separator in (b":", b"="):
         meaning = Meaning.PERHAPS if _LONG_KEY.match(line, at) else meaning
-    is_aside = separator == b"," and " " in name and meaning is Meaning.CERTAINLY  # "my wandb key, …, which"
+    is_prose = " " in name and not is_name_quoted and meaning is Meaning.CERTAINLY
+    is_aside = is_prose and separator == b","  # "my wandb key, …, which"
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted and not is_aside):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())
@@ -210,7 +212,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         if meaning >= Meaning.PROBABLY:
             yield from _defaults_in_call(line, at)
         return
-    if separator in _WORDS_BETWEEN and not (
+    if (separator in _WORDS_BETWEEN or is_aside) and not (
         looks_secret(value) or (_CODE.fullmatch(value) and not _WORD_BEHIND.match(line, end))
     ):
         return
@@ -369,7 +371,7 @@ def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
 
 def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
     """`invalid token "…"`, `using password 'x'`, `api key […] rejected`; not `the password "field"` of a form."""
-    if meaning is Meaning.NOTHING or not is_value(value) or is_path(value) or NUMBER.fullmatch(value):
+    if meaning is Meaning.NOTHING or not is_value(value.strip(b"`")) or is_path(value) or NUMBER.fullmatch(value):
         return False
     if is_quoted and meaning is Meaning.CERTAINLY:
         return not is_name(value)
