@@ -97,10 +97,27 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_pod_may_trace_and_nothing_else() -> None:
+CAPABILITIES = ["SYS_PTRACE", "DAC_READ_SEARCH"]
+
+
+def test_the_pod_may_trace_and_read_and_nothing_else() -> None:
     pod = yaml.safe_load(block("kubernetes.md", "yaml"))
     later = re.findall(r"```yaml\n(.*?)```", (RECIPES / "kubernetes.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     beside = pod["spec"]["containers"][1]["securityContext"]
     assert beside == yaml.safe_load(later)["securityContext"]
-    assert beside["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
+    assert beside["capabilities"] == {"drop": ["ALL"], "add": CAPABILITIES}
     assert pod["spec"]["shareProcessNamespace"]
+
+
+@pytest.mark.needs("linux", "root", "ptrace", "setpriv", "/usr/bin/python3")
+def test_with_what_the_pod_may_do_root_reads_a_job_of_another_user() -> None:
+    job = {"PATH": os.environ["PATH"], "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    wait = "import time\ndef wait(): time.sleep(100)\nprint(flush=True); wait()"
+    only = ",".join(["-all", *(f"+{name.lower()}" for name in CAPABILITIES)])
+    argv = ["/usr/bin/python3", "-c", wait]
+    with subprocess.Popen(argv, env=job, user="nobody", cwd="/", stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None and rank.stdout.readline()
+        look = ["setpriv", f"--bounding-set={only}", "--inh-caps=-all", "ddx", "stacks", str(rank.pid)]
+        done = subprocess.run(look, env=ENVIRON, capture_output=True, text=True, check=False)
+        rank.kill()
+    assert "sleep" in done.stdout, done.stderr

@@ -88,9 +88,13 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
 def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
     """Wait until the run was answered; without an answer, until its limit and a little more are over."""
     deadline = time.monotonic() + 2 * limit_s
-    while time.monotonic() < deadline and not notes.exists() and run.exit_code() is None:
+    while time.monotonic() < deadline and not _is_written(notes) and run.exit_code() is None:
         time.sleep(0.2)
     return run.exit_code()
+
+
+def _is_written(notes: Path) -> bool:
+    return notes.exists() and notes.read_text(encoding="utf-8").endswith("\n")
 
 
 def _mistakes(printed: dict[str, Any], run: LabRun) -> list[str]:

@@ -22,7 +22,9 @@ class RankProgress:
     joined: bool = False
     """Whether it is in a process group, or waits for others to make one."""
     pending: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By recorder and group of the process: since when it is in a collective that does not end."""
+    """By recorder and group of the process: since when it may be in a collective that does not end.
+
+    That is the look before the one that first showed it: on a busy machine looks can be far apart."""
     limit_s: float | None = None
     """The shortest limit of its groups."""
     uses_nccl: bool = False
@@ -33,16 +35,19 @@ class RankProgress:
     _counters: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     _begun: list[tuple[object, object]] = field(default_factory=list)
     _cpu: tuple[float, float] | None = None
+    _looked_s: float | None = None
 
     def look(self, header: Mapping[str, Any], now_s: float) -> None:
         """Take what the rank's agent answered to `status`."""
+        before_s = now_s if self._looked_s is None else self._looked_s
+        self._looked_s = now_s
         self._look_at_cpu(header.get("process_cpu_s"), now_s)
         groups = [group for group in header.get("groups") or [] if isinstance(group, dict)]
         joining_s = header.get("joining_s")
         self.joined = bool(groups or joining_s)
         self.limit_s = min(map(_limit_s, groups), default=joining_s)
         if joining_s:
-            self.pending.setdefault(JOINING, now_s)
+            self.pending.setdefault(JOINING, before_s)
         else:
             self.pending.pop(JOINING, None)
         self.uses_nccl = any("nccl" in str(group.get("backend")) for group in groups)
@@ -54,7 +59,7 @@ class RankProgress:
             if self._counters.get(key) != (enqueued, completed) and key in self.pending:
                 self.longest_wait_s = max(self.longest_wait_s, now_s - self.pending.pop(key))
             if enqueued != completed:
-                self.pending.setdefault(key, now_s)
+                self.pending.setdefault(key, before_s)
         self._begun, self._counters = begun, counters
 
     def _look_at_cpu(self, cpu_s: object, now_s: float) -> None:
