@@ -173,7 +173,7 @@ def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(
         script.write_text(
             f"""h=$1; shift
 case $h in
-  hangs) {hosts.via.replace("%host", "hangs")} "$@" | head -c 9000; exec sleep 60;;
+  hangs) {hosts.via.replace("%host", "hangs")} "$@" | head -c 900; exec sleep 60;;
   garbles) {hosts.via.replace("%host", "garbles")} head -c 30000 /dev/urandom;;
   *) exec {hosts.via.replace("%host", "$h")} "$@";;
 esac

@@ -100,7 +100,7 @@ class Made:
             named = table.replace_schema_metadata({_TABLE: name.encode()})
             with pa.ipc.new_stream(sink, named.schema) as stream:
                 stream.write_table(named)
-        return bytes(sink.getvalue())
+        return bytes(sink.getvalue().to_pybytes())
 
 
 def decoded(packed: bytes, host: str) -> Made:
