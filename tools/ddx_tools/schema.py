@@ -125,8 +125,15 @@ def columns(table: str) -> dict[str, tuple[str, str]]:
 
 def as_row(table: str, *things: object, **told: Any) -> dict[str, Any]:
     """A row of a table: what is told, and of the other columns those that some thing has as an attribute, the first."""
-    known = {name: thing for thing in reversed(things) for name in columns(table) if hasattr(thing, name)}
-    return {name: getattr(thing, name) for name, thing in known.items() if name not in told} | told
+    alike = (table, *map(type, things), *told)
+    if alike not in _HOLDERS:  # of as many rows as a log has blocks, nobody looks for attributes in each
+        holders = {n: next((i for i, one in enumerate(things) if hasattr(one, n)), None) for n in columns(table)}
+        _HOLDERS[alike] = [(name, place) for name, place in holders.items() if place is not None and name not in told]
+    return {name: getattr(things[place], name) for name, place in _HOLDERS[alike]} | told
+
+
+_HOLDERS: dict[tuple[object, ...], list[tuple[str, int]]] = {}
+"""By table, types of things and what is told: which thing has which column."""
 
 
 def tables() -> list[str]:
