@@ -29,7 +29,6 @@ MODULES = (
     "logs.library_messages",
     "logs.progress",
     "logs.cuda_oom",
-    "logs.message_values",
     "logs.step_lines",
     "nccl.watchdog_lines",
     "logs.log_prefixes",
