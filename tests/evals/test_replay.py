@@ -59,7 +59,7 @@ def test_tools_answer_in_any_order_as_they_do_about_a_live_job(tmp_path: Path) -
 def test_what_was_not_recorded_is_said_to_be_so_and_is_no_sign_of_health(tmp_path: Path) -> None:
     async def talk(client: Client) -> tuple[str, str]:
         native = await called(client, "native_stacks", target=[])
-        return (await called(client, "preflight", target=[]))["status"], "\n".join(native["problems"])
+        return (await called(client, "preflight", target=[]))["status"], "\n".join(native["untrusted_problems"])
 
     status, problems = in_replay(HUNG, View.FULL, tmp_path, talk)
     assert status == "not_recorded"

@@ -83,7 +83,7 @@ def test_a_failure_keeps_its_exit_code_and_the_answer_stands_in_the_output(run_d
 
 
 def test_a_launcher_killed_by_a_signal_takes_us_along(run_dir: Path) -> None:
-    assert run(run_dir, "sh", "-c", "kill -SEGV $$").returncode == -signal.SIGSEGV
+    assert run(run_dir, "sh", "-c", "echo started; kill -SEGV $$").returncode == -signal.SIGSEGV
     assert incidents(run_dir) == ["what is left"]
 
 

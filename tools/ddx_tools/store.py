@@ -6,6 +6,7 @@ Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionari
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import count
@@ -36,6 +37,8 @@ def _empty_tables() -> DuckDBPyConnection:
 
     db = duckdb.connect(":memory:")
     db.execute(schema().sql)
+    # DuckDB tells on stderr of what still stands when the interpreter takes its modules apart.
+    atexit.register(_empty_tables.cache_clear)
     return db
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,18 +57,11 @@ _DEFAULT = compiled(
 )
 _SETTER = compiled(r"([A-Za-z_]{0,60})\([ ]?[bru]?[\"']([^\"'\s]{6,})[\"'][ ]?[,)]")
 _SETS = re.compile(r"(?i)log_?in|(?:re)?auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?(?P<name>.+)")
-_LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
-_LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
 _ELEMENT = compiled(
     r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s(?:[^<>]{0,80}?(?i:name|key|id)=[\"']([^\"'<>]{1,80})[\"'])?[^<>]{0,200})?>"
     r"([^<>]+)</"
 )
-_FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
-_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t\r]*$")
-_SHOWS = compiled(
-    r"(?:^|[$#>%;&|+(][ \t]*)(?i:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]*?"
-    r"([^\s/\"'${}]+)(?:/[^\s/\"']+)?[\"'}]?[ \t\r]*$"
-)
+FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
 _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
@@ -85,8 +77,6 @@ _WORD_BEHIND = re.compile(rb"[ \t]+[A-Za-z]")
 _WORDS_BETWEEN = frozenset(
     {b" ", *(word + end for word in (b"is", b"was", b"ist", b"lautet", b"est") for end in (b"", b":"))}
 )
-_LAST_NAME = re.compile(rb"[\w.-]+$")
-_LONGEST_NAME = 140
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
@@ -325,7 +315,7 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
     """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds, in any order."""
     names: list[int] = []
     values: list[Span] = []
-    while (match := _FIELD.search(line, at)) and match.start() < limit:
+    while (match := FIELD.search(line, at)) and match.start() < limit:
         at = match.end()
         field = match[2].decode("latin-1")
         value = rest_as_value(line, at, _BARE)
@@ -382,39 +372,6 @@ def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
 def is_secret_name(name: bytes) -> bool:
     """Whether something is a name, and one of a secret."""
     return bool(_NAME_ALONE.fullmatch(name)) and meaning_of(name.decode("latin-1")) >= Meaning.PROBABLY
-
-
-def names_a_secret(line: bytes) -> bool:
-    """Whether a line ends in the name of something, as in `- name: HF_TOKEN`, whose value stands in one of the next."""
-    last = _LAST_NAME.search(line[-_LONGEST_NAME:].rstrip(b" \t\r\n\"',"))
-    if not last or not is_secret_name(last[0]):
-        return False
-    match = deque(_FIELD.finditer(line), maxlen=1)
-    if not match or not is_name_field(match[0][2].decode("latin-1")):
-        return False
-    return is_secret_name(line[match[0].end() :].strip(b" \t\r\n\"',"))
-
-
-def option_at_the_end(line: bytes) -> bool:
-    """Whether a line ends in an option whose value stands in the next one: `--wandb-key \\`, `"--wandb-key",`."""
-    match = _LAST_OPTION.search(line) or _LAST_FIELD.search(line)
-    return bool(match) and meaning_of(match[1].decode("latin-1")) > Meaning.NOTHING
-
-
-def secret_is_below(line: bytes) -> bool:
-    """Whether a line asks for a secret or prints one in the next: `Password:`, `$ cat .vault_pass`."""
-    if match := _LAST_BARE.search(line):
-        return meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
-    match = _SHOWS.search(line)
-    return bool(match) and meaning_of(match[1].decode("latin-1").partition(".txt")[0]) > Meaning.NOTHING
-
-
-def value_of_a_field(line: bytes) -> Span | None:
-    """The value in a line like `value: …` or `"repr": "…"`."""
-    match = _FIELD.search(line)
-    if not match or not is_value_field(match[2].decode("latin-1")):
-        return None
-    return rest_as_value(line, match.end())
 
 
 def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span | None:

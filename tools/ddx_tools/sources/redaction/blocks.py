@@ -9,20 +9,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
-from ddx_tools.sources.redaction.assignments import (
-    KIND,
-    assigned,
-    is_secret_name,
+from ddx_tools.sources.redaction.assignments import KIND, assigned, is_secret_name, rest_as_value
+from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
+from ddx_tools.sources.redaction.open_lines import (
+    leaves_open,
     names_a_secret,
     option_at_the_end,
-    rest_as_value,
     secret_is_below,
     value_of_a_field,
 )
-from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
 from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.reading import UNSEEN, unescaped
-from ddx_tools.sources.redaction.shapes import RANDOM, Span, hint, of_known_shapes, prefixes, random_tokens
+from ddx_tools.sources.redaction.shapes import (
+    RANDOM,
+    Span,
+    hint,
+    merged_spans,
+    of_known_shapes,
+    prefixes,
+    random_tokens,
+)
 from ddx_tools.sources.redaction.values import looks_secret
 
 _LONG_BYTES = 16 << 10
@@ -120,7 +126,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
         here = [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not (_hints()[1].search(line) or _is_of_the_next(line)):
+        elif not (_hints()[1].search(line) or leaves_open(line)):
             _remember(shape)
     return found
 
@@ -234,11 +240,6 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
             if value := value_of_a_field(block[first:last]):
                 yield Span(first + value.start, first + value.end, value.kind)
                 return
-
-
-def _is_of_the_next(line: bytes) -> bool:
-    """Whether it depends on the lines below what `_below` finds."""
-    return option_at_the_end(line) or secret_is_below(line) or names_a_secret(line)
 
 
 def _in_lines(text: bytes) -> Iterator[Span]:
@@ -397,14 +398,3 @@ def _continues(rest: bytes, behind: bytes) -> bool:
 def _behind_prefix(block: bytes, first: int, last: int) -> int:
     prefix = _PREFIX.match(block, first, last)
     return prefix.end() if prefix else first
-
-
-def merged_spans(spans: list[Span]) -> list[Span]:
-    """In the order of their places; those that overlap as one."""
-    merged: list[Span] = []
-    for span in sorted(spans):
-        if merged and span.start < merged[-1].end:
-            merged[-1] = merged[-1]._replace(end=max(span.end, merged[-1].end))
-        else:
-            merged.append(span)
-    return merged

@@ -154,3 +154,14 @@ def is_random(token: bytes) -> bool:
     runs = [len(run) for run in _RUNS.findall(classes)]
     in_words = sum(run for run in runs if run >= _WORD_RUN)
     return len(runs) - 1 >= _LEAST_TURNS * len(token) and in_words <= _MOST_IN_WORDS * len(token)
+
+
+def merged_spans(spans: list[Span]) -> list[Span]:
+    """In the order of their places; those that overlap as one."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and span.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(span.end, merged[-1].end))
+        else:
+            merged.append(span)
+    return merged

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from ddx_tools.sources.redaction.blocks import merged_spans, secrets_of, stretches_to_search
+from ddx_tools.sources.redaction.blocks import secrets_of, stretches_to_search
 from ddx_tools.sources.redaction.reading import (
     Reading,
     has_nul,
@@ -21,7 +21,7 @@ from ddx_tools.sources.redaction.reading import (
     seen,
     without_nuls,
 )
-from ddx_tools.sources.redaction.shapes import Span
+from ddx_tools.sources.redaction.shapes import Span, merged_spans
 
 MARK = "<redacted>"
 LEFT_OUT = "<left out: it could not be searched for secrets>"
