@@ -20,6 +20,18 @@ with ended_by_signals(), temporary_directory("capture") as directory:
 """
 
 
+AT_ITS_END = """
+import os, signal, threading
+from ddx_tools.ended_by_signals import ended_by_signals
+from ddx_tools.sources.temporary import temporary_directory
+with ended_by_signals(), temporary_directory("capture") as directory:
+    for number in range(20_000):
+        open(f"{directory}/evidence{number}", "w").close()
+    print(directory, flush=True)
+    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGTERM)).start()
+"""
+
+
 def killed(number: signal.Signals, place: Path) -> Path:
     """The directory of a process that was ended by a signal at its work."""
     with subprocess.Popen(
@@ -35,6 +47,18 @@ def killed(number: signal.Signals, place: Path) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_process_that_is_ended_takes_its_evidence_with_it(number: signal.Signals, tmp_path: Path) -> None:
     assert not killed(number, tmp_path).exists()
+
+
+def test_a_process_that_is_ended_while_it_tidies_up_goes_on_with_that(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_ITS_END],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert not Path(ended.stdout.strip()).exists()
 
 
 def test_what_a_killed_process_left_is_gone_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,17 @@ from pathlib import Path
 _OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-(\d{1,20})-")
 
 
+class _Directory(tempfile.TemporaryDirectory[str]):
+    """Goes as a whole, also where a signal ends the command while it goes."""
+
+    def cleanup(self) -> None:
+        try:
+            super().cleanup()
+        except BaseException:
+            shutil.rmtree(self.name, ignore_errors=True)
+            raise
+
+
 def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
     """A directory (mode 0700) that goes with its context; those of processes that were killed are removed first.
 
@@ -23,7 +34,7 @@ def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
     """
     with _undisturbed():  # what tempfile tries out, and a directory that nobody owns yet, would stay
         place = tempfile.gettempdir()
-        directory = tempfile.TemporaryDirectory(prefix=prefix_of(purpose))
+        directory = _Directory(prefix=prefix_of(purpose))
     _remove_left_behind(Path(place))
     return directory
 
