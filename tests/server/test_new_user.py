@@ -173,12 +173,15 @@ def test_a_group_of_records_is_placed_by_its_name(run: Any) -> None:
 
 
 @pytest.mark.needs("linux")
-def test_of_a_launcher_that_dies_at_once_no_command_is_offered_that_finds_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 7", "failed with exit code 7")])
+def test_of_a_launcher_that_dies_at_once_no_command_is_offered_that_finds_nothing(
+    tmp_path: Path, end: str, said: str
+) -> None:
     program = "from ddx_server.cli import main; main()"
-    argv = [sys.executable, "-c", program, "run", "--dir", str(tmp_path / "run"), "--", "sh", "-c", "kill -9 $$"]
+    argv = [sys.executable, "-c", program, "run", "--dir", str(tmp_path / "run"), "--", "sh", "-c", end]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert "killed by SIGKILL, before it had printed a word" in done.stderr and "dmesg" in done.stderr
-    assert "ddx why" not in done.stderr
+    assert f"{said}, before it had printed a word" in done.stderr and "dmesg" in done.stderr
+    assert "ddx why" not in done.stderr and "Who killed it" not in done.stderr
 
 
 def test_an_interrupt_while_modules_load_leaves_no_traceback() -> None:

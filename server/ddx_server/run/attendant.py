@@ -123,7 +123,7 @@ class Attendant:
             self.say(
                 [
                     f"{how}, before it had printed a word or started a rank: there is nothing to judge.",
-                    "Who killed it, the kernel may say: dmesg -T | grep -i 'killed process'",
+                    "Alone it does the same; of a kill the kernel may tell: dmesg -T | grep -i 'killed process'",
                 ]
             )
             return
