@@ -28,7 +28,7 @@ class Limits:
     host_s: float = 25.0
     total_s: float = 60.0
     connect_s: int = 5
-    at_once: int = field(default_factory=lambda: _programs_at_once())
+    at_once: int = _MOST_AT_ONCE
     """Programs that run here at the same time. Of more hosts, each looks when its turn comes."""
     host_bytes: int = 8 << 20
     """Of a host's answer, packed."""
@@ -187,8 +187,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     return list(asked.values())
 
 
-def _programs_at_once() -> int:
-    """As many as may have their pipes open, up to what the system allows without root."""
+def programs_at_once() -> int:
+    """As many as may have their pipes open; this process's limit of open files is raised for it, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_AT_ONCE * _FILES_A_PROGRAM + _FILES_OF_OURS
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

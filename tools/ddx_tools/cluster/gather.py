@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all
+from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all, programs_at_once
 from ddx_tools.cluster.made import Made, decoded, joined, renamed
 from ddx_tools.cluster.merge import Part
 from ddx_tools.cluster.node import encoded
@@ -57,7 +57,8 @@ def gather(
     Raises UsageError if no host answers.
     """
     lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts)
-    limits = Limits(total_s=reach.total_s, host_s=min(Limits.host_s + lead_s, reach.total_s))
+    host_s = min(Limits.host_s + lead_s, reach.total_s)
+    limits = Limits(total_s=reach.total_s, host_s=host_s, at_once=programs_at_once())
     progress(f"asking {len(reach.hosts)} hosts")
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
     judged = [one.judged(limits) for one in asked]
