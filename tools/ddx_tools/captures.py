@@ -124,8 +124,14 @@ def capture_only(
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:
     """What a bundle's manifest tells of a capture."""
-    said = {name: getattr(raw, name) for name in ("host", "status", "problems", "missing")}
-    return ProbeRun(probe=step.probe.id, args=step.args, **said)
+    return ProbeRun(
+        probe=step.probe.id,
+        host=raw.host,
+        args=step.args,
+        status=raw.status,
+        problems=raw.problems,
+        missing=raw.missing,
+    )
 
 
 def result_of(step: Step, raw: Raw) -> ProbeResult:
