@@ -181,7 +181,7 @@ _QUERY = re.compile(r"--query-gpu[= ]['\"]?([a-z][\w.,]{2,2000})")
 _COLUMN = re.compile(r"([a-z]\w{0,60}(?:\.\w{1,60}){0,6})(?: \[[\w%/]{1,10}\])?$")
 _LABEL = re.compile(r"\s{0,8}([A-Za-z][\w.-]{0,62})(?::| \||:\s?\[\w{0,20}\]) ?(?=\S)")
 _MOST_COLUMNS = 80
-_BITS = {
+CLOCK_REASONS = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
     0x10: "sync_boost",
@@ -189,6 +189,7 @@ _BITS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
 }
+"""Bits of nvmlClocksEventReasons; an idle GPU and clocks that somebody set are no reasons for concern."""
 _NUMBERS = {
     "temperature.gpu": "temperature_c",
     "clocks.sm": "clock_sm_mhz",
@@ -249,7 +250,7 @@ def _reasons(name: str, cell: str) -> list[str] | None:
     """The reasons that a cell says to be active; None if it says nothing."""
     if name == "active":
         mask = int(cell, 16) if _HEXADECIMAL.match(cell) else None
-        return None if mask is None else [reason for bit, reason in _BITS.items() if mask & bit]
-    if name not in _BITS.values():
+        return None if mask is None else [reason for bit, reason in CLOCK_REASONS.items() if mask & bit]
+    if name not in CLOCK_REASONS.values():
         return None
     return {"Active": [name], "Not Active": []}.get(cell)

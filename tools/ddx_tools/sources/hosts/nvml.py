@@ -20,18 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from ddx_tools.errors import NotFound, NotPermitted
+from ddx_tools.parsers.machine.nvidia_smi_query import CLOCK_REASONS
 
 _MOST_GPUS, _MOST_LINKS, _MOST_PROCESSES = 64, 18, 256
-
-_REASONS = {
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-}
-"""Bits of nvmlClocksEventReasons; an idle GPU and clocks that somebody set are no reasons for concern."""
 
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _FABRIC_STATES = {0: "N/A", 1: "Not Started", 2: "In Progress", 3: "Completed"}
@@ -139,7 +130,7 @@ def _state(nvml: ModuleType, ask: _Questions) -> dict[str, Any]:
         "power_cap_w": None if cap is None else cap / 1000,
         "clock_sm_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         "clock_sm_most_mhz": ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        "throttle_reasons": None if bits is None else [name for bit, name in _REASONS.items() if bits & bit],
+        "throttle_reasons": None if bits is None else [name for bit, name in CLOCK_REASONS.items() if bits & bit],
         "perf": None if perf is None else f"P{perf}",
         "persistence": ask("nvmlDeviceGetPersistenceMode"),
         "mig": None if mig is None else "enabled" if mig[0] else "disabled",
