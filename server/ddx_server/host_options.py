@@ -46,7 +46,7 @@ VIA_OPTION = Annotated[
 ]
 DEADLINE_OPTION = Annotated[
     float,
-    typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds after which to judge by what has come."),
+    typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds to the answer, by what has come."),
 ]
 HOST_OPTIONS = {
     "hosts": (HOSTS_OPTION, ""),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ddx_server.host_options import HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
 from ddx_server.output import console
 
 LAUNCH_COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -75,12 +76,21 @@ def watch(
         typer.Argument(help="Of the launcher or any rank. Default: the job on this host.", show_default=False),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
+    hosts: HOSTS_OPTION = "",
+    slurm: SLURM_OPTION = "",
+    k8s: K8S_OPTION = "",
+    via: VIA_OPTION = "",
+    rows: Annotated[bool, typer.Option("--rows", hidden=True)] = False,
+    job: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Show what each rank of a live job does: moves, waits in which collective, is elsewhere, is gone.
 
     A grid on a terminal; elsewhere a line whenever something has changed. Who waits is known of jobs that were
-    started by `ddx run`.
+    started by `ddx run`. With --hosts, --slurm or --k8s the ranks of all hosts stand in one grid.
     """
-    from ddx_server.watch import watch_command
+    from ddx_server.watch import tell_rows, watch_command
 
-    watch_command(pid or [], interval, console())
+    if rows:
+        tell_rows(job, interval, sys.stdout.buffer)
+    else:
+        watch_command(pid or [], interval, console(), reach=reach(hosts, slurm, k8s, via, deadline=60.0))

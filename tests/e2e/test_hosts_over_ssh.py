@@ -160,6 +160,18 @@ def test_a_firewall_between_two_hosts_is_named_with_both(tmp_path: Path) -> None
     assert set(said["culprits"]["ranks"]) == {1, 2}
 
 
+def test_one_grid_shows_the_ranks_of_all_hosts_and_leaves_nothing_there(tmp_path: Path) -> None:
+    with job("stopped", tmp_path) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        watch = [str(BIN / "ddx"), "watch", "--hosts", "node-[1-4]", "--via", hosts.via, "--interval", "1"]
+        said = hosts.at_desk("timeout", "--signal", "INT", "20", *watch).stdout
+        wait_for("its end", lambda: not [p for name in NODES for p in below(hosts.inits[name]) if "ddx" in p])
+    assert "rank 3 on node-4: stopped; ranks 0-2 on node-[1-3]: idle" in said
+
+
 def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(tmp_path: Path) -> None:
     """One is cut off, one refuses, one hangs in the middle of its answer, one prints something else."""
     with job("stopped", tmp_path, extra=("refuses", "hangs", "garbles", "cut-off")) as running:
@@ -183,6 +195,7 @@ esac
         said, seconds = why(hosts, "--hosts", named, "--via", f"bash {script} %host", "--deadline", "20")
         left = [p for name in NODES for p in below(hosts.inits[name]) if "ddx" in p]
     print(f"{seconds:.1f} s, {said['headline']}")
+    assert seconds < 20
     assert said["culprits"]["ranks"] == [3] and said["culprits"]["hosts"] == ["node-4"]
     assert said["looked_at"][0].startswith("4 of 8 hosts answered")
     reasons = {m["what"].split(":")[0]: m["what"] for m in said["missing"]}

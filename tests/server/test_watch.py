@@ -5,16 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 from terminal import Terminal
 
 from ddx_server.watch import watch_command
+from ddx_server.watch.hosts import WatchedHosts, line_of
 from ddx_server.watch.ranks import RankLook, RankRow, summary
+from ddx_tools.cluster.targets import Reach
 from ddx_tools.errors import UsageError
 
 MIB = 1 << 20
@@ -70,7 +74,7 @@ def test_a_group_that_the_counters_do_not_name_is_not_guessed() -> None:
 @pytest.fixture
 def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two processes that a launcher might have started as ranks, without torch."""
-    environ = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    environ = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
     program = [sys.executable, "-c", "import time; time.sleep(100)"]
     started = [subprocess.Popen(program, env={**environ, "RANK": str(rank)}) for rank in range(2)]
     yield started
@@ -112,3 +116,91 @@ def test_a_key_opens_a_rank_and_another_ends(ranks: list[subprocess.Popen[bytes]
 def test_a_process_of_no_job_is_an_error_with_help() -> None:
     with pytest.raises(UsageError, match="belongs to no distributed job"):
         watch_command([str(os.getpid())], 0.0, Console(file=io.StringIO()), most_looks=1)
+
+
+# --- many hosts
+
+
+def hosts_that(directory: Path, **does: str) -> Reach:
+    """Hosts, each of which does what a line of shell says instead of `ddx watch --rows`; `$*` is the command."""
+    cases = " ".join(f"{host.replace('_', '-')}) shift; {line};;" for host, line in does.items())
+    (directory / "run").write_text(f"case $1 in {cases} esac\n")
+    return Reach(tuple(host.replace("_", "-") for host in does), f"sh {directory}/run %host")
+
+
+def row(rank: int, doing: str, age_s: float = 31.0) -> RankRow:
+    return RankRow(rank, 100 + rank, doing=doing, age_s=age_s, rss_bytes=MIB)
+
+
+def telling(directory: Path, name: str, *rows: RankRow) -> str:
+    (directory / name).write_bytes(line_of(7, rows, tells_waits=True))
+    return f"cat {directory}/{name}; exec sleep 20"
+
+
+def watched(reach: Reach, looks: int, **console: Any) -> str:
+    out = io.StringIO()
+    watch_command([], 0.7, Console(file=out, width=160, **console), most_looks=looks, reach=reach)
+    return out.getvalue()
+
+
+def test_the_ranks_of_many_hosts_stand_in_one_line(tmp_path: Path) -> None:
+    waits = "waits in default_pg, sequence 12"
+    reach = hosts_that(
+        tmp_path,
+        node_1=telling(tmp_path, "one", row(0, waits), row(1, waits)),
+        node_2=f"echo Welcome to node-2; {telling(tmp_path, 'two', row(2, 'stopped'), row(3, waits))}",
+        node_3="echo 'ssh: connect to host node-3 port 22: Connection refused' >&2; exit 255",
+    )
+    last = watched(reach, 4).splitlines()[-1].split("  ")[1]
+    assert last == (
+        "step 7; rank 2 on node-2: stopped (31 s); ranks 0-1, 3: waits in default_pg, sequence 12 (31 s); "
+        "node-3: ssh: connect to host node-3 port 22: Connection refused"
+    )
+
+
+def test_what_a_host_says_wrongly_is_passed_over(tmp_path: Path) -> None:
+    lines = [
+        '{"step": 1}',
+        '{"step": 1, "tells_waits": true, "rows": [["x", 1, "moves", null, null, null]]}',
+        "[1",
+        "7",
+    ]
+    (tmp_path / "odd").write_text("".join(f"ddx1 ranks {line}\n" for line in lines))
+    reach = hosts_that(tmp_path, a=f"cat {tmp_path}/odd", b=telling(tmp_path, "b", row(0, "moves")))
+    assert "rank 0: moves" in watched(reach, 4)
+
+
+def test_of_ten_thousand_ranks_those_that_do_the_same_stand_together(tmp_path: Path) -> None:
+    does = {
+        f"node_{host}": telling(
+            tmp_path,
+            str(host),
+            *(row(rank, f"waits in tp, sequence {host}") for rank in range(host * 200, host * 200 + 200)),
+        )
+        for host in range(49)
+    }
+    does["node_49"] = telling(tmp_path, "last", *(row(9800 + rank, "outside, busy") for rank in range(200)))
+    grid = watched(hosts_that(tmp_path, **does), 5, force_terminal=True)
+    lines = [line for line in grid.splitlines() if "waits in tp" in line or "outside, busy" in line][-2:]
+    assert "9800-9999" in lines[0] and "node-49" in lines[0]
+    assert "0-9799" in lines[1] and "node-[0-48]" in lines[1] and "sequence" not in lines[1]
+
+
+@pytest.mark.needs("linux")
+def test_a_host_watches_its_own_ranks_until_nobody_listens(ranks: list[subprocess.Popen[bytes]]) -> None:
+    ranks[1].send_signal(signal.SIGSTOP)
+    reach = Reach(("here",), "env ASKED=%host", job=f"MASTER_PORT={os.getpid()}")
+    hosts = WatchedHosts(reach, 0.3)
+    try:
+        deadline = time.monotonic() + 30
+        while not hosts.rows and time.monotonic() < deadline:
+            hosts.look()
+            time.sleep(0.1)
+        assert [(row.rank, row.doing, row.host) for row in hosts.rows] == [(0, "idle", "here"), (1, "stopped", "here")]
+        assert any(f"pid {ranks[1].pid}" in line for line in hosts.page(1))
+        below = [p for p in psutil.Process().children(recursive=True) if "--rows" in p.cmdline()]
+        assert below
+    finally:
+        hosts.close()
+    psutil.wait_procs(below, timeout=5)
+    assert not [p for p in below if p.is_running()], "nothing stays behind"

@@ -1,5 +1,5 @@
 """`ddx watch`: what each rank of a live job does, again and again, until one has seen enough."""
 
-from ddx_server.watch.command import watch_command
+from ddx_server.watch.command import tell_rows, watch_command
 
-__all__ = ["watch_command"]
+__all__ = ["tell_rows", "watch_command"]

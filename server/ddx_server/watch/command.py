@@ -7,16 +7,20 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import count
+from typing import BinaryIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from ddx_server.render.safe_text import safe
+from ddx_server.watch.hosts import WatchedHosts, line_of
 from ddx_server.watch.keys import pressed_keys
 from ddx_server.watch.live import WatchedJob
 from ddx_server.watch.page import Pages
-from ddx_server.watch.ranks import RankRow, summary
+from ddx_server.watch.ranks import RankRow, alike, summary
+from ddx_tools.cluster.node import jobs_meant
+from ddx_tools.cluster.targets import Reach, folded
 from ddx_tools.errors import UsageError
 from ddx_tools.job_target import select_job
 from ddx_tools.model import rank_list
@@ -28,23 +32,35 @@ _LINE_EVERY_S = 30.0
 _STYLES = {"moves": "green", "computes": "green", "gone": "bold red", "stopped": "bold red", "waits": "yellow"}
 
 
-def watch_command(target: Sequence[str], interval_s: float, console: Console, most_looks: int | None = None) -> None:
-    """Look at a job (a pid of it; none: the only one here) until it is over, or `most_looks` were taken.
+Watched = WatchedJob | WatchedHosts
 
-    Raises UsageError if there is no such job.
+
+def watch_command(
+    target: Sequence[str],
+    interval_s: float,
+    console: Console,
+    most_looks: int | None = None,
+    reach: Reach | None = None,
+) -> None:
+    """Look at a job until it is over, or `most_looks` were taken: on the hosts of `reach`, or else here.
+
+    `target`: a pid of the job; none: the only one here. Raises UsageError if there is no such job.
     """
-    job = WatchedJob(select_job(find_jobs(json.loads(LocalHost().processes().data)), target))
-    if not job.rows:
-        raise UsageError("no rank of that job runs on this host", "`ddx jobs` shows what does.")
+    if reach and target:
+        raise UsageError("a pid says nothing on other hosts", "Leave it out; of several jobs name one by --slurm.")
     said, said_s = [""], 0.0
-    pages = Pages(job.rows[0].pid)
-    with closing(pages), pressed_keys(console.is_terminal) as keys, Live(console=console, auto_refresh=False) as live:
+    with (
+        closing(WatchedHosts(reach, interval_s) if reach else _job_here(target)) as job,
+        closing(Pages(job.page)) as pages,
+        pressed_keys(console.is_terminal) as keys,
+        Live(console=console, auto_refresh=False) as live,
+    ):
         for _ in range(most_looks) if most_looks is not None else count():
             job.look()
-            doings, now = [row.doing for row in job.rows], time.monotonic()
+            doings, now = [row.doing for row in job.rows] + job.unheard, time.monotonic()
             if console.is_terminal:
                 _show(job, pages, live)
-            elif doings != said or now - said_s >= _LINE_EVERY_S:
+            elif (doings != said and doings) or now - said_s >= _LINE_EVERY_S:
                 console.print(safe(_line(job), limit=2000), soft_wrap=True)
                 said, said_s = doings, now
             if job.is_over:
@@ -57,29 +73,48 @@ def watch_command(target: Sequence[str], interval_s: float, console: Console, mo
                     _show(job, pages, live)
 
 
-def _show(job: WatchedJob, pages: Pages, live: Live) -> None:
+def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
+    """The side of one host among many: a line of rows at each look, until the job is over or nobody reads."""
+    watched = _job_here([], job)
+    while not watched.is_over:
+        watched.look()
+        out.write(line_of(watched.step, watched.rows, tells_waits=watched.tells_waits))
+        out.flush()
+        time.sleep(interval_s)
+
+
+def _job_here(target: Sequence[str], wanted: str = "") -> WatchedJob:
+    job = WatchedJob(select_job(jobs_meant(find_jobs(json.loads(LocalHost().processes().data)), wanted), target))
+    if not job.rows:
+        raise UsageError("no rank of that job runs on this host", "`ddx jobs` shows what does.")
+    return job
+
+
+def _show(job: Watched, pages: Pages, live: Live) -> None:
     shown = _grid(job, pages.hint) if pages.rank is None else pages.panel(live.console.height - 3)
     live.update(shown, refresh=True)
 
 
-def _line(job: WatchedJob) -> str:
+def _line(job: Watched) -> str:
     step = f"step {job.step}; " if job.step is not None else ""
-    return f"{time.strftime('%H:%M:%S')}  {step}{summary(job.rows)}"
+    return f"{time.strftime('%H:%M:%S')}  {step}{'; '.join(filter(None, (summary(job.rows), *job.unheard)))}"
 
 
-def _grid(job: WatchedJob, hint: str) -> Table:
+def _grid(job: Watched, hint: str) -> Table:
     step = f"step {job.step}" if job.step is not None else None
-    unknown = "" if job.run_dir else "\nwithout `ddx run` there is no telling who waits for whom"
-    table = Table(title=step, caption=hint + unknown)
-    for heading in ("rank", "does", "last moved", "memory", "GPU"):
-        table.add_column(heading, justify="left" if heading in ("rank", "does") else "right")
-    for rows in _grouped(job.rows):
-        first = rows[0]
-        style = _STYLES.get(first.doing.split(" ")[0].rstrip(","), "")
+    unknown = "" if job.tells_waits else "without `ddx run` there is no telling who waits for whom"
+    caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first word", *job.unheard)))
+    table = Table(title=step, caption=safe(caption, limit=2000))
+    hosts = ["host"] if any(row.host for row in job.rows) else []
+    for heading in ("rank", *hosts, "does", "last moved", "memory", "GPU"):
+        table.add_column(heading, justify="left" if heading in ("rank", "host", "does") else "right")
+    for doing, rows in _grouped(job.rows):
+        style = _STYLES.get(doing.split(" ")[0].rstrip(","), "")
         ages = [row.age_s for row in rows if row.age_s is not None]
         table.add_row(
             safe(rank_list([row.rank for row in rows]).removeprefix("ranks ").removeprefix("rank ")),
-            safe(first.doing, style),
+            *([safe(folded({row.host for row in rows}))] if hosts else []),
+            safe(doing, style),
             f"{max(ages):.0f} s ago" if ages else "",
             _most(row.rss_bytes for row in rows),
             _most(row.gpu_bytes for row in rows),
@@ -87,14 +122,9 @@ def _grid(job: WatchedJob, hint: str) -> Table:
     return table
 
 
-def _grouped(rows: Sequence[RankRow]) -> list[list[RankRow]]:
+def _grouped(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
     """Each rank by itself; of many, those that do the same together, the fewest first."""
-    if len(rows) <= _MOST_ROWS:
-        return [[row] for row in rows]
-    groups: dict[str, list[RankRow]] = {}
-    for row in rows:
-        groups.setdefault(row.doing, []).append(row)
-    return sorted(groups.values(), key=len)
+    return alike(rows) if len(rows) > _MOST_ROWS else [(row.doing, [row]) for row in rows]
 
 
 def _most(sizes: Iterable[int | None]) -> str:

@@ -34,6 +34,16 @@ class WatchedJob:
         self._pool = ThreadPoolExecutor(_PARALLEL)
 
     @property
+    def tells_waits(self) -> bool:
+        """Whether `ddx run` started it, so that its ranks say in which collective they are."""
+        return self.run_dir is not None
+
+    @property
+    def unheard(self) -> list[str]:
+        """There is no other host."""
+        return []
+
+    @property
     def step(self) -> int | None:
         """The last step that was printed, where `ddx run` keeps what the job prints."""
         return self._printed.last_step if self._printed else None
@@ -51,6 +61,15 @@ class WatchedJob:
         now = time.monotonic()
         for row, seen in zip(self.rows, looks, strict=True):
             row.look(seen, now)
+
+    def page(self, rank: int) -> list[str]:
+        """What `ddx show rank N` says. Raises DdxError."""
+        from ddx_tools.looking.look import look
+
+        return [line for _, line in look(["rank", str(rank)], [str(self.rows[0].pid)]).lines]
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     def _look_at(self, row: RankRow) -> RankLook:
         process = self._processes[row.rank]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -19,8 +20,8 @@ _MOST_CHARACTERS = 300
 class Pages:
     """The page that is open, if one is, and the number that is being typed."""
 
-    pid: int
-    """Of the job."""
+    page: Callable[[int], list[str]]
+    """The lines about a rank."""
     typed: str = ""
     rank: int | None = None
     is_over: bool = False
@@ -61,9 +62,7 @@ class Pages:
         return Panel(shown, title=f"rank {self.rank}", subtitle=self.hint)
 
     def _look(self, rank: int) -> list[str]:
-        from ddx_tools.looking.look import look
-
         try:
-            return [line for _, line in look(["rank", str(rank)], [str(self.pid)]).lines]
+            return self.page(rank)
         except DdxError as error:
             return [error.message]

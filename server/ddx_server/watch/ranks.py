@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_server.run.collective_progress import JOINING, RankProgress
+from ddx_tools.cluster.targets import folded
 from ddx_tools.model import rank_list
 
 _MOVES_S = 5.0
+_MOST_DOINGS = 20
 _STOPPED = ("stopped", "tracing-stop")
 """As psutil names them."""
 
@@ -44,6 +46,8 @@ class RankRow:
     """Since it last moved; None where nothing tells."""
     rss_bytes: int | None = None
     gpu_bytes: int | None = None
+    host: str = ""
+    """By which name it was asked; "" if only this host is watched."""
 
     def look(self, seen: RankLook, now_s: float) -> None:
         """Take a look into account."""
@@ -87,12 +91,27 @@ def _pending(status: Mapping[str, Any], key: tuple[str, str]) -> str:
 
 def summary(rows: Sequence[RankRow]) -> str:
     """Who does what, in one line: `ranks 0-2 wait in default_pg, sequence 12 (31 s); rank 3 outside, idle`."""
+    parts = []
+    for doing, members in alike(rows):
+        ages = [row.age_s for row in members if row.age_s is not None and doing != "moves"]
+        since = f" ({min(ages):.0f} s)" if ages else ""
+        parts.append(f"{rank_list([row.rank for row in members])}{on_hosts(members, rows)}: {doing}{since}")
+    return "; ".join(parts)
+
+
+def alike(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
+    """Those that do the same together, the fewest first; of many groups of one mesh axis the numbers are left out."""
     by_doing: dict[str, list[RankRow]] = {}
     for row in rows:
         by_doing.setdefault(row.doing, []).append(row)
-    parts = []
-    for doing, members in sorted(by_doing.items(), key=lambda item: len(item[1])):
-        ages = [row.age_s for row in members if row.age_s is not None and doing != "moves"]
-        since = f" ({min(ages):.0f} s)" if ages else ""
-        parts.append(f"{rank_list([row.rank for row in members])}: {doing}{since}")
-    return "; ".join(parts)
+    if len(by_doing) > _MOST_DOINGS:
+        by_doing = {}
+        for row in rows:
+            by_doing.setdefault(row.doing.partition(", sequence")[0], []).append(row)
+    return sorted(by_doing.items(), key=lambda item: len(item[1]))
+
+
+def on_hosts(rows: Sequence[RankRow], all_rows: Sequence[RankRow]) -> str:
+    """` on node[3-4]`; "" where it says nothing: of one host, of all of them."""
+    hosts = {row.host for row in rows}
+    return f" on {folded(hosts)}" if len({row.host for row in all_rows}) > len(hosts) else ""

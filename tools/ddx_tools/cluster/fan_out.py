@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import resource
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,7 +94,7 @@ class Asked:
     def _failure(self, limits: Limits) -> tuple[Any, str, str]:
         stderr = self.said.decode("utf-8", "replace")
         if self.began_s is None:
-            return "not_asked", f"the {limits.total_s:g} s for all hosts were over", "Ask again with --deadline."
+            return "not_asked", f"the {limits.total_s:.0f} s for all hosts were over", "Ask again with --deadline."
         if self.inbox.hello is None:
             for pattern, state, remedy in _REASONS:
                 if found := re.search(pattern, stderr):
@@ -139,9 +141,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
 def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: Callable[[str], None]) -> list[Asked]:
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
     from ClusterShell.Event import EventHandler
-    from ClusterShell.NodeSet import NodeSet
     from ClusterShell.Task import TimeoutError, task_self
-    from ClusterShell.Worker.Exec import ExecWorker
     from ClusterShell.Worker.Worker import WorkerError
 
     asked = {
@@ -164,18 +164,9 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
             self.done += 1
             progress(f"{self.done} of {len(asked)} hosts have answered")
 
-    task, nodes = task_self(), NodeSet.fromlist(list(reach.hosts))
+    task = task_self()
     try:
-        for name in ("stdout_msgtree", "stderr_msgtree"):
-            task.set_default(name, False)
-        task.set_info("fanout", limits.at_once)
-        task.set_info("connect_timeout", limits.connect_s)
-        how = {"handler": Events(), "stderr": True, "timeout": limits.host_s}
-        if reach.via:
-            worker = ExecWorker(nodes, command=f"exec {reach.via} {words}", **how)
-            task.schedule(worker)
-        else:
-            worker = task.shell(words, nodes=nodes, stdin=False, tree=False, **how)
+        start_on_all(task, reach, words, limits, handler=Events(), timeout=limits.host_s)
         try:
             task.run(timeout=limits.total_s)
         except TimeoutError:
@@ -185,6 +176,31 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     finally:
         task.abort(kill=True)
     return list(asked.values())
+
+
+def start_on_all(task: Any, reach: Reach, words: str, limits: Limits, **how: Any) -> None:
+    """Have a task of ClusterShell start a command on all hosts once it runs."""
+    from ClusterShell.NodeSet import NodeSet
+    from ClusterShell.Worker.Exec import ExecWorker
+
+    for name in ("stdout_msgtree", "stderr_msgtree"):
+        task.set_default(name, False)
+    task.set_info("fanout", limits.at_once)
+    task.set_info("connect_timeout", limits.connect_s)
+    nodes = NodeSet.fromlist(list(reach.hosts))
+    if reach.via:
+        task.schedule(ExecWorker(nodes, command=f"exec {reach.via} {words}", stderr=True, **how))
+    else:
+        task.shell(words, nodes=nodes, stdin=False, tree=False, stderr=True, **how)
+
+
+def command_line(reach: Reach, *words: str, before: tuple[str, ...] = ()) -> str:
+    """`ddx WORDS` as it is started on each host. Raises UsageError for what a shell there would take apart."""
+    ddx = reach.ddx or str(Path(sys.executable).with_name("ddx"))
+    all_words = [*before, ddx, *words]
+    if shlex.join(all_words) != " ".join(all_words):
+        raise UsageError(f"{ddx}: a path that shells take apart", "Set DDX_ON_HOSTS to a plain one.")
+    return " ".join(all_words)
 
 
 def programs_at_once() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all, programs_at_once
+from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all, command_line, programs_at_once
 from ddx_tools.cluster.made import Made, decoded, joined, renamed
 from ddx_tools.cluster.merge import Part
 from ddx_tools.cluster.node import encoded
@@ -27,6 +25,9 @@ from ddx_tools.store import Store
 _LEAD_S = 1.0
 _LEAD_A_HOST_S = 0.008
 """Programs are started one after the other, here and there, before all can look at the same moment."""
+_JUDGING_S = 2.5
+_JUDGING_A_HOST_S = 0.006
+"""Of the time for the answer, what is left for the judgement once hosts are no longer waited for."""
 _MOST_SHOWN = 8
 _AT_ONCE = 50
 """Of so many hosts the rows are held before they go into the store."""
@@ -57,8 +58,9 @@ def gather(
     Raises UsageError if no host answers.
     """
     lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts)
-    host_s = min(Limits.host_s + lead_s, reach.total_s)
-    limits = Limits(total_s=reach.total_s, host_s=host_s, at_once=programs_at_once())
+    waiting_s = reach.total_s - min(_JUDGING_S + _JUDGING_A_HOST_S * len(reach.hosts), reach.total_s / 2)
+    host_s = min(Limits.host_s + lead_s, waiting_s)
+    limits = Limits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
     progress(f"asking {len(reach.hosts)} hosts")
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
     judged = [one.judged(limits) for one in asked]
@@ -101,18 +103,14 @@ def _take_in(waiting: list[Made], store: Store, all_said: Made) -> None:
 
 def _words(reach: Reach, plan: Sequence[Step], limits: Limits, at_s: float, *, raw: bool) -> str:
     """What is started on each host: it ends there by itself, also if nobody waits for it any more."""
-    ddx = reach.ddx or str(Path(sys.executable).with_name("ddx"))
-    words = ["timeout", "-k", "2", f"{max(1.0, limits.host_s - 1.0):g}", ddx, "node", "--plan", encoded(plan)]
-    words += ["--most-bytes", str(limits.host_bytes)]
+    words = ["node", "--plan", encoded(plan), "--most-bytes", str(limits.host_bytes)]
     if len(reach.hosts) <= limits.at_once:
         words += ["--at", f"{at_s:.2f}"]
     if raw:
         words.append("--raw")
     if reach.job:
         words += ["--job", reach.job]
-    if shlex.join(words) != " ".join(words):
-        raise UsageError(f"{ddx}: a path that shells take apart", "Set DDX_ON_HOSTS to a plain one.")
-    return " ".join(words)
+    return command_line(reach, *words, before=("timeout", "-k", "2", f"{max(1.0, limits.host_s - 1.0):g}"))
 
 
 def _checked(one: Asked, own: str, calls_itself: str | None) -> list[Part]:

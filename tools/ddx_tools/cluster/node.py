@@ -89,12 +89,17 @@ def answer(
     say("end", **facts)
 
 
+def jobs_meant(jobs: Sequence[Job], wanted: str) -> Sequence[Job]:
+    """Those whose processes have a variable with this value (`NAME=VALUE`); all of them if none is wanted."""
+    name, _, value = wanted.partition("=")
+    return [j for j in jobs if not name or any(m.process and m.process.env.get(name) == value for m in j.members)]
+
+
 def _steps_here(steps: Sequence[Step], jobs: Sequence[Job], wanted: str) -> list[Step]:
     """The steps that make sense here, about the job that is meant where several run."""
     if not jobs:
         return [step for step in steps if step.probe.id in _WITHOUT_JOB]
-    name, _, value = wanted.partition("=")
-    meant = [job for job in jobs if any(m.process and m.process.env.get(name) == value for m in job.members)]
+    meant = jobs_meant(jobs, wanted)
     pids = [str(meant[0].live[0].pid)] if len(jobs) > 1 and len(meant) == 1 and meant[0].live else []
     return [Step(step.probe, {**step.args, "target": pids}) for step in steps]
 

@@ -1,0 +1,122 @@
+"""The ranks of a job on many hosts: each host watches its own, and says at every look what it sees."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ddx_server.watch.ranks import RankRow
+from ddx_tools.cluster.fan_out import command_line
+from ddx_tools.cluster.listening import Listening
+from ddx_tools.cluster.targets import Reach, folded
+from ddx_tools.cluster.wire import note
+
+_KIND = b"ddx1 ranks "
+_LONGEST_LINE = 1 << 20
+_SILENT_S = 10.0
+"""Beyond the interval between two looks."""
+_FIRST_WORD_S = 15.0
+_NO_WORD = "no word from its host"
+_PAGE_S = 30.0
+
+
+def line_of(step: int | None, rows: Sequence[RankRow], *, tells_waits: bool) -> bytes:
+    """What a host says of its ranks at one look."""
+    seen = [[row.rank, row.pid, row.doing, row.age_s, row.rss_bytes, row.gpu_bytes] for row in rows]
+    return note("ranks", step=step, tells_waits=tells_waits, rows=seen)
+
+
+class WatchedHosts:
+    """The same as `WatchedJob` has, of many hosts at once."""
+
+    def __init__(self, reach: Reach, interval_s: float) -> None:
+        words = ["watch", "--rows", "--interval", f"{interval_s:g}", *(("--job", reach.job) if reach.job else ())]
+        self.rows: list[RankRow] = []
+        self._reach = reach
+        self._silent_s = interval_s + _SILENT_S
+        self._began_s = time.monotonic()
+        self._heard: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._listening = Listening(reach, command_line(reach, *words), self._hear)
+
+    @property
+    def step(self) -> int | None:
+        """The last step that was printed anywhere."""
+        return max((said["step"] for _, said in self._heard.values() if said["step"] is not None), default=None)
+
+    @property
+    def tells_waits(self) -> bool:
+        """Whether the ranks were started by `ddx run`, so that they say in which collective they are."""
+        return any(said["tells_waits"] for _, said in self._heard.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nobody left to hear of."""
+        return len(self._listening.ended) == len(self._reach.hosts)
+
+    @property
+    def unheard(self) -> list[str]:
+        """Of hosts that have said nothing: `node[3-4]: Connection refused`."""
+        reasons: dict[str, list[str]] = {}
+        for host in self._reach.hosts:
+            if host not in self._heard and (why := self._listening.ended.get(host) or self._late()):
+                reasons.setdefault(why[:160], []).append(host)
+        return [f"{folded(hosts)}: {why}" for why, hosts in reasons.items()]
+
+    def look(self) -> None:
+        """Take in what was heard since the look before; a host that fell silent is told of at its ranks."""
+        now = time.monotonic()
+        rows = []
+        for heard_s, said in list(self._heard.values()):
+            is_silent = now - heard_s >= self._silent_s
+            rows += [replace(row, doing=_NO_WORD) if is_silent and row.doing != "gone" else row for row in said["rows"]]
+        self.rows = sorted(rows, key=lambda row: (row.rank, row.host))
+
+    def page(self, rank: int) -> list[str]:
+        """What `ddx show rank N` says on the rank's host."""
+        row = next((row for row in self.rows if row.rank == rank), None)
+        if row is None:
+            return [f"no host has spoken of rank {rank}"]
+        lines: list[bytes] = []
+        alone = replace(self._reach, hosts=(row.host,))
+        words = command_line(alone, "show", "rank", str(rank), "--from", str(row.pid))
+        listening = Listening(alone, words, lambda _, line: lines.append(line))
+        over = listening.wait(_PAGE_S)
+        listening.close()
+        if lines:
+            return [line.decode("utf-8", "replace") for line in lines]
+        return [f"{row.host}: {listening.ended.get(row.host) if over else f'no word in {_PAGE_S:.0f} s'}"]
+
+    def close(self) -> None:
+        """Watch no more, here and there."""
+        self._listening.close()
+
+    def _late(self) -> str:
+        waited_s = time.monotonic() - self._began_s
+        return f"no word in {waited_s:.0f} s" if waited_s >= _FIRST_WORD_S else ""
+
+    def _hear(self, host: str, line: bytes) -> None:
+        if not line.startswith(_KIND) or len(line) > _LONGEST_LINE:
+            return
+        try:
+            said = json.loads(line.removeprefix(_KIND))
+            said = {
+                "step": None if said["step"] is None else int(said["step"]),
+                "tells_waits": bool(said["tells_waits"]),
+                "rows": [_row(host, *row) for row in said["rows"]],
+            }
+        except (ValueError, TypeError, KeyError):
+            return
+        self._heard[host] = time.monotonic(), said
+
+
+def _row(host: str, rank: object, pid: object, doing: object, age: object, rss: object, gpu: object) -> RankRow:
+    """A row that another host wrote. Raises ValueError or TypeError."""
+    numbers = [None if number is None else float(str(number)) for number in (age, rss, gpu)]
+    sizes = [None if number is None else int(number) for number in numbers[1:]]
+    return RankRow(
+        int(str(rank)), int(str(pid)), doing=str(doing)[:200], age_s=numbers[0], rss_bytes=sizes[0],
+        gpu_bytes=sizes[1], host=host,
+    )  # fmt: skip
