@@ -18,16 +18,16 @@ from ddx_tools.sources.redaction.open_lines import (
     secret_is_below,
     value_of_a_field,
 )
-from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.patterns import compiled, unbounded
 from ddx_tools.sources.redaction.reading import UNSEEN, unescaped
 from ddx_tools.sources.redaction.shapes import (
-    RANDOM,
     Span,
-    hint,
     merged_spans,
     of_known_shapes,
     prefixes,
     random_tokens,
+    shape_expression,
+    shape_hint,
 )
 from ddx_tools.sources.redaction.values import looks_secret
 
@@ -63,13 +63,6 @@ _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
 _LAST_WORD = re.compile(rb"[A-Za-z_][\w.-]*$")
 """What pydantic says of a value, below the line with its name."""
 
-_SHAPE_HINT = (
-    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
-    r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
-    r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
-    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
-    r"|(?:\\u[0-9a-f]{4}|\\x[8-9ab][0-9a-f])[a-z]{0,6}[\\\"']{0,4}\s?[:=]|\\uff1a|\\xef\\xbc\\x9a|(?i:%3a%2f%2f)"
-)
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
     "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=", '"key": "',
@@ -80,7 +73,7 @@ _SEAM_WORDS = (
 @functools.cache
 def _hints() -> tuple[Any, Any]:
     """Of names and of shapes. One expression for both costs thirty times as much: its states are multiplied."""
-    return compiled(NAME_HINT), compiled(f"{_SHAPE_HINT}|{hint()}|{RANDOM}")
+    return compiled(NAME_HINT), shape_hint()
 
 
 _clean_shapes: set[bytes] = set()
@@ -134,7 +127,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
 @functools.cache
 def _coarse_hint() -> Any:
     """What is in every stretch in which anything else here finds something: the one expression that sees all text."""
-    return compiled(f"{COARSE_HINT}|{_hints()[1].pattern.decode()}|{UNSEEN}|{_seam_hint().pattern.decode()}")
+    return compiled(f"{COARSE_HINT}|{unbounded(shape_expression())}|{UNSEEN}|{_seam_hint().pattern.decode()}")
 
 
 def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
@@ -318,12 +311,12 @@ _MOST_WRAPPED = 40
 def _seam_hint() -> Any:
     parts = {word[:length] for word in _SEAM_WORDS for length in range(3, len(word))}
     cut, whole = ("|".join(map(re.escape, sorted(words))) for words in (parts, _SEAM_WORDS))
-    rest = r"[A-Za-z0-9_\-+/=.~%:]{0,200}"
+    rest = r"[A-Za-z0-9_\-+/=.~%:]*"
     tokens = "|".join(map(re.escape, prefixes()))
     return compiled(
         rf"(?:(?i:(?:{whole}){rest}|(?:key|token|secret) [\[(']?[a-z0-9]{{6}}{rest}|{cut})"
-        rf"|(?:{tokens})[$]?{rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
-        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
+        rf"|(?:{tokens})[$]?{rest}|://[^\s/@]{{8,}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]*)\r?\n"
     )
 
 
