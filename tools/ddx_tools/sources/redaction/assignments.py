@@ -42,7 +42,8 @@ _IN_PROSE = compiled(
 )
 _SET_TO = compiled(
     r"(?i)\b(password|passphrase|passcode|pw|secret|(?:[a-z]{1,20}[ _\-])?(?:key|token))"
-    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|) [\"'\[(<]?([^\s\"'\])>]{4,})"
+    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|'s|)"
+    r" [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
@@ -73,6 +74,8 @@ _CALL = re.compile(rb"\(([^()\n]*)")
 _IN_CALL = re.compile(rb"[,=]\s*[\"']([^\"'\s]+)[\"']")
 _FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 _CODE = re.compile(rb"[0-9]{4,12}")
+_SECRET_KIND = re.compile(rb"[\"']kind[\"']: ?[\"']Secret[\"']")
+_SECRET_DATA = re.compile(rb"[\"'](?:data|stringData)[\"']: ?\{")
 _WORD_BEHIND = re.compile(rb"[ \t]+[A-Za-z]")
 _WORDS_BETWEEN = frozenset(
     {b" ", *(word + end for word in (b"is", b"was", b"ist", b"lautet", b"est") for end in (b"", b":"))}
@@ -94,6 +97,7 @@ def assigned(line: bytes) -> Iterator[Span]:
     """The secrets that stand beside their names."""
     yield from of_urls(line)
     yield from of_headers(line)
+    yield from _of_one_line_manifest(line)
     near = [*_stretches(line, _stem(), _REACH)]
     for begin, limit in near:
         at = begin
@@ -254,6 +258,13 @@ def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
         return True
     return b" " in value and meaning is not Meaning.CERTAINLY
+
+
+def _of_one_line_manifest(line: bytes) -> Iterator[Span]:
+    """`{"kind": "Secret", "data": {…}}`: a secret of Kubernetes under any name."""
+    if b"Secret" in line and _SECRET_KIND.search(line):
+        for data in _SECRET_DATA.finditer(line):
+            yield from _each_string(line, data.end() - 1)
 
 
 def _each_string(line: bytes, at: int) -> Iterator[Span]:

@@ -10,8 +10,10 @@ from typing import Any
 
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 from ddx_tools.sources.redaction.assignments import KIND, assigned, is_secret_name, rest_as_value
+from ddx_tools.sources.redaction.manifests import is_secret_of_kubernetes, values_of_the_manifest
 from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
 from ddx_tools.sources.redaction.open_lines import (
+    behind_prefix,
     leaves_open,
     names_a_secret,
     option_at_the_end,
@@ -119,7 +121,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
         here = [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not (_hints()[1].search(line) or leaves_open(line)):
+        elif not (_hints()[1].search(line) or leaves_open(line) or is_secret_of_kubernetes(line)):
             _remember(shape)
     return found
 
@@ -209,14 +211,14 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
         yield from _key_lines_above(block, start)
     elif option_at_the_end(line):
         for first, last in _lines(block, end, 1):
-            place = _behind_prefix(block, first, last)
+            place = behind_prefix(block, first, last)
             below = block[place:last].lstrip(b" \t")
             if value := rest_as_value(below, 0):
                 shift = last - len(below)
                 yield Span(shift + value.start, shift + value.end, value.kind)
     elif secret_is_below(line):
         for first, last in _lines(block, end, 1):
-            place = _behind_prefix(block, first, last)
+            place = behind_prefix(block, first, last)
             if (word := _WORD_ALONE.match(block, place, last)) and looks_secret(word[1]):
                 yield Span(*word.span(1), KIND)
     elif _PROMPT.search(line):
@@ -228,6 +230,8 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
         name = _LAST_WORD.search(block, block.rfind(b"\n", 0, max(0, start - 1)) + 1, max(0, start - 1))
         if name and is_secret_name(name[0]):
             yield Span(start + refused.start(1), start + refused.end(1), KIND)
+    elif is_secret_of_kubernetes(line):
+        yield from values_of_the_manifest(block, start, end)
     elif names_a_secret(line):
         for first, last in _lines(block, end, _FIELD_LINES):
             if value := value_of_a_field(block[first:last]):
@@ -296,11 +300,6 @@ def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
 # --- lines that were one
 
 
-_PREFIX = re.compile(
-    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?"
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?"
-    rb"|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
-)
 _SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
 _LEAST_REST = 4
 _LEAST_WIDTH = 20
@@ -367,7 +366,7 @@ def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, li
         if first != end + 1:
             break
         end = last
-        place = _behind_prefix(block, first, last)
+        place = behind_prefix(block, first, last)
         lower = block[place:last].rstrip(b"\r")
         rest = _SEAM_RUN.match(lower)
         if not rest:
@@ -386,8 +385,3 @@ def _continues(rest: bytes, behind: bytes) -> bool:
     has_digit = any(48 <= c < 58 for c in rest)
     both = rest.lower() != rest and rest.upper() != rest and not rest.istitle()
     return has_digit or both or (len(rest) >= _LEAST_REST and behind[:1] in (b'"', b"'", b",")) or not behind.strip()
-
-
-def _behind_prefix(block: bytes, first: int, last: int) -> int:
-    prefix = _PREFIX.match(block, first, last)
-    return prefix.end() if prefix else first

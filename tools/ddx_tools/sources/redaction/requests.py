@@ -10,7 +10,8 @@ from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.shapes import Span
 from ddx_tools.sources.redaction.values import IDENTIFIER, is_value, looks_secret
 
-_URL_USER = compiled(r"://([^\s/\"'`\\<>?#]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_PORT = re.compile(rb"[0-9]+[/?#]")
 _QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
 _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
@@ -24,10 +25,10 @@ def of_urls(line: bytes) -> Iterator[Span]:
     if b"://" in line:
         for match in _URL_USER.finditer(line):
             user, _, password = match[1].partition(b":")
-            if b"/" in password and password.partition(b"/")[0].isdigit():
-                continue  # a port, and an @ in the path
-            is_token = len(user) >= 20 or (len(user) >= 8 and looks_secret(user))
-            if (password or is_token) and not user.startswith(b"<"):
+            if _PORT.match(password):
+                continue  # and an @ in the path
+            is_token = not {*user} & {*b"/?#"} and (len(user) >= 20 or (len(user) >= 8 and looks_secret(user)))
+            if (is_token or (password and not {*user} & {*b"/?#"})) and not user.startswith(b"<"):
                 yield Span(match.start(1), match.end(1), "password in a URL")
     if b"=" in line:
         for match in _QUERY.finditer(line):

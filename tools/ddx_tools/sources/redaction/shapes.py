@@ -20,7 +20,7 @@ RANDOM = r"(?:[a-z0-9+/]{1,8}[A-Z]{1,6}){5}"
 
 _OTHER_HINT = (
     r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
-    r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
+    r"|session|ticket|policy|appid|st|t|q-ak|x-\w{2,8}-\w+)="
     r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
     r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
     r"|(?:\\u[0-9a-f]{4}|\\x[8-9ab][0-9a-f])[a-z]{0,6}[\\\"']{0,4}\s?[:=]|\\uff1a|\\xef\\xbc\\x9a|(?i:%3a%2f%2f)"
@@ -35,7 +35,7 @@ _LEAST_LETTERS = 0.12
 _LEAST_DIGITS = 1
 _MARKED = (b"<redacted", b"redacted>")
 _DIGEST_BEFORE = re.compile(
-    rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
+    rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag|host_?id|amz-id-2)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
 _TOKEN_CHARACTERS = compiled(rf"[A-Za-z0-9+/_-]{{{_LEAST_RANDOM},}}={{0,2}}")
 _LETTERS = re.compile(rb"[A-Za-z0-9]{%d,}" % _LEAST_RANDOM)
