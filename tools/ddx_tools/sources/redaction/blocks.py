@@ -58,7 +58,7 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
-_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?\s*$")
+_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?[),;]{0,3}\s*$")
 _PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", re.I)
 _ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
 _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
@@ -321,7 +321,7 @@ def _seam_hint() -> Any:
 
 def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]]) -> Iterator[Span]:
     """Secrets that a terminal or a collector has wrapped: the rest of one, or one that no line holds whole."""
-    ends = {span.end + (block[span.end : span.end + 1] == b"\r") for span in found}
+    ends = {span.end + (block[span.end : span.end + 1] in (b"\r", b"\\")) for span in found}
     ends = {end for end in ends if block[end : end + 1] == b"\n"}
     search = _seam_hint().search
     for at, limit in stretches:
@@ -334,7 +334,7 @@ def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]
 
 def _over_seam(block: bytes, end: int) -> Iterator[Span]:
     start = max(block.rfind(b"\n", 0, end) + 1, end - _LONG_BYTES)
-    upper = block[start:end].rstrip(b"\r")
+    upper = block[start:end].rstrip(b"\r").removesuffix(b"\\")
     seam = len(upper)
     if seam < _LEAST_WIDTH:
         return

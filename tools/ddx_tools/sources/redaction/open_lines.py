@@ -12,7 +12,7 @@ from ddx_tools.sources.redaction.shapes import Span
 
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
-_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t\r]*$")
+_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t]*\\?[ \t\r]*$")
 _SHOWS = compiled(
     r"(?:^|[$#>%;&|+(][ \t]*)(?i:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]*?"
     r"([^\s/\"'${}]+)(?:/[^\s/\"']+)?[\"'}]?[ \t\r]*$"
