@@ -217,8 +217,8 @@ HELD_OUT_LATER = [
     ("https://drive.int/file?resourcekey={}", "0-" + some(18)),
 ]  # fmt: skip
 
-# Of 232 more seventeen were left: values of manifests, two words that nobody has parted (`sshpass`), pairs, passwords
-# in sentences, a `#` in the password of a URL.
+# Of 232 more nineteen were left: values of manifests, two words that nobody has parted (`sshpass`), pairs, passwords
+# in sentences, a `#` in the password of a URL; of the next 108 sixteen: tables, cells, calls named as a secret.
 HELD_OUT_LAST = [
     ('{{"apiVersion":"v1","data":{{"conn":"{}"}},"kind":"Secret"}}', _base64(24)),
     ("apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\nstringData:\n  conn: {}", "quietPlum6"),
@@ -230,6 +230,11 @@ HELD_OUT_LAST = [
     ("export SSHPASS={}; sshpass -e ssh n1", "quietPlum"), ("WANDBKEY={}", "quietPlum6"),
     ("    user, password = 'me', '{}'", "quietPlum6"), ("root pw is {}", "quietPlum6"),
     ("my password's {}, please change it", "quietPlum6"), ("# pass phrase => {}", "quietPlum"),
+    ("Connection(user=me, auth=Password({}))", "quiet+Plum6"), ("Conn(token=Token(value='{}'))", some(20)),
+    ("│ password │ str │ {} │", "quietPlum6"), ("<tr><td>API key</td><td>{}</td></tr>", some(28)),
+    ("connect(user='me', password = \\\n    '{}')", "quietPlum6"), ("buildah login -u me -p {} reg", "quietPlum"),
+    ("cqlsh -u me -p {} host", "quietPlum"), ("yes {} | kinit me", "quietPlum"), ("ldap_default_authtok = {}", "quietPlum"),
+    ("IPMI user ADMIN pass {}", "quietPlum6"),
 ]  # fmt: skip
 
 PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
@@ -319,6 +324,8 @@ def ordinary_lines(count: int) -> list[str]:
         lambda: f"Token indices sequence length is longer than the specified maximum ({number(9999)} > 512)",
         lambda: f"pod train-7c9d8f6b5-x2k4q on ip-10-0-{number(255)}-{number(255)}.ec2.internal, image @sha256:{digest('sha256')}",
         lambda: f"client = Client(token=token, api_key=api_key, password=args.password)  # line {number(999)}",
+        lambda: '    wsgi_cookie = ";".join(headers.getlist("Cookie"))',
+        lambda: '    headers["Proxy-Authorization"] = _basic_auth_str(username, password)',
         lambda: f"backward_pass: {number(99)} ms, dead_code_elimination_pass={number(99)} forward pass {number(9)} of {number(9)}",
         lambda: "ENV_GITHUB_TOKEN = 'GITHUB_TOKEN'; headers['Authorization'] = f'token {token}'",
         lambda: f"KeyError: 'secret_{number(99)}' while the secretary keeps the keys of the author",

@@ -47,7 +47,7 @@ _SET_TO = compiled(
 )
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
-    r"[\"']?([^\s\"'(`{<\[][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
+    r"[\"']?([^\s\"'(`{<\[=:][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
 )
 _ANNOTATED = compiled(
     r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?"
@@ -239,6 +239,8 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
     start = string.end()
     end = end_of_string(line, start, string[1])
     value = line[start:end]
+    if line.startswith((b".join(", b".format("), end + 1):
+        return
     if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
         return
     if _TEMPLATE.fullmatch(value):

@@ -58,7 +58,7 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
-_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?[),;]{0,3}\s*$")
+_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?[),;\"'}\]]{0,6}\s*$")
 _PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", re.I)
 _ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
 _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")

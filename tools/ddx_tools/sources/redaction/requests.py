@@ -17,6 +17,7 @@ _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
     r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
 )
+_CALL = re.compile(rb"[A-Za-z_][\w.]*\([^\"']*\)")
 _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
 
 
@@ -50,6 +51,8 @@ def of_headers(line: bytes) -> Iterator[Span]:
         else:
             stops = [at for stop in (b'"', b"'", b"\n", b"`") if (at := line.find(stop, start)) >= 0]
             end = min(stops, default=len(line))
+        if match[0].rstrip().endswith(b"=") and _CALL.match(line, start):
+            continue  # `headers["Authorization"] = basic_auth(user, password)`
         value = line[start:end].rstrip(b" \t\r,;)}]")
         words = value.split()
         if len(value) >= 4 and is_value(words[0]) and is_value(words[-1]) and not IDENTIFIER.fullmatch(value):
