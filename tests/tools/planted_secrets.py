@@ -234,7 +234,8 @@ HELD_OUT_LAST = [
     ("│ password │ str │ {} │", "quietPlum6"), ("<tr><td>API key</td><td>{}</td></tr>", some(28)),
     ("connect(user='me', password = \\\n    '{}')", "quietPlum6"), ("buildah login -u me -p {} reg", "quietPlum"),
     ("cqlsh -u me -p {} host", "quietPlum"), ("yes {} | kinit me", "quietPlum"), ("ldap_default_authtok = {}", "quietPlum"),
-    ("IPMI user ADMIN pass {}", "quietPlum6"),
+    ("IPMI user ADMIN pass {}", "quietPlum6"), ("Password for 'https://me@git.int': {}", "quietPlum6"),
+    ("mc admin user add lab me {}", "quietPlum6"),
 ]  # fmt: skip
 
 PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
