@@ -384,7 +384,7 @@ def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
             and looks_secret(match[group])
             and not (_FILE_NAME.fullmatch(match[group]) or (group == 3 and IDENTIFIER.fullmatch(match[group])))
         ):
-            yield Span(*match.span(group), KIND)
+            yield Span(match.start(group), match.end(group), KIND)
 
 
 def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
