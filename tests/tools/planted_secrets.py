@@ -217,8 +217,29 @@ HELD_OUT_LATER = [
     ("https://drive.int/file?resourcekey={}", "0-" + some(18)),
 ]  # fmt: skip
 
+# Of 232 more nineteen were left: values of manifests, two words that nobody has parted (`sshpass`), pairs, passwords
+# in sentences, a `#` in the password of a URL; of the next 108 sixteen: tables, cells, calls named as a secret.
+HELD_OUT_LAST = [
+    ('{{"apiVersion":"v1","data":{{"conn":"{}"}},"kind":"Secret"}}', _base64(24)),
+    ("apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\nstringData:\n  conn: {}", "quietPlum6"),
+    ("- data:\n    conn: {}\n  kind: Secret", "quietPlum6"), ("clickhouse://me:{}@h/db", "quiet#Plum6"),
+    ("kubectl create secret generic x --from-literal=a=b --from-literal=c={}", "quietPlum6"),
+    ('{{"routing_key": "{}"}}', some(32)), ("the password of the old lab machine is {}, as ever", "quietPlum6"),
+    ("/runs/api_key-{}/out.txt", _hex(40)), ("credentials me/{} for the bus", "quietPlum6"),
+    ("https://api.weather.int/v2?appid={}", _hex(32)), ("BasicAuthentication('me', '{}')", "quietPlum6"),
+    ("export SSHPASS={}; sshpass -e ssh n1", "quietPlum"), ("WANDBKEY={}", "quietPlum6"),
+    ("    user, password = 'me', '{}'", "quietPlum6"), ("root pw is {}", "quietPlum6"),
+    ("my password's {}, please change it", "quietPlum6"), ("# pass phrase => {}", "quietPlum"),
+    ("Connection(user=me, auth=Password({}))", "quiet+Plum6"), ("Conn(token=Token(value='{}'))", some(20)),
+    ("│ password │ str │ {} │", "quietPlum6"), ("<tr><td>API key</td><td>{}</td></tr>", some(28)),
+    ("connect(user='me', password = \\\n    '{}')", "quietPlum6"), ("buildah login -u me -p {} reg", "quietPlum"),
+    ("cqlsh -u me -p {} host", "quietPlum"), ("yes {} | kinit me", "quietPlum"), ("ldap_default_authtok = {}", "quietPlum"),
+    ("IPMI user ADMIN pass {}", "quietPlum6"), ("Password for 'https://me@git.int': {}", "quietPlum6"),
+    ("mc admin user add lab me {}", "quietPlum6"),
+]  # fmt: skip
+
 PLANTED = [(f"logging in with {token} now", token) for token in TOKENS]
-PLANTED += [(line.format(secret), secret) for line, secret in [*STRUCTURES, *HELD_OUT, *HELD_OUT_LATER]]
+PLANTED += [(line.format(secret), secret) for line, secret in [*STRUCTURES, *HELD_OUT, *HELD_OUT_LATER, *HELD_OUT_LAST]]
 
 
 def coloured(line: str, secret: str) -> bytes:
@@ -295,6 +316,8 @@ def ordinary_lines(count: int) -> list[str]:
         lambda: f"key_value_heads={number(99)} sort_key=lambda x: x.rank, num_key_value_heads: {number(64)}",
         lambda: f"TCPStore key {number(9)}/default_pg/0//cuda//{number(9)} get(timeout={number(99)}s)",
         lambda: f"wandb: Syncing run astute-river-{number(99)} https://wandb.ai/team/project/runs/{digest('md5')[:8]}",
+        lambda: f"x-amz-id-2: {base64.b64encode(digest('sha256').encode()).decode()[:60]} HostId: {digest('md5')}",
+        lambda: f"Cloning git+https://github.com/team/train.git@{digest('sha1')} see http://node-1:8265/#/jobs@{number(9)}",
         lambda: f"etag: \"{digest('md5')}\" Last-Modified: Mon, 09 Nov 2026 10:{number(60):02d}:00 GMT",
         lambda: "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TOKENIZERS_PARALLELISM=false NCCL_IB_HCA=mlx5_0,mlx5_1 RANK=0",
         lambda: f"{uuid()} GPU-{uuid()} UUID of device {number(8)}",
@@ -302,6 +325,8 @@ def ordinary_lines(count: int) -> list[str]:
         lambda: f"Token indices sequence length is longer than the specified maximum ({number(9999)} > 512)",
         lambda: f"pod train-7c9d8f6b5-x2k4q on ip-10-0-{number(255)}-{number(255)}.ec2.internal, image @sha256:{digest('sha256')}",
         lambda: f"client = Client(token=token, api_key=api_key, password=args.password)  # line {number(999)}",
+        lambda: '    wsgi_cookie = ";".join(headers.getlist("Cookie"))',
+        lambda: '    headers["Proxy-Authorization"] = _basic_auth_str(username, password)',
         lambda: f"backward_pass: {number(99)} ms, dead_code_elimination_pass={number(99)} forward pass {number(9)} of {number(9)}",
         lambda: "ENV_GITHUB_TOKEN = 'GITHUB_TOKEN'; headers['Authorization'] = f'token {token}'",
         lambda: f"KeyError: 'secret_{number(99)}' while the secretary keeps the keys of the author",

@@ -11,7 +11,7 @@ from planted_secrets import FORMS, KEY, KEY_LINES, PLANTED, leaks, ordinary_line
 
 from ddx_tools.sources.redaction.text import MARK, redact, redact_bytes
 
-LOST_WHEN_WRAPPED = ("hit enter:", "vault login", "$apr1$", "comet_ml.", "/t/tk-")
+LOST_WHEN_WRAPPED = ("hit enter:", "vault login", "$apr1$", "comet_ml.", "/t/tk-", '"kind":"Secret"')
 """Of these no half tells that it belongs to another."""
 
 

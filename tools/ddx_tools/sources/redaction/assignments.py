@@ -42,11 +42,12 @@ _IN_PROSE = compiled(
 )
 _SET_TO = compiled(
     r"(?i)\b(password|passphrase|passcode|pw|secret|(?:[a-z]{1,20}[ _\-])?(?:key|token))"
-    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|) [\"'\[(<]?([^\s\"'\])>]{4,})"
+    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|'s|)"
+    r" [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
-    r"[\"']?([^\s\"'(`{<\[][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
+    r"[\"']?([^\s\"'(`{<\[=:][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
 )
 _ANNOTATED = compiled(
     r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?"
@@ -55,7 +56,9 @@ _ANNOTATED = compiled(
 _DEFAULT = compiled(
     r"[\"'](-{0,2}[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"'],[^()\n]{0,200}?\bdefault[ ]?=[ ]?[\"']([^\"'\n]+)"
 )
-_SETTER = compiled(r"([A-Za-z_]{0,60})\([ ]?[bru]?[\"']([^\"'\s]{6,})[\"'][ ]?[,)]")
+_SETTER = compiled(
+    r"([A-Za-z_]{0,60})\([ ]?(?:[a-z_]{1,20}=)?(?:[bru]?[\"']([^\"'\s]{6,})[\"'][ ]?[,)]|([^\"'\s(),=]{6,})\))"
+)
 _SETS = re.compile(r"(?i)log_?in|(?:re)?auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?(?P<name>.+)")
 _ELEMENT = compiled(
     r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s(?:[^<>]{0,80}?(?i:name|key|id)=[\"']([^\"'<>]{1,80})[\"'])?[^<>]{0,200})?>"
@@ -66,6 +69,8 @@ _STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
 _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
+_TYPE_CELL = re.compile(rb"(?:str|string|text|SecretStr)[ \t]*(?:\||\xe2\x94[\x82\x83])[ \t]*")
+"""Between the name and the value in a row of a table."""
 _LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
@@ -73,6 +78,8 @@ _CALL = re.compile(rb"\(([^()\n]*)")
 _IN_CALL = re.compile(rb"[,=]\s*[\"']([^\"'\s]+)[\"']")
 _FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 _CODE = re.compile(rb"[0-9]{4,12}")
+_SECRET_KIND = re.compile(rb"[\"']kind[\"']: ?[\"']Secret[\"']")
+_SECRET_DATA = re.compile(rb"[\"'](?:data|stringData)[\"']: ?\{")
 _WORD_BEHIND = re.compile(rb"[ \t]+[A-Za-z]")
 _WORDS_BETWEEN = frozenset(
     {b" ", *(word + end for word in (b"is", b"was", b"ist", b"lautet", b"est") for end in (b"", b":"))}
@@ -82,6 +89,7 @@ _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
 _ALGORITHM = re.compile(rb"(?i)(?:sha|md|aes|utf|base|scrypt|bcrypt|argon|pbkdf|scram|x|v)-?[0-9]")
 _LONG = 12
+_CELLS = frozenset({"td", "th", "dt", "dd"})
 _FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
 _LEAST_DIGITS = 3
 _HEX = re.compile(rb"[0-9a-f]+")
@@ -94,6 +102,7 @@ def assigned(line: bytes) -> Iterator[Span]:
     """The secrets that stand beside their names."""
     yield from of_urls(line)
     yield from of_headers(line)
+    yield from _of_one_line_manifest(line)
     near = [*_stretches(line, _stem(), _REACH)]
     for begin, limit in near:
         at = begin
@@ -176,7 +185,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted and not is_aside):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())
-    at = tag.end() if (tag := _TAG.match(line, at)) else at
+    at = tag.end() if (tag := (_TAG.match(line, at) or _TYPE_CELL.match(line, at))) else at
     string = _STRING.match(line, at)
     if string:
         if is_name_quoted and name in _FIELDS_OF_LOGINS and separator == b":":
@@ -230,6 +239,8 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
     start = string.end()
     end = end_of_string(line, start, string[1])
     value = line[start:end]
+    if line.startswith((b".join(", b".format("), end + 1):
+        return
     if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
         return
     if _TEMPLATE.fullmatch(value):
@@ -254,6 +265,13 @@ def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
         return True
     return b" " in value and meaning is not Meaning.CERTAINLY
+
+
+def _of_one_line_manifest(line: bytes) -> Iterator[Span]:
+    """`{"kind": "Secret", "data": {…}}`: a secret of Kubernetes under any name."""
+    if b"Secret" in line and _SECRET_KIND.search(line):
+        for data in _SECRET_DATA.finditer(line):
+            yield from _each_string(line, data.end() - 1)
 
 
 def _each_string(line: bytes, at: int) -> Iterator[Span]:
@@ -305,10 +323,12 @@ def _of_elements(line: bytes, begin: int, limit: int) -> Iterator[Span]:
     named = False
     for match in _matches(_ELEMENT, line, begin, limit):
         element = match[1].decode("latin-1")
-        is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and is_value_field(element))
+        is_cell = element.lower() in _CELLS
+        is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and (is_cell or is_value_field(element)))
         if (is_secret or (match[2] and is_secret_name(match[2]))) and match[3].strip():
             yield Span(match.start(3), match.end(3), KIND)
         named = is_name_field(element) and is_secret_name(match[3])
+        named = named or (is_cell and is_certain(match[3]))
 
 
 def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
@@ -354,9 +374,17 @@ def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
             yield Span(match.start(2), match.end(2), KIND)
     for match in _matches(_SETTER, line, begin, limit):
         verb = _SETS.fullmatch(match[1].decode("latin-1"))
-        is_named = verb is not None and (verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS)
-        if is_named and looks_secret(match[2]) and not _FILE_NAME.fullmatch(match[2]):
-            yield Span(match.start(2), match.end(2), KIND)
+        group = 2 if match[2] is not None else 3
+        if verb is None:  # Password("…"), Token(value="…")
+            is_named = match[1][:1].isupper() and (match[1] == b"Token" or is_certain(match[1]))
+        else:
+            is_named = verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS
+        if (
+            is_named
+            and looks_secret(match[group])
+            and not (_FILE_NAME.fullmatch(match[group]) or (group == 3 and IDENTIFIER.fullmatch(match[group])))
+        ):
+            yield Span(match.start(group), match.end(group), KIND)
 
 
 def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
@@ -367,6 +395,11 @@ def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
         return not is_name(value)
     is_long = len(value) >= _LONG and sum(48 <= c < 58 for c in value) >= _LEAST_DIGITS
     return is_long and looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
+
+
+def is_certain(name: bytes) -> bool:
+    """Whether a value of this name is a secret of any look."""
+    return meaning_of(name.decode("latin-1")) is Meaning.CERTAINLY
 
 
 def is_secret_name(name: bytes) -> bool:

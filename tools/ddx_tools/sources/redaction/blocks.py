@@ -10,24 +10,26 @@ from typing import Any
 
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
 from ddx_tools.sources.redaction.assignments import KIND, assigned, is_secret_name, rest_as_value
+from ddx_tools.sources.redaction.manifests import is_secret_of_kubernetes, values_of_the_manifest
 from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
 from ddx_tools.sources.redaction.open_lines import (
+    behind_prefix,
     leaves_open,
     names_a_secret,
     option_at_the_end,
     secret_is_below,
     value_of_a_field,
 )
-from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.patterns import compiled, unbounded
 from ddx_tools.sources.redaction.reading import UNSEEN, unescaped
 from ddx_tools.sources.redaction.shapes import (
-    RANDOM,
     Span,
-    hint,
     merged_spans,
     of_known_shapes,
     prefixes,
     random_tokens,
+    shape_expression,
+    shape_hint,
 )
 from ddx_tools.sources.redaction.values import looks_secret
 
@@ -56,20 +58,13 @@ _INSIDE_KEY = re.compile(rb"[A-Za-z0-9+/=\s]*")
 
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
 
-_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?\s*$")
+_WORD_ALONE = re.compile(rb"\s*[\"']?([^\s\"'=:{}\[\]()<>]+)[\"']?[),;\"'}\]]{0,6}\s*$")
 _PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", re.I)
 _ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
 _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
 _LAST_WORD = re.compile(rb"[A-Za-z_][\w.-]*$")
 """What pydantic says of a value, below the line with its name."""
 
-_SHAPE_HINT = (
-    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
-    r"|session|ticket|policy|st|t|q-ak|x-\w{2,8}-\w+)="
-    r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
-    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
-    r"|(?:\\u[0-9a-f]{4}|\\x[8-9ab][0-9a-f])[a-z]{0,6}[\\\"']{0,4}\s?[:=]|\\uff1a|\\xef\\xbc\\x9a|(?i:%3a%2f%2f)"
-)
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
     "access_key", "access-key", "private_key", "authorization", "credential", "-key=", "_key=", '"key": "',
@@ -80,7 +75,7 @@ _SEAM_WORDS = (
 @functools.cache
 def _hints() -> tuple[Any, Any]:
     """Of names and of shapes. One expression for both costs thirty times as much: its states are multiplied."""
-    return compiled(NAME_HINT), compiled(f"{_SHAPE_HINT}|{hint()}|{RANDOM}")
+    return compiled(NAME_HINT), shape_hint()
 
 
 _clean_shapes: set[bytes] = set()
@@ -126,7 +121,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
         here = [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not (_hints()[1].search(line) or leaves_open(line)):
+        elif not (_hints()[1].search(line) or leaves_open(line) or is_secret_of_kubernetes(line)):
             _remember(shape)
     return found
 
@@ -134,7 +129,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
 @functools.cache
 def _coarse_hint() -> Any:
     """What is in every stretch in which anything else here finds something: the one expression that sees all text."""
-    return compiled(f"{COARSE_HINT}|{_hints()[1].pattern.decode()}|{UNSEEN}|{_seam_hint().pattern.decode()}")
+    return compiled(f"{COARSE_HINT}|{unbounded(shape_expression())}|{UNSEEN}|{_seam_hint().pattern.decode()}")
 
 
 def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
@@ -216,14 +211,14 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
         yield from _key_lines_above(block, start)
     elif option_at_the_end(line):
         for first, last in _lines(block, end, 1):
-            place = _behind_prefix(block, first, last)
+            place = behind_prefix(block, first, last)
             below = block[place:last].lstrip(b" \t")
             if value := rest_as_value(below, 0):
                 shift = last - len(below)
                 yield Span(shift + value.start, shift + value.end, value.kind)
     elif secret_is_below(line):
         for first, last in _lines(block, end, 1):
-            place = _behind_prefix(block, first, last)
+            place = behind_prefix(block, first, last)
             if (word := _WORD_ALONE.match(block, place, last)) and looks_secret(word[1]):
                 yield Span(*word.span(1), KIND)
     elif _PROMPT.search(line):
@@ -235,6 +230,8 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
         name = _LAST_WORD.search(block, block.rfind(b"\n", 0, max(0, start - 1)) + 1, max(0, start - 1))
         if name and is_secret_name(name[0]):
             yield Span(start + refused.start(1), start + refused.end(1), KIND)
+    elif is_secret_of_kubernetes(line):
+        yield from values_of_the_manifest(block, start, end)
     elif names_a_secret(line):
         for first, last in _lines(block, end, _FIELD_LINES):
             if value := value_of_a_field(block[first:last]):
@@ -303,11 +300,6 @@ def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
 # --- lines that were one
 
 
-_PREFIX = re.compile(
-    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?"
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?"
-    rb"|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
-)
 _SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
 _LEAST_REST = 4
 _LEAST_WIDTH = 20
@@ -318,18 +310,18 @@ _MOST_WRAPPED = 40
 def _seam_hint() -> Any:
     parts = {word[:length] for word in _SEAM_WORDS for length in range(3, len(word))}
     cut, whole = ("|".join(map(re.escape, sorted(words))) for words in (parts, _SEAM_WORDS))
-    rest = r"[A-Za-z0-9_\-+/=.~%:]{0,200}"
+    rest = r"[A-Za-z0-9_\-+/=.~%:]*"
     tokens = "|".join(map(re.escape, prefixes()))
     return compiled(
         rf"(?:(?i:(?:{whole}){rest}|(?:key|token|secret) [\[(']?[a-z0-9]{{6}}{rest}|{cut})"
-        rf"|(?:{tokens})[$]?{rest}|://[^\s/@]{{8,200}}|[0-9]Q~{rest}|:AA{rest}"
-        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]{{0,80}})\r?\n"
+        rf"|(?:{tokens})[$]?{rest}|://[^\s/@]{{8,}}|[0-9]Q~{rest}|:AA{rest}"
+        rf"|(?:[a-z0-9+/]{{1,8}}[A-Z]{{1,6}}){{3}}[A-Za-z0-9+/]*)\r?\n"
     )
 
 
 def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]]) -> Iterator[Span]:
     """Secrets that a terminal or a collector has wrapped: the rest of one, or one that no line holds whole."""
-    ends = {span.end + (block[span.end : span.end + 1] == b"\r") for span in found}
+    ends = {span.end + (block[span.end : span.end + 1] in (b"\r", b"\\")) for span in found}
     ends = {end for end in ends if block[end : end + 1] == b"\n"}
     search = _seam_hint().search
     for at, limit in stretches:
@@ -342,7 +334,7 @@ def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]
 
 def _over_seam(block: bytes, end: int) -> Iterator[Span]:
     start = max(block.rfind(b"\n", 0, end) + 1, end - _LONG_BYTES)
-    upper = block[start:end].rstrip(b"\r")
+    upper = block[start:end].rstrip(b"\r").removesuffix(b"\\")
     seam = len(upper)
     if seam < _LEAST_WIDTH:
         return
@@ -374,7 +366,7 @@ def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, li
         if first != end + 1:
             break
         end = last
-        place = _behind_prefix(block, first, last)
+        place = behind_prefix(block, first, last)
         lower = block[place:last].rstrip(b"\r")
         rest = _SEAM_RUN.match(lower)
         if not rest:
@@ -393,8 +385,3 @@ def _continues(rest: bytes, behind: bytes) -> bool:
     has_digit = any(48 <= c < 58 for c in rest)
     both = rest.lower() != rest and rest.upper() != rest and not rest.istitle()
     return has_digit or both or (len(rest) >= _LEAST_REST and behind[:1] in (b'"', b"'", b",")) or not behind.strip()
-
-
-def _behind_prefix(block: bytes, first: int, last: int) -> int:
-    prefix = _PREFIX.match(block, first, last)
-    return prefix.end() if prefix else first

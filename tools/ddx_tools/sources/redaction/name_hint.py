@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 NAME_HINT = (
-    r"(?i:(?:pass(?:w|_w|-w|phrase|code|[_-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk|kennwort|senha"
-    r"|wachtwoord|adgangskode|passord|salasana|heslo|contrasena|motdepasse|connection_?string|api_?key|apikey)[\w.\-]{0,24}"
+    r"(?i:(?:pass(?:w|_w|-w|[ _-]?phrase|code|[ _-]?word)|p(?:s|ss)w|pwd|_pass|secret|cred|authori|cookie|jwt|psk"
+    r"|kennwort|senha|wachtwoord|adgangskode|passord|salasana|heslo|contrasena|motdepasse|connection_?string|api_?key|apikey)"
+    r"[\w.\-]{0,24}"
     r"[\"'`\\\])]{0,6}[ \t]{0,8}"
     r"(?:-{0,2}[:=>|\xe2]|\.\.\.|[ \t]|,[ \t]*[\\\"'])"
     r"|(?:pw|[\"']pass|(?:\b|\\n)otp)[\"'`\\\])]{0,6}[ \t]{0,8}[:=]"
@@ -14,12 +15,13 @@ NAME_HINT = (
     r"|[\"']-{0,2}[\w.\-]{0,60}(?:key|token|pass\w{0,8}|secret)[\"'],[^()\n]{0,200}\bdefault ?="
     r"|(?:log_?in|auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?\w{0,20}(?:key|token|secret|pass\w{0,8}|credentials?))"
     r"\( ?[bru]?\\{0,7}[\"']"
+    r"|(?:token|pass(?:word|phrase)|secret|key|credentials?)\( ?[^\s()]{6}"
     r"|\b(?:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]{0,120}"
     r"(?:pass|secret|token|key|cred|pwd)[\w.\-\"'})]{0,24}[ \t]*\r?(?:\n|\\{1,4}n|$)"
     r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]"
     r"|(?:key|token|secret|password|credential)s?[ \t][\"'\\\[(<]{0,4}[A-Za-z0-9+/=_.~\-]{16}"
     r"|(?:password|passphrase|secret|token|(?:api|access|private|license|encryption)[ _-]?key)s? [\\\"'\[]"
-    r"|(?:pass(?:word|phrase|code)s?|\bpw) (?:(?:to|as|with|of|=) )?[\w.$!@#%^&*+-]{0,40}[0-9]"
+    r"|(?:pass(?:word|phrase|code)(?:'?s)?|\bpw) (?:(?:to|as|with|of|=) )?[\w.$!@#%^&*+-]{0,40}[0-9]"
     r"|(?:key|token)[ _-]id[ :=]|(?:recovery|backup)[ _-]codes?[\"'\\]{0,4} ?[:=]"
     r"|(?:word|phrase|code|secret|token|key) (?:(?:has|have) been )?(?:re)?(?:set|changed) to "
     r"|[\"']key\\{0,3}[\"'] ?[:=] ?\\{0,3}[\"'][a-z0-9+/=_-]{20}"
@@ -32,9 +34,9 @@ NAME_HINT = (
     r"|(?:key|token|pat|auth): ?[a-z][\w\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?\\{0,7}[\"']"
     r"|--?[\w.\-]{0,60}(?:key|token|tok|auth|dsn|webhook|pat|pass)[\w\-]{0,24}[\"',\\ \t]"
     r"|[:=][ \t]*[\"']?[\w.\-]{0,60}(?:key|token|tok|secret|pass\w{0,8}|credentials?|cookie|pwd|jwt|dsn|auth)"
-    r"[\"',]{0,3}[ \t]*\r?(?:\n|$)"
+    r"[\"',}\])\\]{0,6}[ \t]*\r?(?:\n|\\{1,4}[nr]|$)"
     r"|(?:[:=][ \t]*[\"']|>)[\w.\-]{0,60}(?:key|token|secret|password|credentials?)(?:[\"']|</)"
-    r"|(?:secret|key|token|pass\w{0,8}|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was|ist|lautet|est)\b)"
+    r"|(?:secret|key|token|pass\w{0,8}|pwd?|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was|ist|lautet|est)\b)"
 )
 """What stands in each line in which `assigned` finds something, and in few others."""
 

@@ -11,6 +11,9 @@ from ddx_tools.yaml_data import shipped
 
 _LONGEST_NAME = 120
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_GLUED = re.compile(r"([a-z0-9]{2,})(pass|pw|key|token|tok)")
+"""`sshpass`, `wandbkey`: two words that nobody has parted."""
+_GLUED_AFTER = {"pass": "pass_after", "pw": "pass_after", "key": "key_after", "token": "key_after", "tok": "key_after"}
 _BARE_TOKEN = ("token", "tok")
 
 
@@ -69,6 +72,8 @@ def _meaning(words: list[str]) -> Meaning:
     if whole.endswith(tuple(known["certain_endings"])) or whole.removesuffix("s").endswith(
         tuple(known["certain_endings"])
     ):
+        return Meaning.NOTHING if before in ("public", "pub") else Meaning.CERTAINLY
+    if (glued := _GLUED.fullmatch(last)) and glued[1] in known[_GLUED_AFTER[glued[2]]]:
         return Meaning.NOTHING if before in ("public", "pub") else Meaning.CERTAINLY
     if last == "pw" and not before:
         return Meaning.CERTAINLY

@@ -12,13 +12,24 @@ from ddx_tools.sources.redaction.shapes import Span
 
 _LAST_OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*(?:,|\\)[ \t\r]*$")
 _LAST_FIELD = compiled(r"^[\s\-]*[\"']?([A-Za-z_][A-Za-z0-9_.\-]{0,80})[\"']?[ \t]*:[ \t]*[|>][+-]?[ \t\r]*$")
-_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t\r]*$")
+_LAST_BARE = compiled(r"([A-Za-z_][A-Za-z0-9_.\- ]{0,80})[\"']?[ \t]*[:=][ \t]*\\?[ \t\r]*$")
 _SHOWS = compiled(
     r"(?:^|[$#>%;&|+(][ \t]*)(?i:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]*?"
     r"([^\s/\"'${}]+)(?:/[^\s/\"']+)?[\"'}]?[ \t\r]*$"
 )
+_PREFIX = re.compile(
+    rb"(?:\[[A-Za-z0-9 :_.,/-]{1,60}\]:? ?"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)? ?(?:std(?:out|err) [FP] )?"
+    rb"|\d{1,5}: ?|[\w.-]{1,40} ?\| ?)*"
+)
 _LAST_NAME = re.compile(rb"[\w.-]+$")
 _LONGEST_NAME = 140
+
+
+def behind_prefix(block: bytes, first: int, last: int) -> int:
+    """Where a line begins behind what a launcher or a collector has put before it."""
+    prefix = _PREFIX.match(block, first, last)
+    return prefix.end() if prefix else first
 
 
 def names_a_secret(line: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,14 @@ _MEMORY_BYTES = 64 << 20
 def compiled(pattern: str) -> Any:
     """An expression that sees bytes, not letters: offsets need no translation. Raises re2.error."""
     return re2.compile(pattern.encode(), _options())
+
+
+_UPPER_BOUND = re.compile(r"\{(\d+),\d{2,}\}")
+
+
+def unbounded(pattern: str) -> str:
+    """The same without the upper bounds of its longer repetitions: matches wherever that does, with few states."""
+    return _UPPER_BOUND.sub(r"{\1,}", pattern)
 
 
 def compiled_words(words: Iterable[bytes]) -> Any:

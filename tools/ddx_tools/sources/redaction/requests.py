@@ -10,12 +10,14 @@ from ddx_tools.sources.redaction.patterns import compiled
 from ddx_tools.sources.redaction.shapes import Span
 from ddx_tools.sources.redaction.values import IDENTIFIER, is_value, looks_secret
 
-_URL_USER = compiled(r"://([^\s/\"'`\\<>?#]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_PORT = re.compile(rb"[0-9]+[/?#]")
 _QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
 _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
     r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
 )
+_CALL = re.compile(rb"[A-Za-z_][\w.]*\([^\"']*\)")
 _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
 
 
@@ -24,10 +26,10 @@ def of_urls(line: bytes) -> Iterator[Span]:
     if b"://" in line:
         for match in _URL_USER.finditer(line):
             user, _, password = match[1].partition(b":")
-            if b"/" in password and password.partition(b"/")[0].isdigit():
-                continue  # a port, and an @ in the path
-            is_token = len(user) >= 20 or (len(user) >= 8 and looks_secret(user))
-            if (password or is_token) and not user.startswith(b"<"):
+            if _PORT.match(password):
+                continue  # and an @ in the path
+            is_token = not {*user} & {*b"/?#"} and (len(user) >= 20 or (len(user) >= 8 and looks_secret(user)))
+            if (is_token or (password and not {*user} & {*b"/?#"})) and not user.startswith(b"<"):
                 yield Span(match.start(1), match.end(1), "password in a URL")
     if b"=" in line:
         for match in _QUERY.finditer(line):
@@ -49,6 +51,8 @@ def of_headers(line: bytes) -> Iterator[Span]:
         else:
             stops = [at for stop in (b'"', b"'", b"\n", b"`") if (at := line.find(stop, start)) >= 0]
             end = min(stops, default=len(line))
+        if match[0].rstrip().endswith(b"=") and _CALL.match(line, start):
+            continue  # `headers["Authorization"] = basic_auth(user, password)`
         value = line[start:end].rstrip(b" \t\r,;)}]")
         words = value.split()
         if len(value) >= 4 and is_value(words[0]) and is_value(words[-1]) and not IDENTIFIER.fullmatch(value):

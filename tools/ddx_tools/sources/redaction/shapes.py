@@ -18,6 +18,14 @@ _TAIL_BYTES = 8
 RANDOM = r"(?:[a-z0-9+/]{1,8}[A-Z]{1,6}){5}"
 """What most random tokens of 32 characters and more match, and few words."""
 
+_OTHER_HINT = (
+    r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
+    r"|session|ticket|policy|appid|st|t|q-ak|x-\w{2,8}-\w+)="
+    r"|(?i:expect\b.{0,80}ass(?:word|phrase|code))|input_value="
+    r"|(?i:PRIVATE KEY|Private-Lines|OpenVPN Static)|(?i:<add key)|\\u00(?:[2-7]|1b|00)|\\x(?:[2-7]|1b)|\\033|&#"
+    r"|(?:\\u[0-9a-f]{4}|\\x[8-9ab][0-9a-f])[a-z]{0,6}[\\\"']{0,4}\s?[:=]|\\uff1a|\\xef\\xbc\\x9a|(?i:%3a%2f%2f)"
+)
+
 _LEAST_RANDOM = 32
 _LEAST_TURNS = 0.45
 _MOST_IN_WORDS = 0.45
@@ -27,7 +35,7 @@ _LEAST_LETTERS = 0.12
 _LEAST_DIGITS = 1
 _MARKED = (b"<redacted", b"redacted>")
 _DIGEST_BEFORE = re.compile(
-    rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag)[\"']?[\s:=@_-]{0,4}[\"']?$"
+    rb"(?i)(?:sha\d{1,3}|md5|digest|checksum|fingerprint|hash|integrity|etag|host_?id|amz-id-2)[\"']?[\s:=@_-]{0,4}[\"']?$"
 )
 _TOKEN_CHARACTERS = compiled(rf"[A-Za-z0-9+/_-]{{{_LEAST_RANDOM},}}={{0,2}}")
 _LETTERS = re.compile(rb"[A-Za-z0-9]{%d,}" % _LEAST_RANDOM)
@@ -49,9 +57,14 @@ class Span(NamedTuple):
 @dataclass(frozen=True)
 class _Shape:
     kind: str
-    pattern: Any
+    expression: str
     hints: tuple[bytes, ...]
     mixed: bool = False
+
+    @functools.cached_property
+    def pattern(self) -> Any:
+        """Compiled where one of the hints stands: all together would take longer than a small log."""
+        return compiled(self.expression)
 
 
 @functools.cache
@@ -66,7 +79,7 @@ def _shapes() -> list[_Shape]:
     shapes += [_command(described) for described in _described()["commands"]]
     for other in _described()["others"]:
         hints = tuple(hint.lower().encode() for hint in other["hints"])
-        shapes.append(_Shape(other["kind"], compiled(other["pattern"]), hints, other.get("mixed", False)))
+        shapes.append(_Shape(other["kind"], other["pattern"], hints, other.get("mixed", False)))
     return shapes
 
 
@@ -83,7 +96,7 @@ def _hints_of_shapes() -> tuple[Any, list[list[int]]]:
 def _command(described: dict[str, Any]) -> _Shape:
     programs, value = described["programs"], described.get("value", r"[^\s\"']+")
     pattern = rf"\b(?:{'|'.join(programs)})\b(?:[^\n]{{0,900}}?\s)??{described['before']}[\"']?({value})"
-    return _Shape("password on a command line", compiled(pattern), tuple(program.encode() for program in programs))
+    return _Shape("password on a command line", pattern, tuple(program.encode() for program in programs))
 
 
 def _family(described: dict[str, Any]) -> _Shape:
@@ -92,7 +105,7 @@ def _family(described: dict[str, Any]) -> _Shape:
     token = f"((?:{prefixes})[{described['body']}]{{{described['least']},}}=*)"
     before = "" if described.get("anywhere") else "(?:^|[^A-Za-z0-9])"
     hints = tuple(prefix.lower().encode() for prefix in described["prefixes"])
-    return _Shape(described["kind"], compiled(before + token), hints, described.get("mixed", False))
+    return _Shape(described["kind"], before + token, hints, described.get("mixed", False))
 
 
 def prefixes() -> list[str]:
@@ -100,26 +113,32 @@ def prefixes() -> list[str]:
     return [prefix for family in _described()["families"] for prefix in family["prefixes"]]
 
 
-def hint() -> str:
-    """An expression that matches wherever a shape may begin; where it does not, no shape is."""
+def _hint() -> str:
+    """What stands wherever a shape may begin."""
     begin = "|".join(map(re2.escape, prefixes()))
     others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
     programs = "|".join(program for command in _described()["commands"] for program in command["programs"])
     return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|(?:\b|\\[nrt])(?:{programs})[ \t]|{'|'.join(others)}"
 
 
+def shape_expression() -> str:
+    """An expression that matches in each line that holds a shape, a random token, a URL's password or a key block."""
+    return f"{_OTHER_HINT}|{_hint()}|{RANDOM}"
+
+
 @functools.cache
-def _any_hint() -> Any:
-    return compiled(hint())
+def shape_hint() -> Any:
+    """The same, compiled."""
+    return compiled(shape_expression())
 
 
 def of_known_shapes(line: bytes) -> Iterator[Span]:
     """The tokens of known shapes."""
-    if not _any_hint().search(line):
+    if not shape_hint().search(line):
         return
     words, shapes_of = _hints_of_shapes()
     shapes = _shapes()
-    for number in sorted({shape for word in words.Match(line) for shape in shapes_of[word]}):
+    for number in sorted({shape for word in words.Match(line) or () for shape in shapes_of[word]}):
         shape = shapes[number]
         for match in shape.pattern.finditer(line):
             group = 1 if match.re.groups and match.start(1) >= 0 else 0

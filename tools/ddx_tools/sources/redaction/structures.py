@@ -71,9 +71,10 @@ def _mapping(value: Mapping[Any, Any], counts: Counts | None, depth: int) -> dic
     named = any(
         is_name_field(str(key)) and isinstance(name, str) and _is_named_secret(name) for key, name in value.items()
     )
+    of_kubernetes = value.get("kind") == "Secret"
     clean: dict[Any, Any] = {}
     for key, item in value.items():
-        secret = isinstance(key, str) and is_secret(key, item)
+        secret = (isinstance(key, str) and is_secret(key, item)) or (of_kubernetes and key in ("data", "stringData"))
         if secret or (named and isinstance(key, str) and is_value_field(key)):
             new = _all_hidden(item, counts, depth)
         else:
