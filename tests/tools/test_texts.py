@@ -242,3 +242,7 @@ def test_who_goes_into_a_collective_by_a_value_of_its_own_decides_alone() -> Non
     own = "import a\nfor e in epochs:\n    if val_loss < best:\n        dist.broadcast(flag, 0)\n"
     assert "program.rank_local_decision" in codes(own)
     assert codes(own.replace("    if", "    dist.all_reduce(val_loss)\n    if")) == set()
+
+
+def test_long_lines_of_a_note_are_no_statements() -> None:
+    assert code_in_note("\n".join(["x = " + "a" * 60_000, "y = f(" + "b, " * 20_000 + ")"])) is None

@@ -94,10 +94,11 @@ _STATEMENT = re.compile(
     re.VERBOSE,
 )
 _LOOP = re.compile(r"\s*for [\w., ()]{1,60} in [\w.]{1,60}(?:\(.{0,80}\))?:$")
-_MOST_WORDS_APART = re.compile(r"[a-z'’]{2,} [a-z'’]{2,} [a-z'’]{2,} [a-z'’]{2,}", re.I)
+_WORDS_ON_END = re.compile(r"\b[a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40}", re.I)
 """Four words in a row: no statement has them outside of a string or a comment."""
 _STRING = re.compile(r"""#.*|"[^"]*"|'[^']*'""")
 _FEWEST_STATEMENTS = 2
+_LONGEST_STATEMENT = 400
 
 
 def code_in_note(text: str) -> list[str] | None:
@@ -120,16 +121,18 @@ def code_in_note(text: str) -> list[str] | None:
 
 
 def _is_statement(line: str) -> bool:
-    return bool(_STATEMENT.match(line)) and (
-        bool(_LOOP.match(line)) or not _MOST_WORDS_APART.search(_STRING.sub("", line))
-    )
+    if len(line) > _LONGEST_STATEMENT or not _STATEMENT.match(line):
+        return False
+    return bool(_LOOP.match(line)) or not _WORDS_ON_END.search(_STRING.sub("", line))
 
 
 def _goes_on(line: str, before: str) -> bool:
     """A comment below a statement, or the rest of a call that its line does not close."""
+    if len(line) > _LONGEST_STATEMENT:
+        return False
     if _COMMENT.match(line):
         return True
-    return before.rstrip().endswith(("(", ",", "[", "{")) and bool(line.strip()) and not _MOST_WORDS_APART.search(line)
+    return before.rstrip().endswith(("(", ",", "[", "{")) and bool(line.strip()) and not _WORDS_ON_END.search(line)
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
