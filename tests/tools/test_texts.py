@@ -10,6 +10,7 @@ from ddx_tools.probe import Raw, RawItem
 from ddx_tools.store import Store
 from ddx_tools.texts.capture import text_rows
 from ddx_tools.texts.findings import text_findings
+from ddx_tools.texts.programs import code_in_note
 
 
 def codes(text: str, name: str = "excerpt.txt") -> set[str]:
@@ -191,3 +192,57 @@ def test_of_printed_values_only_what_does_not_fit_is_told(code: str) -> None:
     sick, healthy = VALUES[code]
     assert code in codes(sick)
     assert code not in codes(healthy)
+
+
+NOTE = """\
+It hangs whenever a checkpoint is due, on 4 GPUs with DeepSpeed. If I leave the save out, it runs:
+the loss goes down = as it should (we looked).
+
+    if accelerator.is_main_process:
+        # only one of them writes
+        accelerator.save_state(
+            path)
+
+Is there anything that I do wrong here?
+"""
+
+
+def test_code_pasted_into_a_note_is_read_at_its_lines_and_what_is_said_is_not() -> None:
+    code = code_in_note(NOTE)
+    assert code is not None
+    assert [number for number, line in enumerate(code, 1) if line] == [4, 5, 6, 7]
+    assert "program.guarded_call" in codes(NOTE, "notes.txt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Two nodes of 8 GPUs. I set NCCL_DEBUG=INFO\nand OMP_NUM_THREADS=8 in the script.\nNothing changed.\n",
+        "With one GPU it works (lr = 1e-4).\nWith two it hangs:\nno error, nothing.\n",
+        "With 4 GPUs all is as slow as before:\nif I print the times they are equal.\nfor all ranks this holds:\n",
+        "model.eval()\nis missing, I know.\n",
+    ],
+)
+def test_words_of_a_person_are_no_code(text: str) -> None:
+    assert code_in_note(text) is None
+
+
+def test_an_excerpt_in_a_note_lacks_no_guard_of_the_main_module() -> None:
+    assert codes("I call\n\nmodel = build(args)\nmain(model)\n", "notes.txt") == set()
+
+
+def test_a_wrapper_that_is_never_called_leaves_gradients_alone() -> None:
+    past = "import a\nmodel = DDP(net)\nfor x in data:\n    loss = model.module(x)\n    loss.backward()\n"
+    assert "program.sync_left_out" in codes(past)
+    assert codes(past.replace("model.module(x)", "model(x)")) == set()
+    assert codes(past.replace("model.module(x)", "model(x)\n    w = model.module.state_dict()")) == set()
+
+
+def test_who_goes_into_a_collective_by_a_value_of_its_own_decides_alone() -> None:
+    own = "import a\nfor e in epochs:\n    if val_loss < best:\n        dist.broadcast(flag, 0)\n"
+    assert "program.rank_local_decision" in codes(own)
+    assert codes(own.replace("    if", "    dist.all_reduce(val_loss)\n    if")) == set()
+
+
+def test_long_lines_of_a_note_are_no_statements() -> None:
+    assert code_in_note("\n".join(["x = " + "a" * 60_000, "y = f(" + "b, " * 20_000 + ")"])) is None

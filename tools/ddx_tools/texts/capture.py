@@ -14,7 +14,7 @@ from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, is_named_note
-from ddx_tools.texts.programs import program_lines, read_program
+from ddx_tools.texts.programs import code_in_note, program_lines, read_program
 from ddx_tools.texts.said import Lines, Said
 from ddx_tools.texts.traces import read_traces
 from ddx_tools.texts.values import read_values
@@ -30,12 +30,10 @@ _READ_APART = {Kind.RAS, Kind.STACKS}
 def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
     """Add the short texts that tell something, and the beginning of longer ones.
 
-    Not what by its name a person wrote, and not what readers of its own kind take.
+    Of what by its name a person wrote, the code alone; and not what readers of its own kind take.
     """
     taken = intake_of(host, [item for item in target if not item.isdigit()])
-    texts = [
-        text for text in taken.materials if text.head and not text.kinds & _READ_APART and not is_named_note(text.path)
-    ]
+    texts = [text for text in taken.materials if text.head and not text.kinds & _READ_APART]
     for text in texts[:_MOST_TEXTS]:
         item = RawItem("text", text.head[:_MOST_BYTES], text.source, {"path": text.path})
         if _said(item):
@@ -45,7 +43,8 @@ def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
 
 
 def _said(item: RawItem) -> list[Said]:
-    return _said_in(PurePosixPath(item.facts["path"]).name, item.data)
+    path = item.facts["path"]
+    return _said_in_note(item.data) if is_named_note(path) else _said_in(PurePosixPath(path).name, item.data)
 
 
 @lru_cache(_MOST_TEXTS)
@@ -56,6 +55,20 @@ def _said_in(name: str, data: bytes) -> list[Said]:
     lines = Lines(line[:_LONGEST_LINE] for line in (text.splitlines() if program is None else program))
     found = read_program(lines) if program is not None else chain(read_values(lines), read_traces(lines))
     return list(islice(found, _MOST_ROWS))
+
+
+_NOT_OF_EXCERPTS = "program.no_main_guard"
+"""What only a whole module can lack."""
+
+
+@lru_cache(_MOST_TEXTS)
+def _said_in_note(data: bytes) -> list[Said]:
+    """What the code tells that somebody pasted into a note."""
+    code = code_in_note(data.decode("utf-8", "replace"))
+    if code is None:
+        return []
+    found = read_program(Lines(line[:_LONGEST_LINE] for line in code))
+    return [one for one in islice(found, _MOST_ROWS) if one.code != _NOT_OF_EXCERPTS]
 
 
 def text_rows(raw: Raw) -> Rows:

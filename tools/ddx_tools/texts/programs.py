@@ -61,6 +61,14 @@ _LOGGED = re.compile(r"self\.log\(\s*['\"](?P<name>[\w/]+)['\"](?!.*sync_dist\s*
 _MONITORED = re.compile(
     r"\b(?P<what>ModelCheckpoint|EarlyStopping|ReduceLROnPlateau)\(.*?monitor\s*=\s*['\"](?P<name>[\w/]+)['\"]"
 )
+_WRAPPED = re.compile(r"^\s*(?P<name>[\w.]{1,60})\s*=\s*(?:\w+\.)*(?:DDP|DistributedDataParallel)\(")
+_NO_FORWARD = re.compile(
+    r"state_dict|load_|named_|param|buffers|modules|children|train$|eval$|save|to$|cuda$|half$|float$|get_|generate"
+)
+_OWN_VALUE = re.compile(
+    r"\s*(?:el)?if\s+(?!.*(?:\bglobal_|\breduced_|\bavg_|\bmean_|\bargs\.|\bcfg\.))"
+    r"(?:\w+\.)*(?P<name>\w*(?:loss|acc|metric|score|auc|norm)\w*)(?:\.item\(\))?\s*(?:<|>)"
+)
 _NO_SYNC = re.compile(r"^\s*with (?:\w+\.)*no_sync\(\)\s*:")
 _NUMBERED = re.compile(r"^\s{0,6}(?P<number>\d{1,6})(?:[:|]|(?= )|$)")
 _MODULE_CALL = re.compile(r"^(?:\w+\.)*(\w*(?:train|main|run|fit|launch|spawn|init|LLM)\w*)\(")
@@ -73,6 +81,58 @@ def program_lines(name: str, text: str) -> list[str] | None:
     lines = _unnumbered(text.splitlines())
     # Programs of other names are excerpts that somebody cut out.
     return lines if name.endswith(".py") or len(_PYTHON.findall("\n".join(lines))) >= 2 else None
+
+
+_STATEMENT = re.compile(
+    r"""\s*(?:
+        (?:import\ \w|from\ [\w.]+\ import\ |@\w|def\ \w+\(|class\ \w+[(:]|return\b|raise\ \w|del\ \w
+          |(?:pass|break|continue)$)
+      | (?:if|elif|for|while|with|else|try|except|finally)\b.*:\s*(?:\#.*)?$
+      | [\w.\[\]"', *]{1,80}\ ?(?:[-+*/|@]?=|:\ ?\w+\ =)\ ?[^=\s](?:.*[\w)\]}"'([{,])?\s*(?:\#.*)?$
+      | [\w.]{1,80}\((?:.*[)(,])?\s*(?:;.*)?(?:\#.*)?$
+    )""",
+    re.VERBOSE,
+)
+_LOOP = re.compile(r"\s*for [\w., ()]{1,60} in [\w.]{1,60}(?:\(.{0,80}\))?:$")
+_WORDS_ON_END = re.compile(r"\b[a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40}", re.I)
+"""Four words in a row: no statement has them outside of a string or a comment."""
+_STRING = re.compile(r"""#.*|"[^"]*"|'[^']*'""")
+_FEWEST_STATEMENTS = 2
+_LONGEST_STATEMENT = 400
+
+
+def code_in_note(text: str) -> list[str] | None:
+    """What somebody pasted of a program into what they wrote, every line at its place and the others empty.
+
+    Fences need not be there: lines that can be statements count, two of them on end at least. None if there are none.
+    """
+    lines = text.splitlines()
+    kept = [""] * len(lines)
+    run: list[int] = []
+    for number, line in enumerate([*lines, "."]):
+        if _is_statement(line) or (run and _goes_on(line, lines[run[-1]])):
+            run.append(number)
+        elif line.strip() and line.strip() not in (")", "]", "}", "...", "):"):
+            statements = [at for at in run if lines[at].strip()]
+            for at in statements if len(statements) >= _FEWEST_STATEMENTS else ():
+                kept[at] = lines[at]
+            run = []
+    return kept if any(kept) else None
+
+
+def _is_statement(line: str) -> bool:
+    if len(line) > _LONGEST_STATEMENT or not _STATEMENT.match(line):
+        return False
+    return bool(_LOOP.match(line)) or not _WORDS_ON_END.search(_STRING.sub("", line))
+
+
+def _goes_on(line: str, before: str) -> bool:
+    """A comment below a statement, or the rest of a call that its line does not close."""
+    if len(line) > _LONGEST_STATEMENT:
+        return False
+    if _COMMENT.match(line):
+        return True
+    return before.rstrip().endswith(("(", ",", "[", "{")) and bool(line.strip()) and not _WORDS_ON_END.search(line)
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
@@ -198,6 +258,7 @@ def _telling(code: Lines, text: str) -> Iterator[Said]:
                 values = found.groupdict()
                 more = {"severity": entry.get("severity", "notice"), **entry.get("attributes", {}), **values}
                 yield seen(entry["code"], number, found.string, entry["says"].format(**values), **more)
+    yield from _past_wrapper(code, text)
     for number, found in matches(_NO_SYNC, code):
         block = "\n".join(line for _, line in _block(code, number - 1))
         if ".backward(" in block and text.count(".backward(") == 1:
@@ -205,6 +266,25 @@ def _telling(code: Lines, text: str) -> Iterator[Said]:
                 "program.sync_left_out", number, found.string,
                 "Every backward runs under no_sync: no gradient is reduced, in no step", severity="warning",
             )  # fmt: skip
+
+
+def _past_wrapper(code: Lines, text: str) -> Iterator[Said]:
+    """A program that trains what DDP wraps, and never calls the wrapper: its forward prepares the reduction."""
+    if ".backward(" not in text:
+        return
+    for _, made in matches(_WRAPPED, code):
+        name = re.escape(made["name"])
+        if re.search(rf"(?<![\w.]){name}(?:\.forward)?\(", text):
+            continue
+        for number, found in matches(re.compile(rf"=\s*{name}\.module(?:\.(?P<part>\w+))?\("), code):
+            if found["part"] and _NO_FORWARD.match(found["part"]):
+                continue
+            yield seen(
+                "program.sync_left_out", number, found.string,
+                f"What {made['name']} wraps is called and {made['name']} never is: no gradient is reduced",
+                severity="warning",
+            )  # fmt: skip
+            return
 
 
 def _decisions(code: Lines) -> Iterator[Said]:
@@ -215,6 +295,16 @@ def _decisions(code: Lines) -> Iterator[Said]:
                 "program.rank_local_decision", index + 1, line,
                 "Each rank decides by its own clock whether to go into a call of all", by="clock",
             )  # fmt: skip
+        own = _OWN_VALUE.match(line)
+        if own and any(_COLLECTIVE.search(inner) for _, inner in _block(code, index)):
+            reduced = re.compile(
+                rf"(?:reduce|gather|broadcast)\w*\([^#]*\b{own['name']}\b|\b{own['name']}\b[^=]*=.*reduce"
+            )
+            if not any(reduced.search(before) for before in code[:index]):
+                yield seen(
+                    "program.rank_local_decision", index + 1, line,
+                    f"Each rank decides by its own {own['name']} whether to go into a collective", by="metric",
+                )  # fmt: skip
     logged = {found["name"]: (number, found) for number, found in matches(_LOGGED, code)}
     for _, found in matches(_MONITORED, code):
         if found["name"] in logged:

@@ -105,6 +105,7 @@ _MOMENT_CLAUSE = re.compile(
     r"immediately |exactly |e\.g\. )*(?:when|while|during|at|after|in|before|on|from|between|as soon as|until|once|"
     r"whenever|upon|near|around|right|just|randomly|sometimes|sporadically|occasionally|intermittently)\b"
 )
+_THEN = re.compile(r"\b(?:then|until)\W{0,3}$")
 _INSISTS = re.compile(r"\b(?:only|always|every time|each time|consistently|everytime|exclusively)\b")
 _OWN_DOING = re.compile(r"^(?:i|we|my|our|the script|it)\b")
 _NOT_THERE = re.compile(r"\bnot (?:even |just )?(?:on|with|in|when|if|for|using|at|during|after)\b[^,]{0,40}$")
@@ -249,7 +250,9 @@ def _moment(reading: _Reading, index: int, mention: re.Match[str]) -> Outcome:
     if own or _NOT_THERE.search(reading.text[part.start : mention.end()]):
         return own if own == "bad" else None
     if _MOMENT_CLAUSE.match(part.text) or mention.start() - part.start <= _LEADS:
-        near = [*reversed(reading.outcomes[:index]), *reading.outcomes[index + 1 :]]
+        behind, ahead = [*reversed(reading.outcomes[:index])], reading.outcomes[index + 1 :]
+        # "it is fine for 500 steps, then the checkpoint is due and it hangs": what came before is over.
+        near = [*ahead, *behind] if _THEN.search(reading.text[: part.start]) else [*behind, *ahead]
         if (nearest := next((o for o in near if o), None)) is not None:
             return nearest if nearest == "bad" else None
     insists = _INSISTS.search(part.text) and not _OWN_DOING.match(part.text)
