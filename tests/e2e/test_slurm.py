@@ -13,7 +13,7 @@ from sshd_hosts import BIN, wait_for
 from ddx_tools.model import Diagnosis
 
 TRAIN = Path(__file__).parents[1] / "fixtures" / "many_hosts" / "train.py"
-RECIPE = Path(__file__).parents[2] / "docs" / "unattended.md"
+RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "slurm-batch.md"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.long, pytest.mark.needs("torch", "ptrace", *SLURM_NEEDS)]
 
@@ -36,7 +36,7 @@ def test_a_job_of_slurm_is_looked_at_on_its_nodes(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_time_ends_leaves_a_diagnosis_in_its_output(tmp_path: Path) -> None:
-    """By the script of docs/unattended.md, with less time and fewer ranks."""
+    """By the script of docs/recipes/slurm-batch.md, with less time and fewer ranks."""
     (recipe,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", RECIPE.read_text(), re.S)
     script = recipe.replace("--nodes=1 --gres=gpu:8 --time=24:00:00", "--nodes=1 --time=1")
     script = script.replace("B:USR1@180", "B:USR1@30").replace("ddx run", f"{BIN}/ddx run")

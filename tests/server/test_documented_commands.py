@@ -34,6 +34,7 @@ ELSEWHERE = {
     r"install ": "writes for a client: test_install_command.py",
     r"preflight (?!all_reduce)|bisect": "test jobs: tests/e2e/test_preflight.py, test_bisect.py",
     r"network$|network --peer|why job.log tried": "another host: tests/e2e/test_network_faults.py",
+    r"profile --record": "a job: tests/e2e/test_profile_record.py",
     r"memory mem_rank": "a GPU: tests/tools/test_memory.py",
     r"mesh dumps/|why ddx-runs|consistency": "what a run left: tests/tools/test_mesh_probe.py, test_consistency.py",
     r"profile .*--perfetto|flight-recorder .*--perfetto": "tests/tools/test_perfetto.py",

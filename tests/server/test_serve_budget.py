@@ -79,6 +79,7 @@ def test_no_question_of_a_playbook_is_cut() -> None:
         assert told["next_check"]["question"] == check.question
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @given(DIAGNOSES)
 def test_a_diagnosis_stays_within_the_budget_and_says_what_is_missing(diagnosis: Diagnosis) -> None:
     told = diagnosis_payload(diagnosis)
