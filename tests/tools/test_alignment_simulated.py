@@ -150,6 +150,13 @@ def test_a_rank_without_a_record_that_explains_all_waiting_is_named(seed: int) -
     assert tuple(finding.ranks) == job.truth.culprits and finding.attributes["state"] == "no_record"
 
 
+@pytest.mark.long
+def test_a_rank_without_a_record_is_named_though_rings_have_lost_what_waits_for_it() -> None:
+    job = simulate(600_034, kind="rank_dead")
+    (finding,) = [each for each in findings_of(job) if each.code == "rank.waited_for"]
+    assert tuple(finding.ranks) == job.truth.culprits and finding.attributes["state"] == "no_record"
+
+
 @pytest.mark.parametrize("seed", seeds(300, 302, 305))
 def test_when_other_records_are_lost_too_a_missing_record_blames_nobody(seed: int) -> None:
     job = job_of("rank_dead", seed)
@@ -181,9 +188,6 @@ def test_a_healthy_job_in_the_midst_of_its_work_is_healthy(seed: int) -> None:
         pytest.param("straggler", 600_015, id="undated, and one device a moment behind while the others are at work"),
         pytest.param("straggler", 600_074, id="undated, and one device not started while others are not either"),
         pytest.param("straggler", 600_029, id="late once in a step of many collectives"),
-        pytest.param(
-            "rank_dead", 600_034, marks=pytest.mark.long, id="peers' rings have lost what they wait in for it"
-        ),
         pytest.param("rank_stalled", 600_021, marks=pytest.mark.long, id="a peer's ring has lost what it is in"),
         pytest.param(
             "order_swapped", 700_004, id="its call came later in all rounds, and it is in step again after it"
