@@ -46,7 +46,9 @@ VIA_OPTION = Annotated[
 ]
 DEADLINE_OPTION = Annotated[
     float,
-    typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds to the answer, by what has come."),
+    typer.Option(
+        "--deadline", rich_help_panel=_PANEL, min=1, help="Seconds until the answer, whoever has not answered by then."
+    ),
 ]
 HOST_OPTIONS = {
     "hosts": (HOSTS_OPTION, ""),
