@@ -46,9 +46,7 @@ VIA_OPTION = Annotated[
 ]
 DEADLINE_OPTION = Annotated[
     float,
-    typer.Option(
-        "--deadline", rich_help_panel=_PANEL, min=1, help="Seconds until the answer, whoever has not answered by then."
-    ),
+    typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds until the answer, whoever is silent then."),
 ]
 HOST_OPTIONS = {
     "hosts": (HOSTS_OPTION, ""),
