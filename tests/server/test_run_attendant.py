@@ -117,6 +117,13 @@ def test_when_the_time_runs_out_what_was_held_back_is_said_once_and_nothing_of_a
     assert [line for line in job.said if "DIAGNOSED" in line] == ["DIAGNOSED  rank 2 is late"]
 
 
+def test_who_holds_the_job_up_is_said_before_the_limit_though_why_is_open(job: Job) -> None:
+    assert job.silent(replace(UNCLEAR, at_work=True)) == []
+    job.attendant.running_out(Silence("last", job.patience.moved_s, Limit(job.patience.moved_s, 110.0), 20))
+    job.attendant.finish()
+    assert "UNDECIDED  who knows" in job.said
+
+
 def test_what_moved_while_it_was_looked_at_is_not_spoken_of(job: Job) -> None:
     look = job.attendant.look_at
 

@@ -265,6 +265,18 @@ def test_of_a_rank_that_ended_itself_is_told_where_if_it_said_so(tmp_path: Path,
     assert (said.causes[0].id, places) == (("program-error", ["train.py:9 f"]) if left_at else ("rank-crashed", []))
 
 
+@pytest.mark.parametrize(("status", "code"), [("3", 3), ("board 7 cannot be read", 1), ("-1", 255)])
+def test_a_rank_that_was_killed_on_its_way_out_had_ended_itself(tmp_path: Path, status: str, code: int) -> None:
+    left_at = f'Traceback (most recent call last):\n  File "/job/train.py", line 9, in f\nSystemExit: {status}'
+    note = {"rank": 2, "pid": 78, "at_ns": 1, "failed": False, "host": "node1", "left_at": left_at}
+    (tmp_path / "rank-2.78.exit.json").write_text(json.dumps(note))
+    (exited,) = findings_of(tmp_path)
+    assert (exited.ranks, exited.attributes["exit_code"], exited.attributes["independent"]) == ([2], code, True)
+    ended = {"rank": 2, "pid": 78, "at_s": 2.0, "exit_code": 0}
+    (tmp_path / "ranks-ended.jsonl").write_text(json.dumps(ended) + "\n")
+    assert not [f for f in findings_of(tmp_path) if f.attributes.get("exit_code") == code], "it caught that itself"
+
+
 def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     args = JobLogArgs(target=[str(LOGS / "torchrun_raise_tee")])
     writer = BundleWriter(tmp_path / "bundle", args.target)

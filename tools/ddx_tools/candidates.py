@@ -39,12 +39,15 @@ class Candidate:
         """The weight of its strongest deciding clause."""
         return max((weight(m) for m in self.decides), default=0.0)
 
-    def forget(self, explained: Set[int]) -> None:
-        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for."""
+    def forget(self, explained: Set[int], one_of: Set[int] | None = None) -> None:
+        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for.
+
+        With `one_of` only those among them that rest on one of these.
+        """
 
         def rests_on_more(match: Match) -> bool:
             seen = {id(finding) for finding in match.findings if finding.attributes.get("basis") != "user"}
-            return not seen or not seen <= explained
+            return not seen or not seen <= explained or (one_of is not None and not seen & one_of)
 
         self.decides = [match for match in self.decides if rests_on_more(match)]
         self.supports = [match for match in self.supports if rests_on_more(match)]
@@ -161,7 +164,8 @@ def explain_away(candidates: list[Candidate], playbooks: Playbooks, findings: Se
             less = other.decided < strong.decided and other.score < strong.score
             weaker = surely and (other.cause.residual or less)
             general = other.cause.id in above and other.decided <= strong.decided
-            other.forget(own | follows if weaker or general else follows)
+            # What follows from the cause says nothing more beside what the cause itself rests on.
+            other.forget(own | follows, None if weaker or general else follows)
 
 
 def give_way(candidates: list[Candidate]) -> None:

@@ -158,7 +158,8 @@ class Attendant:
                     self._hold_back(None)
                     self._told_silence_s = None if kind == "asked" or silence.is_partial else silence.since_s
                     self._answer(kind, _situation(silence), look)
-            elif look.verdict == "diagnosed":
+            elif look.verdict == "diagnosed" or look.waiting:
+                # Who holds the job up is worth saying before the limit strikes, also where why is open.
                 self._hold_back((silence.since_s, look))
             else:
                 self._forget(look)

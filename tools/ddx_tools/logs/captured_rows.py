@@ -55,6 +55,7 @@ def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIde
     if isinstance(content, ExitNote):
         words = "after an exception" if content.failed else "by itself"
         row.update(kind="exit", code=None, text=f"the interpreter of rank {content.rank} ended {words}")
+        row["exit_code"] = content.asked_code
         details.update(event="note", failed=content.failed)
         if content.traceback:
             row.update(user_place(content.traceback.user_frame))

@@ -22,9 +22,12 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     raising = {rank for case in raised for rank in case.ranks}
     stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
     cases: dict[tuple[str, Any], Case] = defaultdict(Case)
+    # Who called sys.exit may have caught that itself: how its process ended goes before.
+    told = [event for event in events if not _is_note(event) and event.row["exit_code"] is not None]
+    ended = {rank for event in told if event.row["exit_code"] >= 0 for rank in event.ranks}
     for event in events:
         code = event.row["exit_code"]
-        if code is None:
+        if code is None or (_is_note(event) and set(event.ranks) <= ended):
             continue
         # An exit code of a rank that raised says nothing new; one of an unknown rank may be any rank's that raised.
         ranks = set(event.ranks) - explained - (raising if code > 0 else set())
@@ -36,7 +39,8 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
         if event.kind == "fatal_stack" and not set(event.ranks) & (codes.keys() | explained):
             cases["fatal", event.row["text"]].add(event, set(event.ranks))
         silent = set(event.ranks) - codes.keys() - raising - explained
-        if silent and event.details.get("event") == "note" and not event.details.get("failed"):
+        wanted = event.row["exit_code"]
+        if silent and _is_note(event) and wanted is None and not event.details.get("failed"):
             cases["note", None].add(event, silent)
     found = list(cases.values())
     for (kind, what), case in cases.items():
@@ -46,6 +50,11 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     if left := _left_without_failing(events, codes):
         found.append(left)
     return found
+
+
+def _is_note(event: Event) -> bool:
+    """Whether the rank's own interpreter left it on its way out."""
+    return event.details.get("event") == "note"
 
 
 def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: list[Event]) -> None:
@@ -132,7 +141,7 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
             reason=None,
             called=called,
         )
-    if case.events[0].details.get("event") == "note":
+    if code is None and _is_note(case.events[0]):
         return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
     if code is not None and code >= 0:
         severity = Severity.FAILURE if case.independent else Severity.WARNING
@@ -145,7 +154,7 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
 
 def _called_exit(case: Case, events: list[Event]) -> list[Location]:
     """Where its ranks called sys.exit, as their notes tell."""
-    notes = [event for event in events if event.details.get("event") == "note" and set(event.ranks) & case.ranks]
+    notes = [event for event in events if _is_note(event) and set(event.ranks) & case.ranks]
     return distinct_places([event.location for event in notes if event.location])
 
 

@@ -12,6 +12,7 @@ ended by itself.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,14 @@ class ExitNote:
     host: str | None
     traceback: Traceback | None = None
     """From where it called sys.exit, if it did."""
+
+    @property
+    def asked_code(self) -> int | None:
+        """With which exit code it wanted to end, if that says failure; it may be killed before it has ended."""
+        words = self.traceback.message.strip() if self.traceback else ""
+        if words in ("", "None", "0", "False"):
+            return None
+        return int(words) % 256 if re.fullmatch(r"-?\d{1,9}", words) else 1
 
 
 def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
