@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
-from ddx_tools.sources.redaction.patterns import compiled
+from ddx_tools.sources.redaction.names import Meaning, is_certain, is_name_field, is_value_field, meaning_of
+from ddx_tools.sources.redaction.patterns import compiled, matches_within
 from ddx_tools.sources.redaction.requests import end_of_string, of_headers, of_urls
 from ddx_tools.sources.redaction.shapes import Span
+from ddx_tools.sources.redaction.spoken import of_words
 from ddx_tools.sources.redaction.values import (
+    FILE_NAME,
     IDENTIFIER,
+    KIND,
+    LONG,
     NUMBER,
     cut,
     is_code,
@@ -23,10 +26,7 @@ from ddx_tools.sources.redaction.values import (
     is_sentence,
     is_value,
     looks_secret,
-    may_be_secret,
 )
-
-KIND = "value of a secret name"
 
 _NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
 _ASSIGNMENT = compiled(
@@ -35,31 +35,6 @@ _ASSIGNMENT = compiled(
     r"[ \t\r\n]{0,60}"
 )
 _OPTION = compiled(r"(?:^|[\s\"'`\[,(=])(--?[A-Za-z][A-Za-z0-9_.\-]{0,80})([\"']?[ \t\r\n]*,[ \t\r\n]*|[\"'` \t\r\n]+)")
-_SPACED = compiled(r"([A-Za-z][A-Za-z0-9]*(?:[_.\-][A-Za-z0-9]+)+)[ \t]+[\"']?([^\s\"'`<>()\[\]{},;|]{6,})")
-_IN_PROSE = compiled(
-    r"((?:[A-Za-z]{1,20}[ _\-])?(?i:key|token|secret|password|credential))(?:[ _\-](?i:id))?[ \t]+"
-    r"(?:[\"'\[(]{1,2}([^\s\"'\])]+)[\"'\])]|([A-Za-z0-9+/=_~\-]{16,})(?:[^A-Za-z0-9]|$))"
-)
-_SET_TO = compiled(
-    r"(?i)\b(password|passphrase|passcode|pw|secret|(?:[a-z]{1,20}[ _\-])?(?:key|token))"
-    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|'s|)"
-    r" [\"'\[(<]?([^\s\"'\])>]{4,})"
-)
-_DIRECTIVE = compiled(
-    r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
-    r"[\"']?([^\s\"'(`{<\[=:][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
-)
-_ANNOTATED = compiled(
-    r"([A-Za-z_][A-Za-z0-9_]*): ?[A-Za-z_][A-Za-z0-9_\[\], .|]{0,60} ?= ?(?:\w{1,40}\((?:default ?= ?)?)?"
-    r"[\"']([^\"'\n]+)"
-)
-_DEFAULT = compiled(
-    r"[\"'](-{0,2}[A-Za-z][A-Za-z0-9_.\-]{0,80})[\"'],[^()\n]{0,200}?\bdefault[ ]?=[ ]?[\"']([^\"'\n]+)"
-)
-_SETTER = compiled(
-    r"([A-Za-z_]{0,60})\([ ]?(?:[a-z_]{1,20}=)?(?:[bru]?[\"']([^\"'\s]{6,})[\"'][ ]?[,)]|([^\"'\s(),=]{6,})\))"
-)
-_SETS = re.compile(r"(?i)log_?in|(?:re)?auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?(?P<name>.+)")
 _ELEMENT = compiled(
     r"<([A-Za-z_][A-Za-z0-9_.:\-]{0,60})(?:\s(?:[^<>]{0,80}?(?i:name|key|id)=[\"']([^\"'<>]{1,80})[\"'])?[^<>]{0,200})?>"
     r"([^<>]+)</"
@@ -76,7 +51,6 @@ _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _CALL = re.compile(rb"\(([^()\n]*)")
 _IN_CALL = re.compile(rb"[,=]\s*[\"']([^\"'\s]+)[\"']")
-_FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 _CODE = re.compile(rb"[0-9]{4,12}")
 _SECRET_KIND = re.compile(rb"[\"']kind[\"']: ?[\"']Secret[\"']")
 _SECRET_DATA = re.compile(rb"[\"'](?:data|stringData)[\"']: ?\{")
@@ -87,15 +61,8 @@ _WORDS_BETWEEN = frozenset(
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
-_ALGORITHM = re.compile(rb"(?i)(?:sha|md|aes|utf|base|scrypt|bcrypt|argon|pbkdf|scram|x|v)-?[0-9]")
-_LONG = 12
 _CELLS = frozenset({"td", "th", "dt", "dd"})
 _FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
-_LEAST_DIGITS = 3
-_HEX = re.compile(rb"[0-9a-f]+")
-_PLAIN_WORDS = frozenset(
-    {b"password", b"passwords", b"secret", b"secrets", b"cookie", b"cookies", b"credentials", b"authorization"}
-)
 
 
 def assigned(line: bytes) -> Iterator[Span]:
@@ -115,7 +82,7 @@ def assigned(line: bytes) -> Iterator[Span]:
             is_name_quoted = match[2][:1] in (b'"', b"'")
             yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
         yield from _of_options(line, begin, limit)
-        yield from _of_words(line, begin, limit)
+        yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
     for begin, limit in _stretches(line, _name_as_value(), _REACH_OF_FIELDS):
         yield from _of_pairs(line, begin, limit)
@@ -155,14 +122,6 @@ def _stretches(line: bytes, hint: Any, reach: int) -> Iterator[tuple[int, int]]:
         end = min(match.end() + reach, len(line))
     if begin >= 0:
         yield begin, end
-
-
-def _matches(pattern: Any, line: bytes, begin: int, limit: int) -> Iterator[Any]:
-    """The matches that begin within a stretch."""
-    for match in pattern.finditer(line, begin):
-        if match.start() >= limit:
-            return
-        yield match
 
 
 def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is_name_quoted: bool) -> Iterator[Span]:
@@ -218,7 +177,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     if meaning is Meaning.CERTAINLY:
         if not (is_sentence(line, end, value, separator) or is_path(value)):
             yield Span(at, end, KIND)
-    elif is_shell or (is_tight and len(value) >= _LONG and not IDENTIFIER.fullmatch(value)):
+    elif is_shell or (is_tight and len(value) >= LONG and not IDENTIFIER.fullmatch(value)):
         if not NUMBER.fullmatch(value) and not is_path(value):
             yield Span(at, end, KIND)
     elif looks_secret(value):
@@ -231,7 +190,7 @@ def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
     if call is None:
         return
     for string in _IN_CALL.finditer(call[1]):
-        if looks_secret(string[1]) and not is_name(string[1]) and not _FILE_NAME.fullmatch(string[1]):
+        if looks_secret(string[1]) and not is_name(string[1]) and not FILE_NAME.fullmatch(string[1]):
             yield Span(call.start(1) + string.start(1), call.start(1) + string.end(1), KIND)
 
 
@@ -321,7 +280,7 @@ def _of_elements(line: bytes, begin: int, limit: int) -> Iterator[Span]:
     if line.find(b"</", begin, limit) < 0:
         return
     named = False
-    for match in _matches(_ELEMENT, line, begin, limit):
+    for match in matches_within(_ELEMENT, line, begin, limit):
         element = match[1].decode("latin-1")
         is_cell = element.lower() in _CELLS
         is_secret = meaning_of(element) is Meaning.CERTAINLY or (named and (is_cell or is_value_field(element)))
@@ -346,60 +305,6 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
             values.append(value)
     for name in names:
         yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
-
-
-def _of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
-    """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
-    for match in _matches(_SPACED, line, begin, limit):
-        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(match[2]):
-            yield Span(match.start(2), match.end(2), KIND)
-    for match in _matches(_IN_PROSE, line, begin, limit):
-        name = match[1].decode("latin-1")
-        meaning = meaning_of(name) or meaning_of(name.split()[-1])
-        group = 2 if match[2] is not None else 3
-        is_one = _is_prose_secret(match[group], meaning, is_quoted=group == 2)
-        if is_one:
-            yield Span(match.start(group), match.end(group), KIND)
-    for match in _matches(_SET_TO, line, begin, limit):
-        value = match[2].rstrip(b".,;:!?)")
-        is_named = meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
-        if is_named and looks_secret(value) and not _ALGORITHM.match(value):
-            yield Span(match.start(2), match.start(2) + len(value), KIND)
-    for match in _matches(_DIRECTIVE, line, begin, limit):
-        is_named = match[1] not in _PLAIN_WORDS and meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
-        if is_named and may_be_secret(match[2].decode("latin-1")):
-            yield Span(match.start(2), match.end(2), KIND)
-    for match in itertools.chain(*(_matches(one, line, begin, limit) for one in (_ANNOTATED, _DEFAULT))):
-        if meaning_of(match[1].decode("latin-1")) >= Meaning.PERHAPS and may_be_secret(match[2].decode("latin-1")):
-            yield Span(match.start(2), match.end(2), KIND)
-    for match in _matches(_SETTER, line, begin, limit):
-        verb = _SETS.fullmatch(match[1].decode("latin-1"))
-        group = 2 if match[2] is not None else 3
-        if verb is None:  # Password("…"), Token(value="…")
-            is_named = match[1][:1].isupper() and (match[1] == b"Token" or is_certain(match[1]))
-        else:
-            is_named = verb["name"] is None or meaning_of(verb["name"]) >= Meaning.PERHAPS
-        if (
-            is_named
-            and looks_secret(match[group])
-            and not (_FILE_NAME.fullmatch(match[group]) or (group == 3 and IDENTIFIER.fullmatch(match[group])))
-        ):
-            yield Span(match.start(group), match.end(group), KIND)
-
-
-def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
-    """`invalid token "…"`, `using password 'x'`, `api key […] rejected`; not `the password "field"` of a form."""
-    if meaning is Meaning.NOTHING or not is_value(value.strip(b"`")) or is_path(value) or NUMBER.fullmatch(value):
-        return False
-    if is_quoted and meaning is Meaning.CERTAINLY:
-        return not is_name(value)
-    is_long = len(value) >= _LONG and sum(48 <= c < 58 for c in value) >= _LEAST_DIGITS
-    return is_long and looks_secret(value) and (meaning >= Meaning.PROBABLY or not _HEX.fullmatch(value))
-
-
-def is_certain(name: bytes) -> bool:
-    """Whether a value of this name is a secret of any look."""
-    return meaning_of(name.decode("latin-1")) is Meaning.CERTAINLY
 
 
 def is_secret_name(name: bytes) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
-from ddx_tools.sources.redaction.assignments import KIND, assigned, is_secret_name, rest_as_value
+from ddx_tools.sources.redaction.assignments import assigned, is_secret_name, rest_as_value
 from ddx_tools.sources.redaction.manifests import is_secret_of_kubernetes, values_of_the_manifest
 from ddx_tools.sources.redaction.name_hint import COARSE_HINT, NAME_HINT
 from ddx_tools.sources.redaction.open_lines import (
@@ -31,7 +31,7 @@ from ddx_tools.sources.redaction.shapes import (
     shape_expression,
     shape_hint,
 )
-from ddx_tools.sources.redaction.values import looks_secret
+from ddx_tools.sources.redaction.values import KIND, looks_secret
 
 _LONG_BYTES = 16 << 10
 """Of a longer line (JSON of megabytes) only what is around a hint is looked at."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddx_tools.sources.redaction.assignments import FIELD, KIND, rest_as_value
+from ddx_tools.sources.redaction.assignments import FIELD, rest_as_value
 from ddx_tools.sources.redaction.open_lines import behind_prefix
 from ddx_tools.sources.redaction.shapes import Span
+from ddx_tools.sources.redaction.values import KIND
 
 _SECRET = re.compile(rb"[\"']?\bkind[\"']?:[ \t]*[\"']?Secret[\"',}\])]*[ \t\r]*$")
 _DATA = re.compile(rb"[\"']?(?:data|stringData)[\"']?:[ \t]*\{?[ \t\r]*$")

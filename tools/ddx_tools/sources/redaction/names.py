@@ -124,3 +124,8 @@ def is_name_field(name: str) -> bool:
 def is_value_field(name: str) -> bool:
     """Whether a field of this name may hold the value of what a field beside it names."""
     return "".join(_words(name)) in _known()["value_fields"]
+
+
+def is_certain(name: bytes) -> bool:
+    """Whether a value of this name is a secret of any look."""
+    return meaning_of(name.decode("latin-1")) is Meaning.CERTAINLY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import re2
@@ -42,3 +42,11 @@ def _options() -> Any:
     options.max_mem = _MEMORY_BYTES
     options.log_errors = False
     return options
+
+
+def matches_within(pattern: Any, line: bytes, begin: int, limit: int) -> Iterator[Any]:
+    """The matches that begin within a stretch."""
+    for match in pattern.finditer(line, begin):
+        if match.start() >= limit:
+            return
+        yield match

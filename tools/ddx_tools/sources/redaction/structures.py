@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddx_tools.sources.redaction.assignments import KIND
 from ddx_tools.sources.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
 from ddx_tools.sources.redaction.shapes import Span
 from ddx_tools.sources.redaction.text import LEFT_OUT, MARK, Counts, redact, replaced, secrets_in
-from ddx_tools.sources.redaction.values import may_be_secret
+from ddx_tools.sources.redaction.values import KIND, may_be_secret
 
 _MOST_DEEP = 60
 

@@ -21,6 +21,10 @@ _PATH_ROOT = re.compile(
 )
 _WORD = re.compile(rb"[A-Za-z][a-z]*(?:['-][a-z]+)*[.,!?:]*")
 _NEXT_NAME = re.compile(rb",(?=\s|$|[\"']|[A-Za-z_][\w.-]*[=:])|[;](?=\s|$|[A-Za-z_])|&(?=[A-Za-z_][\w.-]*=)")
+KIND = "value of a secret name"
+LONG = 12
+"""Characters of a value that hardly is a word."""
+FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,;)\]}]*")
 _NO_SECRET_LOOK = re.compile(
     rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
