@@ -274,6 +274,16 @@ def test_a_rank_that_was_killed_on_its_way_out_had_ended_itself(tmp_path: Path, 
     assert (exited.ranks, exited.attributes["exit_code"], exited.attributes["independent"]) == ([2], code, True)
 
 
+def test_how_ranks_ended_under_ddx_run_is_known_without_a_launcher_that_tells(tmp_path: Path) -> None:
+    ended = [
+        {"rank": rank, "pid": 70 + rank, "at_s": 1.5, "exit_code": code} for rank, code in ((1, -9), (0, 1), (2, 0))
+    ]
+    (tmp_path / "ranks-ended.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ended))
+    found = {f.code: f for f in findings_of(tmp_path)}
+    assert (found["rank.killed"].ranks, found["rank.killed"].attributes["signal"]) == ([1], "SIGKILL")
+    assert found["rank.exited"].ranks == [0]
+
+
 def test_a_replay_sees_what_was_captured(tmp_path: Path) -> None:
     args = JobLogArgs(target=[str(LOGS / "torchrun_raise_tee")])
     writer = BundleWriter(tmp_path / "bundle", args.target)

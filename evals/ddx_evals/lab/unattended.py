@@ -60,7 +60,8 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
     """
     with tempfile.TemporaryDirectory(prefix="notes-") as scratch:
         notes = Path(scratch) / "notes.jsonl"
-        prefix = [ddx_command(), "run", "--notify-file", str(notes), "--"]
+        # Before there is a process group, this is the only limit.
+        prefix = [ddx_command(), "run", "--stall-after", str(limit_s), "--notify-file", str(notes), "--"]
         with LabRun(scenario, nproc, launcher_prefix=prefix, limit_s=limit_s) as run:
             run.start()
             run.wait_struck(_STRUCK_WITHIN_S)

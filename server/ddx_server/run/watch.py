@@ -215,7 +215,8 @@ class RankWatch:
         ranks = list(self._progress.values())
         busy = bool(ranks) and all(rank.busy and rank.waits_since_s is None for rank in ranks)
         lost = bool(self._alive) and any(now - died_s >= _AFTER_A_DEATH_S for died_s in self._died.values())
-        if self._alive or (self._printed.has_steps and not self._known):
+        # Where no rank was met yet, the launcher may wait for other hosts for ever.
+        if self._alive or not self._known:
             limit = self._limit()
             if limit and self._patience.is_running_out(now, limit):
                 self._listener.running_out(self._silence("last"))

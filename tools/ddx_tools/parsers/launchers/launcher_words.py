@@ -21,10 +21,11 @@ WAKING = (
     r"exits with return code",
     r"srun: error: ",
     r"exited on signal",
+    r'"exit_code": ',
 )
 """RE2 expressions, of which one matches every line that `launcher_event` reads."""
 
-_NEEDLES = ("local_rank", "signal", "terminated with", "exits with return code", "srun: error: ")
+_NEEDLES = ("local_rank", "signal", "terminated with", "exits with return code", "srun: error: ", '"exit_code": ')
 _TASKS_LIMIT = 1_024
 _EVENTS = {
     "failed": re.compile(
@@ -51,6 +52,11 @@ _EVENTS = {
         r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,9}) on node (?P<host>[\w.-]{1,200}) "
         r"exited on signal (?P<number>\d{1,3})"
     ),
+    # ranks-ended.jsonl of `ddx run`; who ended with 0 is of no trouble.
+    "rank_ended": re.compile(
+        r'^\{"rank": (?P<rank>\d{1,6}), "pid": (?P<pid>\d{1,9}), "at_s": [\d.]{1,30}, '
+        r'"exit_code": (?P<code>-?[1-9]\d{0,5})\}$'
+    ),
 }
 # strsignal() of the C library, as srun prints it; the kernel's out-of-memory killer kills with SIGKILL.
 _SIGNAL_WORDS = {
@@ -71,8 +77,8 @@ class LauncherEvent:
     """A line of a launcher about one process, or about several that ended in one way."""
 
     kind: str
-    """`failed`, `stopped`, `launcher_stopped`, `spawn_raised`, `spawn_exited`, `child_exited`, `task_exited` or
-    `rank_killed`."""
+    """`failed`, `stopped`, `launcher_stopped`, `spawn_raised`, `spawn_exited`, `child_exited`, `task_exited`,
+    `rank_killed` or `rank_ended`."""
     pid: int | None = None
     local_rank: int | None = None
     index: int | None = None
