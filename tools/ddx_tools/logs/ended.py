@@ -23,11 +23,11 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
     cases: dict[tuple[str, Any], Case] = defaultdict(Case)
     # Who called sys.exit may have caught that itself: how its process ended goes before.
-    told = [event for event in events if not _is_note(event) and event.row["exit_code"] is not None]
+    told = [event for event in events if not event.is_note and event.row["exit_code"] is not None]
     ended = {rank for event in told if event.row["exit_code"] >= 0 for rank in event.ranks}
     for event in events:
         code = event.row["exit_code"]
-        if code is None or (_is_note(event) and set(event.ranks) <= ended):
+        if code is None or (event.is_note and set(event.ranks) <= ended):
             continue
         # An exit code of a rank that raised says nothing new; one of an unknown rank may be any rank's that raised.
         ranks = set(event.ranks) - explained - (raising if code > 0 else set())
@@ -40,7 +40,7 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
             cases["fatal", event.row["text"]].add(event, set(event.ranks))
         silent = set(event.ranks) - codes.keys() - raising - explained
         wanted = event.row["exit_code"]
-        if silent and _is_note(event) and wanted is None and not event.details.get("failed"):
+        if silent and event.is_note and wanted is None and not event.details.get("failed"):
             cases["note", None].add(event, silent)
     found = list(cases.values())
     for (kind, what), case in cases.items():
@@ -50,11 +50,6 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     if left := _left_without_failing(events, codes):
         found.append(left)
     return found
-
-
-def _is_note(event: Event) -> bool:
-    """Whether the rank's own interpreter left it on its way out."""
-    return event.details.get("event") == "note"
 
 
 def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: list[Event]) -> None:
@@ -141,7 +136,7 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
             reason=None,
             called=called,
         )
-    if code is None and _is_note(case.events[0]):
+    if code is None and case.events[0].is_note:
         return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
     if code is not None and code >= 0:
         severity = Severity.FAILURE if case.independent else Severity.WARNING
@@ -154,7 +149,7 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
 
 def _called_exit(case: Case, events: list[Event]) -> list[Location]:
     """Where its ranks called sys.exit, as their notes tell."""
-    notes = [event for event in events if _is_note(event) and set(event.ranks) & case.ranks]
+    notes = [event for event in events if event.is_note and set(event.ranks) & case.ranks]
     return distinct_places([event.location for event in notes if event.location])
 
 

@@ -49,6 +49,11 @@ class Event:
         return self.row["code"] in _LIMIT_EXPIRED
 
     @property
+    def is_note(self) -> bool:
+        """Whether the rank's own interpreter left it on its way out: it says what was wanted, not how that ended."""
+        return self.details.get("event") == "note"
+
+    @property
     def attempt(self) -> int:
         """Restart attempt, 0 for the first or if nothing says it."""
         return self.row["attempt"] or 0

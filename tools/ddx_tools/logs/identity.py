@@ -138,8 +138,7 @@ def exit_codes(events: list[Event]) -> dict[int, int]:
     """Exit code by rank, of the last attempt that says one."""
     codes: dict[int, int] = {}
     for event in sorted(events, key=lambda e: e.attempt):
-        # A rank that was on its way out says what it wanted, not how it ended.
-        if event.row["exit_code"] is not None and event.details.get("event") != "note":
+        if event.row["exit_code"] is not None and not event.is_note:
             codes.update(dict.fromkeys(event.ranks, event.row["exit_code"]))
     return codes
 
