@@ -151,7 +151,9 @@ def test_the_ranks_of_many_hosts_stand_in_one_line(tmp_path: Path) -> None:
         node_2=f"echo Welcome to node-2; {telling(tmp_path, 'two', row(2, 'stopped'), row(3, waits))}",
         node_3="echo 'ssh: connect to host node-3 port 22: Connection refused' >&2; exit 255",
     )
-    last = watched(reach, 4).splitlines()[-1].split("  ")[1]
+    lines = watched(reach, 4).splitlines()
+    assert all(": " in line for line in lines), "nothing is said before a word has come"
+    last = lines[-1].split("  ")[1]
     assert last == (
         "step 7; rank 2 on node-2: stopped (31 s); ranks 0-1, 3: waits in default_pg, sequence 12 (31 s); "
         "node-3: ssh: connect to host node-3 port 22: Connection refused"

@@ -60,7 +60,7 @@ def watch_command(
             doings, now = [row.doing for row in job.rows] + job.unheard, time.monotonic()
             if console.is_terminal:
                 _show(job, pages, live)
-            elif (doings != said and doings) or now - said_s >= _LINE_EVERY_S:
+            elif doings and (doings != said or now - said_s >= _LINE_EVERY_S):
                 console.print(safe(_line(job), limit=2000), soft_wrap=True)
                 said, said_s = doings, now
             if job.is_over:
