@@ -36,7 +36,7 @@ class Unattended:
 
     def row(self) -> str:
         """A line of a table."""
-        first = self.answers[0] if self.answers else None
+        first = _told_first(self.answers) if self.answers else None
         said = f"{first['kind']}: {first['diagnosis']['headline'][:70]}" if first else "–"
         row = f"| {self.scenario.id} | {len(self.answers)} | {said} | "
         return row + f"{self.exit_code} | {self.seconds:.0f} | {'; '.join(self.wrong) or 'ok'} |"
@@ -70,7 +70,7 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
             printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
             answers = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
             unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
-            wrong = _mistakes(answers[0]["diagnosis"], run) if answers else unanswered
+            wrong = _mistakes(_told_first(answers)["diagnosis"], run) if answers else unanswered
             wrong += _late(printed) if scenario.settles.how != "exited" else []
             return Unattended(scenario, answers, code, wrong, time.monotonic() - struck, printed)
 
@@ -86,16 +86,26 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
         return [line for line in printed.splitlines() if line.startswith("ddx: ")]
 
 
+def _told_first(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first diagnosis that a cause was named in, on whichever host; else the first answer."""
+    named = [answer for answer in answers if answer["diagnosis"]["verdict"] == "diagnosed"]
+    return (named or answers)[0]
+
+
 def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
-    """Wait until the run was answered; without an answer, until its limit and a little more are over."""
+    """Wait until a cause was named; without one, until the job's end, or its limit and a little more are over."""
     deadline = time.monotonic() + 2 * limit_s
-    while time.monotonic() < deadline and not _is_written(notes) and run.exit_code() is None:
+    while time.monotonic() < deadline and not _is_named(notes) and run.exit_code() is None:
         time.sleep(0.2)
     return run.exit_code()
 
 
-def _is_written(notes: Path) -> bool:
-    return notes.exists() and notes.read_text(encoding="utf-8").endswith("\n")
+def _is_named(notes: Path) -> bool:
+    written = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    if not written.endswith("\n"):
+        return False
+    answers = [json.loads(line) for line in written.splitlines()]
+    return bool(_told_first(answers)["diagnosis"]["verdict"] == "diagnosed")
 
 
 def _mistakes(printed: dict[str, Any], run: LabRun) -> list[str]:

@@ -46,10 +46,13 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     Counters are read twice, `interval_s` apart; 0 reads them once.
     """
     asking = Asking(host)
-    subjects = _subjects(asking, pids)
+    jobs = _jobs(asking, pids)
+    subjects = _subjects(jobs, pids)
+    # A launcher that waits for those of other hosts has no rank yet, and a connection that tells why.
+    connected = bool(jobs or subjects)
     cgroups, other_net = _process_files(asking, subjects)
     devices = _rdma_ports(asking)
-    _counters(asking, subjects, cgroups, devices, first=True)
+    _counters(asking, cgroups, devices, connected=connected, first=True)
     _memory_and_disks(asking)
     _kernel_log(asking)
     _names(asking)
@@ -57,7 +60,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     _gpus(asking)
     if interval_s > 0:
         host.pause(interval_s)
-        _counters(asking, subjects, cgroups, devices, first=False)
+        _counters(asking, cgroups, devices, connected=connected, first=False)
     for pid in other_net:
         words = f"runs in another network namespace: `nsenter -t {pid} -n ddx host {pid}` looks from there"
         asking.unavailable(f"network of process {pid}", words)
@@ -68,19 +71,25 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
 
 
 def _whom(subjects: Sequence[int]) -> str:
-    return f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
+    if not subjects:
+        return "no process of a job: the limits are those of ddx itself"
+    return f"{len(subjects)} process{'es' if len(subjects) > 1 else ''} of the job"
 
 
-def _subjects(asking: Asking, pids: Sequence[int]) -> list[int]:
-    """The processes whose limits and sockets matter: the ranks of the jobs that are meant, else the pids themselves."""
+def _jobs(asking: Asking, pids: Sequence[int]) -> list[Job]:
+    """The jobs that are meant, as the table of processes tells."""
     reply = asking.ask("processes", asking.host.processes, PROCESSES)
     if reply is None:
-        return list(pids)
+        return []
     asking.raw.items[-1].facts["pids"] = list(pids)
     try:
-        jobs = jobs_meant(find_jobs(json.loads(reply.data)), pids)
+        return jobs_meant(find_jobs(json.loads(reply.data)), pids)
     except (ValueError, DdxError):  # a damaged bundle
-        jobs = []
+        return []
+
+
+def _subjects(jobs: Sequence[Job], pids: Sequence[int]) -> list[int]:
+    """The processes whose limits matter: the ranks of the jobs that are meant, else the pids themselves."""
     ranks = [member.pid for job in jobs for member in job.live if member.pid]
     return list(dict.fromkeys([*ranks, *(pid for pid in pids if not jobs)]))[:_MOST_RANKS]
 
@@ -154,17 +163,16 @@ def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
 # --- counters
 
 
-def _counters(
-    asking: Asking, subjects: Sequence[int], cgroups: Sequence[str], ports: Sequence[str], *, first: bool
-) -> None:
+def _counters(asking: Asking, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool) -> None:
     """What counts up, in both looks; what stands still, in the first."""
     asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
     asking.ask("interfaces", asking.host.interfaces, INTERFACES)
     asking.ask("TCP counters", lambda: asking.host.read("/proc/net/snmp"))
     counted = [f"{port}/{name}" for port in ports for name in ("counters", "hw_counters")]
     asking.files("RDMA counters", counted, below=True)
-    if subjects:
+    if connected:
         asking.run("TCP connections", "ss", "-tinp")
+        asking.ask("neighbours", lambda: asking.host.read("/proc/net/arp"), absent=False)
 
 
 def _rdma_ports(asking: Asking) -> list[str]:

@@ -124,12 +124,15 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
     between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
     connected = {(fact.host, owners.get(host_of(ends(fact)[1]))) for fact in of_topic(facts, "tcp_established")}
     masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
+    answering = {(fact.host, fact.subject) for fact in of_topic(facts, "neighbour") if fact.values["answers"]}
+    answering |= {(fact.host, host_of(ends(fact)[1])) for fact in of_topic(facts, "tcp_established")}
     told: set[tuple[str | None, str]] = set()
     for (_, peer), socket in silent.items():
         if (socket.host, peer) in told:
             continue
         told.add((socket.host, peer))
-        yield _unreachable(socket, peer, at_store=any(_port_of(peer) == _port_of(at or "") for _, at in masters))
+        at_store = any(_port_of(peer) == _port_of(at or "") for _, at in masters)
+        yield _unreachable(socket, peer, at_store=at_store, host_answers=(socket.host, host_of(peer)) in answering)
         owner = owners.get(host_of(peer))
         ways = {(socket.host, owner), (owner, socket.host)}
         others_ask = any(of == owner and host not in (owner, socket.host) for host, of in between)
@@ -141,17 +144,20 @@ def _is_unanswered(socket: Seen) -> bool:
     return socket.values.get("state") == "syn-sent" and int(socket.values.get("backoff", 0)) >= _LEAST_BACKOFF
 
 
-def _unreachable(socket: Seen, peer: str, *, at_store: bool) -> Finding:
+def _unreachable(socket: Seen, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
     sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
+    # A host that is down, or an address that nobody has, answers neither ARP nor on another port.
+    below = " The host is there: it answers otherwise." if host_answers else ""
     return finding(
         "startup.endpoint_unreachable",
         Severity.WARNING,
         [socket],
-        f"A connection to {peer} is asked for and not answered: its first packet was sent {sent} times.",
+        f"A connection to {peer} is asked for and not answered: its first packet was sent {sent} times.{below}",
         address=host_of(peer),
         port=_port_of(peer),
         how="timed_out",
         stage="store" if at_store else "peers",
+        host_answers=host_answers,
     )
 
 

@@ -26,7 +26,7 @@ from ddx_tools.parsers.machine import (
     topology_matrix,
 )
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, read_text, text_lines
-from ddx_tools.parsers.network import path_text, ss_text
+from ddx_tools.parsers.network import neighbours_text, path_text, ss_text
 
 Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
 
@@ -51,6 +51,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (ip_text.NEEDLES, ip_text.read_interfaces),
     (path_text.NEEDLES, path_text.read_paths),
     (ss_text.NEEDLES, ss_text.read_sockets),
+    (neighbours_text.NEEDLES, neighbours_text.read_neighbours),
     (path_text.COUNTER_NEEDLES, path_text.read_net_counters),
     (package_text.NEEDLES, package_text.read_packages),
     (process_table.NEEDLES, process_table.read_held_processes),

@@ -18,7 +18,7 @@ from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.stacks.brought import read_dump, read_paths
 from ddx_tools.stacks.rows import KernelReading, Readings, activity_of, kernel_readings, native_frames, readings_by_look
-from ddx_tools.stacks.view import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.view import AFTER, BEFORE, CHILD, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 
 _PARALLEL = 8
 _DUMP_DEADLINE_S = 8.0
@@ -29,6 +29,9 @@ _END_BYTES = 2048
 _STOPPED_STATES = frozenset("TtD")
 _GPUS = "/dev/nvidia[0-9]*"
 _MOST_NATIVE = 16
+_MAY_WAIT_FOR_CHILD = ("subprocess_wait", "child_wait", "pipe_read")
+"""Who reads a pipe mostly reads what a child prints."""
+_MOST_CHILDREN = 16
 
 
 @dataclass
@@ -39,6 +42,7 @@ class _Process:
     rank: int | None
     role: str
     tids: tuple[int, ...] = ()
+    name: str = ""
 
 
 def capture_stacks(
@@ -68,7 +72,7 @@ def capture_stacks(
     outputs = _outputs(job.live) if looks > 1 else {}
     _look(host, raw, ranks, 1)
     _read_ends(host, raw, outputs)
-    watched = [*ranks, *_workers_of_interest(raw, job.members)]
+    watched = [*ranks, *_workers_of_interest(raw, job.members), *_children_of_interest(raw, job.members)]
     if len(watched) > len(ranks):
         _look(host, raw, watched[len(ranks) :], 1)
     if looks > 1:
@@ -126,11 +130,16 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
 def _look_at(
     host: Host, process: _Process, look: int, taken_s: float
 ) -> tuple[list[RawItem], tuple[_Process, HostError] | None]:
-    facts = {"pid": process.pid, "rank": process.rank, "role": process.role, "look": look}
+    facts: dict[str, Any] = {"pid": process.pid, "rank": process.rank, "role": process.role, "look": look}
+    if process.role == CHILD:
+        facts |= {"name": process.name, "taken_s": taken_s}
     items: list[RawItem] = []
     try:
         before = host.threads(process.pid, process.tids or (process.pid,))
         items.append(RawItem(THREADS, before.data, before.source, {**facts, "phase": BEFORE}))
+        if process.role == CHILD:
+            # Any program at all: nothing of ours touches it, so that one reading stands for both.
+            return [*items, RawItem(THREADS, before.data, before.source, {**facts, "phase": AFTER})], None
         states = {reading.state for reading in kernel_readings(before.data).values()}
         blocking = not states & _STOPPED_STATES
         dump = host.stack(process.pid, blocking=blocking, timeout_s=_DUMP_DEADLINE_S)
@@ -198,6 +207,18 @@ def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
     hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(readings, i, thread) == "data_wait"}
     workers = [m for m in members if m.role == "dataloader_worker" and m.rank in hungry]
     return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
+
+
+def _children_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
+    """Processes that ranks started and now wait for: what these do is what the rank does. They may be any program."""
+    readings = readings_by_look(raw)
+    asking = {
+        item.facts["rank"]
+        for item, thread in _main_threads(raw, 1)
+        if _activity(readings, item, thread) in _MAY_WAIT_FOR_CHILD
+    }
+    children = [m for m in members if m.role == "helper" and m.rank in asking and m.process]
+    return [_Process(m.process.pid, m.rank, CHILD, name=m.process.name) for m in children if m.process][:_MOST_CHILDREN]
 
 
 def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:

@@ -22,7 +22,7 @@ from ddx_tools.stacks.view import (
     places_of,
     rank_views,
 )
-from ddx_tools.stacks.within_rank import busy_threads, called_by_program, lock_waits, stuck_workers
+from ddx_tools.stacks.within_rank import awaited_children, busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
 
 
@@ -46,6 +46,7 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += counted_work_findings(works, outside)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
+        findings += awaited_children(store, outside)
     elif outside and all(view.brought for view in outside):
         findings += _held(store, outside)
         findings += lock_waits(store, outside)
@@ -319,7 +320,11 @@ def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
     if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
         return False
     asks = last["activity"] == "lock_wait" and last["in_own_code"] and last["switched"]
-    return bool(asks) or last["activity"] == "idle" or (last["activity"] == "running" and bool(last["wchan"]))
+    # A sleep waits for the clock; one that waits on a futex is over, and wants the lock to return.
+    overslept = last["activity"] == "sleep" and bool(last["wchan"])
+    return (
+        bool(asks) or overslept or last["activity"] == "idle" or (last["activity"] == "running" and bool(last["wchan"]))
+    )
 
 
 def _stands(rows: Sequence[dict[str, Any]]) -> bool:

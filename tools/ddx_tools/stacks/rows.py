@@ -23,7 +23,7 @@ from ddx_tools.parsers.python.user_frames import is_program_file
 from ddx_tools.probe import Raw, RawItem, Rows
 from ddx_tools.schema import as_row
 from ddx_tools.stacks.brought import read_dump
-from ddx_tools.stacks.view import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
+from ddx_tools.stacks.view import AFTER, BEFORE, CHILD, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
 
 _SWITCHES_OF_A_DUMP = 2
 _CPU_NS_OF_A_DUMP = 1_000_000
@@ -106,6 +106,9 @@ def stack_rows(raw: Raw) -> Rows:
             if thread.pid in (0, item.facts["pid"]):
                 rows["stack_threads"].append(_thread_row(raw.host, item, thread, texts, readings, native))
                 rows["stack_frames"].extend(_frame_rows(raw.host, item, thread, texts))
+    for item in raw.of(THREADS):
+        if item.facts.get("role") == CHILD and item.facts["phase"] == BEFORE:
+            rows["stack_threads"].extend(_child_rows(raw.host, item, texts, readings))
     for item in raw.of(SOURCE):
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
@@ -214,6 +217,16 @@ def _thread_row(
         source_line=line,
         source_text=telling.printed if telling and line is not None else None,
     )
+
+
+def _child_rows(host: str, item: RawItem, texts: _Texts, readings: Readings) -> list[dict[str, Any]]:
+    """The row of a process that a rank started: it may be any program, so that the kernel's view is all there is."""
+    pid = item.facts["pid"]
+    reading = kernel_readings(item.data).get(pid)
+    if reading is None:
+        return []
+    thread = ThreadStack(pid, pid, item.facts["name"], running=reading.state == "R", owns_gil=False, frames=())
+    return [_thread_row(host, item, thread, texts, readings, {})]
 
 
 def _line_of(item: RawItem, frame: Frame | None) -> int | None:

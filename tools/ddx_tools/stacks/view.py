@@ -221,3 +221,5 @@ STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread",
 NATIVE = "native"
 """The dump of a rank with native frames, which tell a wait for its GPU from work."""
 BEFORE, AFTER = "before", "after"
+CHILD = "child"
+"""The role of a process that a rank started and waits for: not Python, as far as anybody knows."""

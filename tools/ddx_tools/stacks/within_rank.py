@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.view import RankView, evidence_of_row, make_finding, place_of_row, places_of
+from ddx_tools.stacks.view import CHILD, RankView, at, evidence_of_row, make_finding, place_of_row, places_of
 from ddx_tools.store import Store
 
 
@@ -86,6 +86,32 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
                 worker_place=place.short(),
             )
             finding.evidence = [evidence_of_row(row)]
+            yield finding
+
+
+def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """What the processes do that ranks started and wait for, as far as the kernel tells."""
+    for view in outside:
+        rows = store.query(
+            "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role = ? "
+            "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
+            [view.host, view.rank, CHILD],
+        )
+        for row in rows:
+            words = frame_rules().words(row["activity"])
+            finding = make_finding(
+                "rank.awaits_child",
+                Severity.WARNING,
+                [view],
+                f"{rank_list([view.rank])} waits for its child process {row['thread']} (pid {row['pid']}), which is "
+                f"{words}{at(view)}",
+                activity=row["activity"],
+                name=row["thread"],
+                pid=row["pid"],
+                state=row["state"],
+                wchan=row["wchan"],
+                moving=row["moved"],
+            )
             yield finding
 
 
