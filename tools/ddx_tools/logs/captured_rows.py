@@ -31,10 +31,7 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
         raw.problems.append(
             f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
         )
-    return {
-        "logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}],
-        "log_events": rows,
-    }
+    return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 
 
 # --- rows of the files that ranks write about their own end

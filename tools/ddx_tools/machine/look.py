@@ -50,7 +50,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     cgroups, other_net = _process_files(asking, subjects)
     devices = _rdma_ports(asking)
     _counters(asking, subjects, cgroups, devices, first=True)
-    _memory_and_disks(asking)
+    asking.ask("memory", lambda: host.read("/proc/meminfo"))
     _kernel_log(asking)
     _names(asking)
     _pci(asking)
@@ -63,12 +63,9 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
         asking.unavailable(f"network of process {pid}", words)
     if asking.not_recorded and all(item.kind == PROCESSES for item in asking.raw.items):
         raise asking.not_recorded
-    asking.raw.searched.append(f"this machine, for {_whom(subjects)}")
+    whom = f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
+    asking.raw.searched.append(f"this machine, for {whom}")
     return asking.raw
-
-
-def _whom(subjects: Sequence[int]) -> str:
-    return f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
 
 
 def _subjects(asking: Asking, pids: Sequence[int]) -> list[int]:
@@ -178,10 +175,6 @@ def _rdma_ports(asking: Asking) -> list[str]:
 
 
 # --- the machine
-
-
-def _memory_and_disks(asking: Asking) -> None:
-    asking.ask("memory", lambda: asking.host.read("/proc/meminfo"))
 
 
 def _kernel_log(asking: Asking) -> None:

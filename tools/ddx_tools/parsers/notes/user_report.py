@@ -275,17 +275,7 @@ _NOTHING = re.compile("")
 
 # --- experiments with the number of GPUs or nodes, over a whole text: "works on 2 nodes. On 16 it hangs."
 
-_NUMBERS = {
-    "one": 1,
-    "single": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "eight": 8,
-    "sixteen": 16,
-}
+_NUMBERS = {"one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "sixteen": 16}
 _COUNT = re.compile(
     r"\b(\d{1,5}|one|two|three|four|five|six|eight|sixteen|single)(?: (?:or|and) more|\+)?"
     r"[ -]?(?:[x×] ?)?(?:[a-z]{0,3}\d{2,4}[a-z]{0,4} )?"
