@@ -8,7 +8,7 @@ from typing import Any
 
 from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, gibibytes, of_topic
-from ddx_tools.model import Evidence, Finding, Severity
+from ddx_tools.model import Finding, Severity
 
 _HARD_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 _UNAVAILABLE = {
@@ -200,16 +200,12 @@ def _topology(links: list[Seen]) -> Iterator[Finding]:
         Severity.NOTICE if refused else Severity.INFO,
         links,
         f"{words}.",
-        _first_of_each_line(links),
+        list({(fact.evidence.source, fact.evidence.line): fact.evidence for fact in links}.values()),
         gpus=len(names),
         nvlink=len(by_nvlink) == len(pairs) if pairs else None,
         worst=worst,
         peer_access=not refused if peers else None,
     )
-
-
-def _first_of_each_line(links: list[Seen]) -> list[Evidence]:
-    return list({(fact.evidence.source, fact.evidence.line): fact.evidence for fact in links}.values())
 
 
 # --- processes
