@@ -36,7 +36,7 @@ def values(settings: list[MeshSetting]) -> dict[str, int]:
 def read(name: str, text: str) -> list[tuple[str | None, str, dict[str, int]]]:
     """Framework, label and settings of each plan of a file."""
     plans = plans_in(name, text.encode(), f"raw/{name}")
-    return [(plan.framework_id, plan.label, values([one.setting for one in plan.placed])) for plan in plans]
+    return [(plan.framework_id, plan.label, values(plan.placed)) for plan in plans]
 
 
 def test_torchtitan_s_file_says_the_degrees_and_where_they_stand() -> None:
@@ -228,7 +228,7 @@ def test_no_text_makes_a_parser_fail(text: str) -> None:
 def test_no_file_makes_the_reader_fail(name: str, content: bytes | str) -> None:
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     for plan in plans_in(name, data, "raw"):
-        assert all(abs(one.setting.value) <= 10**9 for one in plan.placed)
+        assert all(abs(one.value) <= 10**9 for one in plan.placed)
 
 
 @given(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddx_tools.errors import UsageError
 from ddx_tools.mesh.knowledge import mesh_knowledge
-from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Placed, Plan, plan_rows
+from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Plan, plan_rows
 from ddx_tools.mesh.read import engine_of
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launch.areal_allocation import INFERENCE, Allocation, parse_allocations
@@ -153,4 +153,4 @@ def _known_framework(name: str) -> str | None:
 
 
 def _typed(id_: str, framework_id: str | None, label: str, settings: list[MeshSetting]) -> Plan:
-    return Plan(id_, framework_id, label, [Placed(setting, "arguments") for setting in settings])
+    return Plan(id_, framework_id, label, [replace(setting, source="arguments") for setting in settings])

@@ -21,6 +21,8 @@ class MeshSetting:
     """As it stands there."""
     line: int | None = None
     """1-based."""
+    source: str = ""
+    """The file that it is from."""
 
 
 def whole_number(value: Any) -> int | None:
