@@ -50,7 +50,7 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
     vanished = [
         ping
         for ping in pings
-        if ping.values["whole"] is not False
+        if ping.values.get("whole") is not False
         and ping.values["sent"]
         and not ping.values["received"]
         and not ping.values["refused"]
@@ -63,7 +63,7 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
         return
     least = min(ping.values["size_bytes"] for ping in lost)
     # Without the command nobody knows whether they might be cut: then it may be the pieces that are lost.
-    certain = any(ping.values["whole"] for ping in lost)
+    certain = any(ping.values.get("whole") for ping in lost)
     yield finding(
         "network.mtu_differs",
         Severity.WARNING if certain else Severity.NOTICE,
