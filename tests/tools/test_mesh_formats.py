@@ -14,7 +14,7 @@ from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TO
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
 from ddx_tools.mesh.read import plans_in
 from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
-from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, whole_number
+from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, parse_dims, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 from ddx_tools.parsers.launch.framework_files import (
     accelerate_settings,
@@ -24,7 +24,6 @@ from ddx_tools.parsers.launch.framework_files import (
     stages_vary_before_replicas,
     torchtitan_settings,
 )
-from ddx_tools.parsers.launch.mesh_dims import parse_dims
 from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.rank_spans import rank_spans
 

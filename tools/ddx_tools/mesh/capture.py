@@ -14,8 +14,7 @@ from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Plan, plan_rows
 from ddx_tools.mesh.read import engine_of
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launch.areal_allocation import INFERENCE, Allocation, parse_allocations
-from ddx_tools.parsers.launch.degree_settings import MeshSetting
-from ddx_tools.parsers.launch.mesh_dims import parse_dims
+from ddx_tools.parsers.launch.degree_settings import MeshSetting, parse_dims
 from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
