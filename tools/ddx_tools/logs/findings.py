@@ -23,14 +23,9 @@ _EVIDENCE_LIMIT = 8
 _OF_RANKS = ("stack_threads", "fr_dumps")
 """Tables of what was seen inside of ranks."""
 _ENDS = {
-    "job.ended",
-    "rank.raised",
-    "rank.killed",
-    "rank.exited",
-    "rank.aborted_on_size",
-    "collective.timeout_reported",
+    "job.ended", "rank.raised", "rank.killed", "rank.exited", "rank.aborted_on_size", "collective.timeout_reported",
     "collective.connection_lost",
-}
+}  # fmt: skip
 
 
 def log_findings(store: Store) -> list[Finding]:

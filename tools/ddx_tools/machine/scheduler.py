@@ -12,14 +12,8 @@ from ddx_tools.model import Finding, Severity
 _BAD = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
 _BLAMES_NODE = {"FAILED", "NODE_FAIL", "BOOT_FAIL"}
 _BAD_REASONS = {
-    "OOMKilled",
-    "Error",
-    "Evicted",
-    "ContainerCannotRun",
-    "DeadlineExceeded",
-    "NodeLost",
-    "ContainerStatusUnknown",
-}
+    "OOMKilled", "Error", "Evicted", "ContainerCannotRun", "DeadlineExceeded", "NodeLost", "ContainerStatusUnknown",
+}  # fmt: skip
 _NOT_STARTED = re.compile(
     r"Pending|ContainerCreating|PodInitializing|Init:|ErrImage|ImagePull|InvalidImage|CreateContainer"
 )

@@ -126,12 +126,5 @@ def _is_json(data: bytes) -> bool:
     if _JSON_LINES.match(data):
         return False
     start, end = data.lstrip()[:2], data.rstrip()[-1:]
-    return (start[:1], end) in ((b"{", b"}"), (b"[", b"]")) and start[1:2] in (
-        b'"',
-        b"{",
-        b"[",
-        b"\n",
-        b" ",
-        b"]",
-        b"}",
-    )
+    opened_and_closed = (start[:1], end) in ((b"{", b"}"), (b"[", b"]"))
+    return opened_and_closed and len(start) == 2 and start[1] in b'"{[\n ]}'
