@@ -11,7 +11,7 @@ from process_snapshots import row, snapshot
 from ddx_tools.diagnose import diagnose
 from ddx_tools.findings import is_registered
 from ddx_tools.model import Finding, Verdict
-from ddx_tools.parsers.launchers.agent_command import meeting_of
+from ddx_tools.parsers.launchers.launch_command import meeting_of
 from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.probes.jobs import PROBE

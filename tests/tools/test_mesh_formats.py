@@ -14,7 +14,7 @@ from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TO
 from ddx_tools.errors import DdxError, UnreadableInput, UsageError
 from ddx_tools.mesh.read import plans_in
 from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
-from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, whole_number
+from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, parse_dims, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 from ddx_tools.parsers.launch.framework_files import (
     accelerate_settings,
@@ -24,7 +24,6 @@ from ddx_tools.parsers.launch.framework_files import (
     stages_vary_before_replicas,
     torchtitan_settings,
 )
-from ddx_tools.parsers.launch.mesh_dims import parse_dims
 from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.rank_spans import rank_spans
 
@@ -36,7 +35,7 @@ def values(settings: list[MeshSetting]) -> dict[str, int]:
 def read(name: str, text: str) -> list[tuple[str | None, str, dict[str, int]]]:
     """Framework, label and settings of each plan of a file."""
     plans = plans_in(name, text.encode(), f"raw/{name}")
-    return [(plan.framework_id, plan.label, values([one.setting for one in plan.placed])) for plan in plans]
+    return [(plan.framework_id, plan.label, values(plan.placed)) for plan in plans]
 
 
 def test_torchtitan_s_file_says_the_degrees_and_where_they_stand() -> None:
@@ -228,7 +227,7 @@ def test_no_text_makes_a_parser_fail(text: str) -> None:
 def test_no_file_makes_the_reader_fail(name: str, content: bytes | str) -> None:
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     for plan in plans_in(name, data, "raw"):
-        assert all(abs(one.setting.value) <= 10**9 for one in plan.placed)
+        assert all(abs(one.value) <= 10**9 for one in plan.placed)
 
 
 @given(

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ddx_tools.environment.knowledge import is_of_interest
-from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, FoundValue, read_file
+from ddx_tools.environment.model import Value
+from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.environment.rows import option_rows, rows_of_file, value_rows
 from ddx_tools.errors import HostError
 from ddx_tools.job_target import select_job
@@ -85,11 +86,8 @@ def package_patterns(job: Job) -> list[str]:
     for member in job.live:
         process = member.process
         words = [str(word) for word in (process.row.get("cmdline") or [])[:1]] if process else []
-        words += (
-            [process.exe, f"{process.env['VIRTUAL_ENV']}/bin/python"]
-            if process and "VIRTUAL_ENV" in process.env
-            else []
-        )
+        if process and "VIRTUAL_ENV" in process.env:
+            words += [process.exe, f"{process.env['VIRTUAL_ENV']}/bin/python"]
         prefixes += [found[1] for word in words if (found := _PYTHON.fullmatch(posixpath.normpath(word)))]
     chosen = list(dict.fromkeys(prefixes))[:_MOST_PREFIXES]
     return [
@@ -140,17 +138,10 @@ def _head(job: Job, member: Member, host: str) -> dict[str, Any]:
     label = f"rank {member.rank}" if member.rank is not None else f"pid {member.pid}"
     if member.role == "launcher":
         label = f"launcher, pid {member.pid}"
-    identity = f"{host}/{member.pid}"
-    return {
-        "environment": identity,
-        "kind": "process",
-        "label": label,
-        "host": host,
-        "rank": member.rank,
-        "job": job.id,
-    }
+    head = {"environment": f"{host}/{member.pid}", "kind": "process", "label": label}
+    return head | {"host": host, "rank": member.rank, "job": job.id}
 
 
-def _values(member: Member) -> Iterator[FoundValue]:
+def _values(member: Member) -> Iterator[Value]:
     env = member.process.env if member.process else {}
-    yield from (FoundValue(name, value, value, None) for name, value in env.items() if is_of_interest(name))
+    yield from (Value(name, value, value) for name, value in env.items() if is_of_interest(name))

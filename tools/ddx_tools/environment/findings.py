@@ -321,9 +321,7 @@ def _device(environment: Environment) -> Value | None:
 
 
 def _visibility(meaning: str, summary: str, seen: list[tuple[Environment, Value]], severity: Severity) -> Finding:
-    first = seen[0][1]
-    found = setting(meaning, summary, "environment", first.name, first.evidence, severity)
-    found.attributes["value"] = first.shown
+    found = setting(meaning, summary, "environment", seen[0][1], severity)
     found.evidence = [value.evidence for _, value in seen[:8]]
     found.ranks = sorted({environment.rank for environment, _ in seen if environment.rank is not None})
     found.hosts = sorted({environment.host for environment, _ in seen if environment.host})

@@ -12,14 +12,7 @@ from ddx_tools.environment.versions import Library, Version
 from ddx_tools.yaml_data import shipped
 
 Problem = Literal[
-    "unknown",
-    "no_effect",
-    "out_of_range",
-    "deprecated",
-    "contradiction",
-    "dangerous",
-    "leftover",
-    "bad_format",
+    "unknown", "no_effect", "out_of_range", "deprecated", "contradiction", "dangerous", "leftover", "bad_format"
 ]
 _NEAR = 0.85
 """Likeness (difflib's ratio) from which a name is taken for a slip of another one."""

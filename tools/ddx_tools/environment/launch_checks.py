@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.environment.launch_facts import RANK_LAUNCHERS, Facts, facts_of, is_loopback
-from ddx_tools.environment.model import Environment, Launch, Layer, Option
-from ddx_tools.model import Evidence, Finding, Severity
+from ddx_tools.environment.model import Environment, Launch, Layer, Option, Value
+from ddx_tools.model import Finding, Severity
 
 DEFAULT_PORT = 29500
 """Of torchrun's static rendezvous and of init_process_group's recipes."""
@@ -70,18 +70,18 @@ def _size(layer: Layer, facts: Facts) -> Finding:
     where = f" on {facts.nodes} hosts" if (facts.nodes or 1) > 1 else ""
     summary = f"{layer.tool} starts {facts.world} processes{where}."
     more = {"world_size": facts.world, "nodes": facts.nodes, "per_node": facts.per_node}
-    return setting("size", summary, layer.tool, "", layer.evidence, Severity.INFO, **more)
+    return setting("size", summary, layer.tool, "", Severity.INFO, layer, **more)
 
 
 def _degrees(launch: Launch, facts: Facts) -> Finding:
     layer = launch.layer("program") or launch.layers[-1]
     sizes = {degree.dimension: degree.size for degree in facts.degrees}
-    told = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
     ones = [name for name, size in sizes.items() if size == 1]
-    summary = f"The command sets the parallel dimensions {told}."
+    summary = f"The command sets the parallel dimensions {listed}."
     first = facts.degrees[0].option
     return setting(
-        "degrees", summary, layer.program or layer.tool, "", first.evidence, Severity.INFO, degrees=sizes, ones=ones,
+        "degrees", summary, layer.program or layer.tool, "", Severity.INFO, first, degrees=sizes, ones=ones,
         dims=list(sizes),
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def _gpus_of_tasks(srun: Layer, batch: Layer) -> Iterator[Finding]:
                 f"{layer.tool} gives each task GPUs of its own ({binding.text.removeprefix('#SBATCH ')}): it sees no "
                 "other, and its devices are numbered from 0."
             )
-            yield setting("gpus_bound_to_task", summary, layer.tool, binding, binding.evidence, Severity.NOTICE)
+            yield setting("gpus_bound_to_task", summary, layer.tool, binding, Severity.NOTICE)
 
 
 def dealing_option(srun: Layer | None, batch: Layer) -> Option | None:
@@ -117,7 +117,7 @@ def _dealt(srun: Layer, batch: Layer, facts: Facts) -> Iterator[Finding]:
     told = f": the groups of {', '.join(split)} then span hosts" if split else ""
     summary = f"{option.text} deals ranks out to the hosts in turn, so that ranks 0 and 1 are on different hosts{told}."
     severity = Severity.WARNING if split else Severity.NOTICE
-    yield setting("ranks_dealt_to_hosts", summary, option.tool, option, option.evidence, severity, dims=split)
+    yield setting("ranks_dealt_to_hosts", summary, option.tool, option, severity, dims=split)
 
 
 def _gpu_of_task_by_variable(environment: Environment) -> Iterator[Finding]:
@@ -128,9 +128,7 @@ def _gpu_of_task_by_variable(environment: Environment) -> Iterator[Finding]:
             f"CUDA_VISIBLE_DEVICES={value.shown} leaves each process one GPU, which is device 0 there: cuda:LOCAL_RANK "
             "names a device that does not exist."
         )
-        found = setting("one_gpu_visible", summary, "environment", value.name, value.evidence, Severity.NOTICE)
-        found.attributes["value"] = value.shown
-        yield found
+        yield setting("one_gpu_visible", summary, "environment", value, Severity.NOTICE)
 
 
 def _binds(option: Option) -> bool:
@@ -150,16 +148,16 @@ def _starts(environment: Environment, launch: Launch, inner: Layer, facts: Facts
             f"srun starts {tasks.value} tasks a host, and each of them is a {inner.tool} that starts the processes of "
             "a host again."
         )
-        yield setting("launcher_per_task", summary, tasks.tool, tasks, tasks.evidence, Severity.WARNING)
+        yield setting("launcher_per_task", summary, tasks.tool, tasks, Severity.WARNING)
     hosts = batch.option("nodes")
     if hosts is None or hosts.number is None or facts.nodes is None:
         return
     if facts.nodes > 1 and len(launch.layers) and launch.layers[0] is inner and not _sent_elsewhere(environment):
         summary = f"{inner.tool} waits for {facts.nodes} hosts, and the batch script starts it on its first host only."
-        yield setting("only_on_first_host", summary, inner.tool, "nnodes", inner.evidence, Severity.WARNING)
+        yield setting("only_on_first_host", summary, inner.tool, "nnodes", Severity.WARNING, inner)
     if hosts.number > 1 and facts.nodes not in (1, hosts.number):
         summary = f"The job has {hosts.number} hosts, and {inner.tool} is told of {facts.nodes}."
-        yield setting("nodes_differ", summary, inner.tool, "nnodes", inner.evidence, Severity.WARNING)
+        yield setting("nodes_differ", summary, inner.tool, "nnodes", Severity.WARNING, inner)
 
 
 def _sent_elsewhere(environment: Environment) -> bool:
@@ -176,17 +174,15 @@ def _endpoint(environment: Environment, inner: Layer, facts: Facts) -> Iterator[
     standalone = inner.option("standalone")
     if spans and endpoint and endpoint.value and is_loopback(endpoint.value):
         summary = f"{endpoint.text} is each host's own address, and the job spans {facts.nodes} hosts."
-        yield setting("loopback_endpoint", summary, inner.tool, endpoint, endpoint.evidence, Severity.WARNING)
+        yield setting("loopback_endpoint", summary, inner.tool, endpoint, Severity.WARNING)
     port = inner.option("master_port", "main_process_port")
     if standalone and port:
         summary = f"{port.text} has no effect with --standalone, which takes a free port."
-        yield setting("port_ignored", summary, inner.tool, port, port.evidence, Severity.NOTICE)
+        yield setting("port_ignored", summary, inner.tool, port, Severity.NOTICE)
     nodes = inner.option("nnodes")
     if standalone and nodes and (nodes.number or 1) > 1:
         summary = f"--standalone is for one host and overrides {nodes.text}."
-        yield setting(
-            "standalone_on_several_hosts", summary, inner.tool, standalone, standalone.evidence, Severity.WARNING
-        )
+        yield setting("standalone_on_several_hosts", summary, inner.tool, standalone, Severity.WARNING)
     if inner.tool == "torchrun" and not standalone:
         yield from _static_rendezvous(environment, inner, facts, port)
 
@@ -204,9 +200,7 @@ def _endpoint_of_each_host(environment: Environment) -> Iterator[Finding]:
             f"MASTER_ADDR={value.shown} is worked out on every host, and names another one on each: only the first "
             "host's processes find the store."
         )
-        found = setting("own_host_endpoint", summary, "environment", value.name, value.evidence, Severity.WARNING)
-        found.attributes["value"] = value.shown
-        yield found
+        yield setting("own_host_endpoint", summary, "environment", value, Severity.WARNING)
 
 
 def _names_its_node(launch: Launch) -> bool:
@@ -224,21 +218,19 @@ def _static_rendezvous(
     rank = torchrun.option("node_rank")
     if static and (facts.nodes or 1) > 1 and rank is None and environment.is_unset("PET_NODE_RANK"):
         summary = "No --node-rank is given: with the static rendezvous each host takes itself for host 0."
-        yield setting("node_rank_missing", summary, "torchrun", "node_rank", torchrun.evidence, Severity.WARNING)
+        yield setting("node_rank_missing", summary, "torchrun", "node_rank", Severity.WARNING, torchrun)
     named = endpoint.value if endpoint and endpoint.value else ""
     if (port and port.number == DEFAULT_PORT) or named.endswith(f":{DEFAULT_PORT}"):
         option = port or endpoint
         assert option is not None
         summary = f"Port {DEFAULT_PORT} is the default of every torchrun: a second job on the host wants it, too."
-        yield setting("default_port", summary, "torchrun", option, option.evidence, Severity.INFO, port=DEFAULT_PORT)
+        yield setting("default_port", summary, "torchrun", option, Severity.INFO, port=DEFAULT_PORT)
     elif port is None and endpoint is None:
         summary = (
             f"No port is named: torchrun takes {DEFAULT_PORT} (since torch 2.12, on one host, a free one), and a "
             "second job on the host wants it, too."
         )
-        yield setting(
-            "default_port", summary, "torchrun", "master_port", torchrun.evidence, Severity.INFO, port=DEFAULT_PORT
-        )
+        yield setting("default_port", summary, "torchrun", "master_port", Severity.INFO, torchrun, port=DEFAULT_PORT)
 
 
 def _too_many(environment: Environment, launch: Launch, facts: Facts) -> Finding:
@@ -250,7 +242,7 @@ def _too_many(environment: Environment, launch: Launch, facts: Facts) -> Finding
     )
     layer = launch.layer(*RANK_LAUNCHERS, "srun", "mpirun") or launch.layers[0]
     return setting(
-        "more_processes_than_gpus", summary, layer.tool, "CUDA_VISIBLE_DEVICES", value.evidence, Severity.WARNING,
+        "more_processes_than_gpus", summary, layer.tool, "CUDA_VISIBLE_DEVICES", Severity.WARNING, value,
         processes=facts.per_node, gpus=facts.visible_gpus,
     )  # fmt: skip
 
@@ -272,19 +264,17 @@ def container_findings(docker: Layer) -> Iterator[Finding]:
     shared = ipc is not None and (ipc.value or "").startswith(("host", "container:", "shareable"))
     if ipc is not None and ipc.value == "host":
         summary = "The container shares /dev/shm with its host (--ipc=host)."
-        yield setting("shm_of_host", summary, "docker", ipc, ipc.evidence, Severity.INFO)
+        yield setting("shm_of_host", summary, "docker", ipc, Severity.INFO)
     elif shm is None and not shared and not _mounts_shm(docker):
         summary = "The container is started without --shm-size and --ipc: its /dev/shm has 64 MiB."
         yield setting(
-            "shm_default", summary, "docker", "shm_size", docker.evidence, Severity.NOTICE, size_bytes=_DOCKER_SHM_BYTES
+            "shm_default", summary, "docker", "shm_size", Severity.NOTICE, docker, size_bytes=_DOCKER_SHM_BYTES
         )
     elif shm is not None and (size := size_bytes(shm.value)) is not None:
         little = size < _LITTLE_SHM_BYTES
         summary = f"The container's /dev/shm has {size / (1 << 30):.3g} GiB ({shm.text})."
         severity = Severity.NOTICE if little else Severity.INFO
-        yield setting(
-            "shm_small" if little else "shm_size", summary, "docker", shm, shm.evidence, severity, size_bytes=size
-        )
+        yield setting("shm_small" if little else "shm_size", summary, "docker", shm, severity, size_bytes=size)
     yield from _memlock(docker)
 
 
@@ -293,9 +283,7 @@ def _memlock(docker: Layer) -> Iterator[Finding]:
         found = re.fullmatch(r"memlock=(\d{1,18})(?::-?\d{1,18})?", option.value or "")
         if found and option.name == "ulimit":
             summary = f"The container may lock {int(found[1]) / (1 << 20):.3g} MiB of memory ({option.text})."
-            yield setting(
-                "memlock_limit", summary, "docker", option, option.evidence, Severity.NOTICE, size_bytes=int(found[1])
-            )
+            yield setting("memlock_limit", summary, "docker", option, Severity.NOTICE, size_bytes=int(found[1]))
 
 
 def _mounts_shm(docker: Layer) -> bool:
@@ -315,24 +303,34 @@ def limit_findings(ulimit: Layer) -> Iterator[Finding]:
         if option.name == "l" and option.number is not None:
             summary = f"The script lets processes lock {option.number} KiB of memory ({option.text}); RDMA needs more."
             yield setting(
-                "memlock_limit", summary, "ulimit", option, option.evidence, Severity.NOTICE,
+                "memlock_limit", summary, "ulimit", option, Severity.NOTICE,
                 size_bytes=option.number << 10,
             )  # fmt: skip
         elif option.name == "n" and option.number is not None and option.number < _FEW_FILES:
             summary = f"The script lets processes open {option.number} files ({option.text})."
-            yield setting("open_files_limit", summary, "ulimit", option, option.evidence, Severity.NOTICE)
+            yield setting("open_files_limit", summary, "ulimit", option, Severity.NOTICE)
 
 
 # --- the one form of what a launch sets
 
 
 def setting(
-    meaning: str, summary: str, tool: str, option: Option | str, evidence: Evidence, severity: Severity, **more: Any
+    meaning: str,
+    summary: str,
+    tool: str,
+    option: Option | Value | str,
+    severity: Severity,
+    at: Option | Value | Layer | None = None,
+    **more: Any,
 ) -> Finding:
-    """A `launch.setting`; `meaning` is one of the words that the documentation of the code lists."""
-    name, value = (option.name, option.value) if isinstance(option, Option) else (option, None)
+    """A `launch.setting`; `meaning` is one of the words that the documentation of the code lists.
+
+    It stands where the option does, or `at` another place.
+    """
+    name, value = option if isinstance(option, str) else option.name, None
+    if not isinstance(option, str):
+        value, at = option.shown if isinstance(option, Value) else option.value, at or option
     name = f"--{name.replace('_', '-')}" if name and not name.isupper() else name
     attributes = {"meaning": meaning, "tool": tool, "option": name, "value": value, **more}
-    return Finding(
-        code="launch.setting", severity=severity, summary=summary, evidence=[evidence], attributes=attributes
-    )
+    evidence = [at.evidence] if at else []
+    return Finding(code="launch.setting", severity=severity, summary=summary, evidence=evidence, attributes=attributes)

@@ -28,7 +28,7 @@ class Value:
     source: str = ""
     line: int | None = None
     on_each_host: bool = False
-    """Set by the shell of a command that runs on every host."""
+    """Set by the shell of a command that runs on every host, so that `$(hostname)` is another one on each."""
 
     @property
     def evidence(self) -> Evidence:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ddx_tools.environment.knowledge import is_of_interest
+from ddx_tools.environment.model import Value
 from ddx_tools.environment.versions import VersionSeen, versions_in
 from ddx_tools.parsers.launch.env_text import Listing, read_listings, share_of_assignments
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
@@ -70,26 +71,12 @@ class FoundEnvironment:
     whole: bool = False
     host: str | None = None
     rank: int | None = None
-    values: list[FoundValue] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     batch: list[tuple[Option, int]] = field(default_factory=list)
     launches: list[FoundLaunch] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.values or self.batch or self.launches)
-
-
-@dataclass(frozen=True)
-class FoundValue:
-    """A variable."""
-
-    name: str
-    value: str | None
-    shown: str
-    line: int | None
-    certain: bool = True
-    exported: bool = True
-    on_each_host: bool = False
-    """Set by the shell of a command that runs on every host, so that `$(hostname)` is another one on each."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +147,7 @@ def _of_listing(listing: Listing) -> FoundEnvironment:
         rank = said.get("RANK") or ""
         found.rank = int(rank) if re.fullmatch(r"[0-9]{1,7}", rank) else None
     found.values = [
-        FoundValue(value.name, value.value, value.value if value.value is not None else "?", value.line)
+        Value(value.name, value.value, value.value if value.value is not None else "?", line=value.line)
         for value in listing.values
         if is_of_interest(value.name)
     ]
@@ -182,10 +169,9 @@ def _of_script(script: Script, text: str) -> FoundEnvironment:
     return found
 
 
-def _of_assignment(assignment: Assignment, *, exported: bool) -> FoundValue:
-    return FoundValue(
-        assignment.name, assignment.value, assignment.shown, assignment.line, assignment.certain, exported
-    )
+def _of_assignment(assignment: Assignment, *, exported: bool) -> Value:
+    told = (assignment.name, assignment.value, assignment.shown, assignment.certain)
+    return Value(*told, exported, line=assignment.line)
 
 
 def _directive(option: str, value: str | None) -> Option:
@@ -206,7 +192,7 @@ def _add_command(found: FoundEnvironment, command: Command) -> None:
         found.launches.append(FoundLaunch(layers, command.line, command.certain))
 
 
-def _set_there(command: Command) -> Iterator[FoundValue]:
+def _set_there(command: Command) -> Iterator[Value]:
     """`srun bash -c 'export NAME=…; torchrun …'`. Between double quotes the script's own shell has set it before."""
     for flag, inner in itertools.pairwise(command.words):
         if re.fullmatch(r"-[a-z]*c", flag) and HOLE not in inner:
@@ -235,7 +221,7 @@ _HANDING = {
 }
 
 
-def _handed_over(layer: Layer, command: Command) -> Iterator[FoundValue]:
+def _handed_over(layer: Layer, command: Command) -> Iterator[Value]:
     """`docker -e NAME=value`, `mpirun -x NAME=value`, `-genv NAME value`, `srun --export=ALL,NAME=value`."""
     for option in layer.options:
         if option.name not in _HANDING.get(layer.tool, ()):
@@ -246,7 +232,7 @@ def _handed_over(layer: Layer, command: Command) -> Iterator[FoundValue]:
             name, equals, value = pair.partition("=")
             if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
                 known = option.value is not None
-                yield FoundValue(name, value if known else None, value, command.line, command.certain)
+                yield Value(name, value if known else None, value, command.certain, line=command.line)
 
 
 def _of_text(text: str) -> FoundEnvironment:

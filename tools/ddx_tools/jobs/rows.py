@@ -9,7 +9,7 @@ from typing import Any
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.launchers.agent_command import meeting_of
+from ddx_tools.parsers.launchers.launch_command import meeting_of
 from ddx_tools.parsers.launchers.launcher_knowledge import launcher_knowledge
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
 from ddx_tools.probe import Raw, RawItem, Rows

@@ -92,7 +92,7 @@ def _reports(block: _Block, watchdog: list[Report]) -> Iterator[Report]:
     for event in block.rest:
         details, code = event.details, event.row["code"]
         number = int(details["seq"]) if code == "torch_desync_numbered" else number
-        for each in _listed(details.get("ranks", "")):
+        for each in [int(number) for number in re.findall(r"\d{1,6}", details.get("ranks", ""))[:4096]]:
             at = replace(told, event=event, rank=ranks(each), member=each)
             if code == "torch_desync_never_joined":
                 yield replace(at, last_enqueued=0, last_completed=0)
@@ -114,10 +114,6 @@ def _job_ranks(group: str | None, is_world: bool, watchdog: list[Report]) -> Cal
         return known.get(member)
 
     return job_rank
-
-
-def _listed(ranks: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d{1,6}", ranks)[:4096]]
 
 
 # --- watchdog and desync reports as a table: by group and rank, what it waits in and how far it got

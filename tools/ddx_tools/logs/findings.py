@@ -23,14 +23,9 @@ _EVIDENCE_LIMIT = 8
 _OF_RANKS = ("stack_threads", "fr_dumps")
 """Tables of what was seen inside of ranks."""
 _ENDS = {
-    "job.ended",
-    "rank.raised",
-    "rank.killed",
-    "rank.exited",
-    "rank.aborted_on_size",
-    "collective.timeout_reported",
+    "job.ended", "rank.raised", "rank.killed", "rank.exited", "rank.aborted_on_size", "collective.timeout_reported",
     "collective.connection_lost",
-}
+}  # fmt: skip
 
 
 def log_findings(store: Store) -> list[Finding]:
@@ -95,11 +90,7 @@ def _job_ended(events: list[Event], codes: dict[int, int]) -> Iterator[Finding]:
     signal = next((e.row["code"] for e in ends if e.details.get("event") == "launcher_stopped"), None)
     said = ", ".join(f"{rank}: {code}" for rank, code in sorted(codes.items())[:16])
     how = f"The launcher was stopped by {signal}" if signal else "The launcher reports that the job failed"
-    facts = {
-        "exit_codes": {str(rank): code for rank, code in sorted(codes.items())},
-        "signal": signal,
-        "basis": "log",
-    }
+    facts = {"exit_codes": {str(rank): code for rank, code in sorted(codes.items())}, "signal": signal, "basis": "log"}
     yield Finding(
         code="job.ended",
         severity=Severity.NOTICE,
@@ -188,14 +179,12 @@ def left_the_loop(events: list[Event]) -> Iterator[Finding]:
     who = rank_list(list(said)).capitalize()
     steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
     at = f", whose last step is {steps[-1]}" if steps else ""
-    yield step_finding(
-        "rank.left_loop",
-        Severity.WARNING,
-        [*said.values(), *stay.values()],
+    words = (
         f"{who} {'says' if len(said) == 1 else 'say'} on the way out that the loop is left; "
-        f"{rank_list(list(stay))} do not{at}.",
-        {"others": len(stay)},
-        ranks=said,
+        f"{rank_list(list(stay))} do not{at}."
+    )
+    yield step_finding(
+        "rank.left_loop", Severity.WARNING, [*said.values(), *stay.values()], words, {"others": len(stay)}, ranks=said
     )
 
 

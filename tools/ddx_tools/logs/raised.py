@@ -16,15 +16,9 @@ from ddx_tools.parsers.logs.signatures import signature, signatures
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
 # What programs raise and catch all the time: such an exception was probably handled when the next one came.
 _OFTEN_HANDLED = (
-    "AttributeError",
-    "Empty",
-    "FileExistsError",
-    "FileNotFoundError",
-    "ImportError",
-    "KeyError",
-    "ModuleNotFoundError",
+    "AttributeError", "Empty", "FileExistsError", "FileNotFoundError", "ImportError", "KeyError", "ModuleNotFoundError",
     "StopIteration",
-)
+)  # fmt: skip
 
 
 def raises(events: list[Event]) -> list[Case]:

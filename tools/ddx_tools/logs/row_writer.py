@@ -166,10 +166,7 @@ class RowWriter:
         self._row("value", line, details["what"], line.text, rank=rank, details=details)
 
     def _row(self, kind: str, at: LogLine, code: str | None, text: str, **more: Any) -> None:
-        details = {
-            "local_rank": _first(at.local_rank, self._identity.local_rank),
-            "stream": at.stream.strip(),
-        }
+        details = {"local_rank": _first(at.local_rank, self._identity.local_rank), "stream": at.stream.strip()}
         details.update(quote=at.raw.strip()[:QUOTE_LIMIT], **more.pop("details", {}))
         row = {
             "host": at.host or self._host,
@@ -226,12 +223,7 @@ def user_place(frame: Frame | None) -> dict[str, Any]:
     """The columns of a place in the program."""
     if frame is None:
         return {}
-    return {
-        "file": frame.file,
-        "line": frame.line,
-        "function": frame.function or None,
-        "code_line": frame.code or None,
-    }
+    return {"file": frame.file, "line": frame.line, "function": frame.function or None, "code_line": frame.code or None}
 
 
 def frame_names(frames: Iterable[Frame]) -> list[str]:

@@ -227,10 +227,7 @@ def waiting_for_input(steps: list[Event]) -> Iterator[Finding]:
     ordered = sorted(of_rank.values(), key=lambda each: each[0])
     share, event = ordered[(len(ordered) - 1) // 2]
     much = share >= _MUCH_INPUT
+    words = f"Waiting for data takes {100 * share:.0f} % of the time of an iteration, as the program's own meters say."
     yield step_finding(
-        "job.input_wait",
-        Severity.NOTICE if much else Severity.INFO,
-        [event],
-        f"Waiting for data takes {100 * share:.0f} % of the time of an iteration, as the program's own meters say.",
-        {"share": round(share, 3)},
+        "job.input_wait", Severity.NOTICE if much else Severity.INFO, [event], words, {"share": round(share, 3)}
     )

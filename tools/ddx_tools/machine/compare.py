@@ -39,7 +39,7 @@ def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, Seen]]) -> It
     rest = f", {times} others {usual}" if majority else ""
     name = f"{what} of {subject}" if subject else what
     facts = [fact for host, (_, fact) in by_name.items() if not odd or host in odd]
-    found = finding(
+    yield finding(
         "host.differs",
         Severity.NOTICE,
         facts,
@@ -48,8 +48,9 @@ def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, Seen]]) -> It
         subject=subject,
         values={value: sorted(host for host, (own, _) in by_name.items() if own == value)[:64] for value in counts},
         usual=usual if majority else None,
+        about=odd or sorted(by_name)[:64],
+        named=True,
     )
-    yield found.model_copy(update={"hosts": odd or sorted(by_name)[:64], "summary": found.summary.split(": ", 1)[1]})
 
 
 Reading = Iterator[tuple[str, _Value, Seen]]

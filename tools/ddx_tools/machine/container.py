@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
+from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_host, finding, gibibytes, of_topic
 from ddx_tools.model import Finding, Severity
 
@@ -84,7 +84,7 @@ def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator
         when = "between two readings" if between else "since it was made"
         per_rank = f", for {len(ranks)} ranks" if ranks else ""
         unlike = f" No quota holds back the ranks of {', '.join(free[:4])}." if free else ""
-        found = finding(
+        yield finding(
             "limits.cpu_throttled",
             Severity.WARNING if between else Severity.NOTICE,
             of_group,
@@ -95,15 +95,12 @@ def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator
             how="between_readings" if between else "since_made",
             place=path,
             free_hosts=free,
+            ranks=numbers,
         )
-        yield found.model_copy(update={"ranks": numbers})
 
 
 def _by_subject(readings: list[Seen]) -> dict[str | None, list[Seen]]:
-    groups: dict[str | None, list[Seen]] = defaultdict(list)
-    for reading in readings:
-        groups[reading.subject].append(reading)
-    return groups
+    return gathered((reading.subject, reading) for reading in readings)
 
 
 def _share_held_back(readings: list[Seen]) -> tuple[float, bool]:
@@ -138,15 +135,10 @@ def _affinity(facts: list[Seen]) -> Iterator[Finding]:
     (allowed, cpus), *_ = sets.items()
     if cpus < len(pinned) and cpus < most:
         numbers = sorted(ranks[one.subject].values["rank"] for one in pinned if "rank" in ranks[one.subject].values)
-        found = finding(
-            "limits.cpu_affinity",
-            Severity.NOTICE,
-            pinned,
-            f"{len(pinned)} ranks may run on CPU {allowed} only; the machine has more ({most} for ddx).",
-            cpus=cpus,
-            cpus_allowed=allowed,
+        words = f"{len(pinned)} ranks may run on CPU {allowed} only; the machine has more ({most} for ddx)."
+        yield finding(
+            "limits.cpu_affinity", Severity.NOTICE, pinned, words, ranks=numbers, cpus=cpus, cpus_allowed=allowed
         )
-        yield found.model_copy(update={"ranks": numbers})
 
 
 def _process_count(counts: list[Seen]) -> Iterator[Finding]:
@@ -165,8 +157,15 @@ def _open_files(ranks: list[Seen]) -> Iterator[Finding]:
             continue
         number = rank.values.get("rank")
         words = f"Rank {number} holds {held} of the {most} open files that it may (ulimit -n)."
-        found = finding("limits.resource", Severity.WARNING, [rank], words, what="open_files", place=rank.subject)
-        yield found.model_copy(update={"ranks": [number] if number is not None else []})
+        yield finding(
+            "limits.resource",
+            Severity.WARNING,
+            [rank],
+            words,
+            what="open_files",
+            place=rank.subject,
+            ranks=[] if number is None else [number],
+        )
 
 
 def _stacks(facts: list[Seen]) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.gathering import gathered
+from ddx_tools.machine.interface_choice import is_virtual
 from ddx_tools.machine.loss import LOSS, port_losses
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, of_topic
 from ddx_tools.machine.sockets import ends, host_of
-from ddx_tools.machine.virtual_interfaces import is_virtual
 from ddx_tools.model import Finding, Severity
 
 _UNPLUGGED = {"disabled", "polling", "sleep"}
@@ -245,14 +245,9 @@ def _acs(settings: list[Seen]) -> Iterator[Finding]:
     on = [fact for fact in settings if fact.values["redirects"]]
     if on:
         bridges = [fact.subject for fact in on if fact.subject]
+        words = f"{len(on)} of {len(settings)} PCIe bridges redirect traffic between devices to the root complex (ACS)."
         yield finding(
-            "host.acs_redirects",
-            Severity.WARNING,
-            on,
-            f"{len(on)} of {len(settings)} PCIe bridges redirect traffic between devices to the root complex (ACS).",
-            bridges=bridges[:64],
-            on=len(on),
-            total=len(settings),
+            "host.acs_redirects", Severity.WARNING, on, words, bridges=bridges[:64], on=len(on), total=len(settings)
         )
 
 
@@ -280,13 +275,9 @@ def _iommu(said: list[Seen]) -> Iterator[Finding]:
     ):
         return
     certain = mode.startswith("translated")
-    yield finding(
-        "host.iommu_on",
-        Severity.NOTICE if certain else Severity.INFO,
-        basis,
+    text = (
         "The IOMMU translates the addresses of devices."
         if certain
-        else "The host has an IOMMU in use; its mode is not known.",
-        mode=mode,
-        how=how,
+        else "The host has an IOMMU in use; its mode is not known."
     )
+    yield finding("host.iommu_on", Severity.NOTICE if certain else Severity.INFO, basis, text, mode=mode, how=how)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddx_tools.gathering import gathered
 from ddx_tools.machine.seen import Seen, by_host, devices_text, finding, gibibytes, of_topic
-from ddx_tools.model import Evidence, Finding, Severity
+from ddx_tools.model import Finding, Severity
 
 _HARD_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 _UNAVAILABLE = {
@@ -39,6 +39,10 @@ def gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _topology(of_host)
     for of_host in by_host(of_topic(facts, "gpu", "gpu_process")).values():
         yield from _processes(of_host)
+
+
+def _devices(gpus: list[Seen]) -> list[str]:
+    return sorted({str(gpu.subject) for gpu in gpus})
 
 
 # --- memory
@@ -72,19 +76,11 @@ def _memory_errors(gpus: list[Seen]) -> Iterator[Finding]:
             continue
         if severity is not Severity.INFO:
             told |= {gpu.subject for gpu in hit}
-        devices = sorted({str(gpu.subject) for gpu in hit})
+        devices = _devices(hit)
         counts = [int(gpu.values[name]) for gpu in hit for name in names if gpu.values.get(name)]
         evidence = [place for gpu in hit for place in gpu.evidence_of(*(n for n in names if gpu.values.get(n)))]
-        yield finding(
-            "gpu.memory_error",
-            severity,
-            hit,
-            f"GPU {devices_text(devices)}: {words}.",
-            evidence,
-            devices=devices,
-            kind=kind,
-            count=max(counts),
-        )
+        text = f"GPU {devices_text(devices)}: {words}."
+        yield finding("gpu.memory_error", severity, hit, text, evidence, devices=devices, kind=kind, count=max(counts))
 
 
 # --- clocks
@@ -98,7 +94,7 @@ def _throttled(gpus: list[Seen]) -> Iterator[Finding]:
         if not group:
             continue
         reasons = sorted({reason for gpu in group for reason in gpu.values["throttle_reasons"]})
-        devices = sorted({str(gpu.subject) for gpu in group})
+        devices = _devices(group)
         yield finding(
             "gpu.throttled",
             severity,
@@ -121,18 +117,12 @@ def _by_device(gpus: list[Seen], name: str) -> dict[str, Any] | None:
 def _unreadable(gpus: list[Seen]) -> Iterator[Finding]:
     hit = [gpu for gpu in gpus if gpu.values.get("unreadable")]
     if hit:
-        devices = sorted({str(gpu.subject) for gpu in hit})
-        yield finding(
-            "device.unavailable",
-            Severity.WARNING,
-            hit,
-            f"nvidia-smi shows errors in place of values for GPU {devices_text(devices)}.",
-            what="unreadable",
-            devices=devices,
-        )
+        devices = _devices(hit)
+        text = f"nvidia-smi shows errors in place of values for GPU {devices_text(devices)}."
+        yield finding("device.unavailable", Severity.WARNING, hit, text, what="unreadable", devices=devices)
     closed = [gpu for gpu in gpus if gpu.values.get("compute_mode") == "Prohibited"]
     if closed:
-        devices = sorted({str(gpu.subject) for gpu in closed})
+        devices = _devices(closed)
         words = f"GPU {devices_text(devices)} is in compute mode Prohibited: no program can use it."
         yield finding("device.unavailable", Severity.WARNING, closed, words, what="prohibited", devices=devices)
 
@@ -148,17 +138,14 @@ def _fabric(gpus: list[Seen]) -> Iterator[Finding]:
         or gpu.values.get("fabric_status", "N/A") not in ("N/A", "Success")
     ]
     if bad:
-        devices = sorted({str(gpu.subject) for gpu in bad})
         states = sorted({f"{g.values.get('fabric_state')}, {g.values.get('fabric_status', 'N/A')}" for g in bad})
-        yield finding(
-            "gpu.nvlink_error",
-            Severity.WARNING,
-            bad,
-            f"GPU {devices_text(devices)} did not join the NVLink fabric ({'; '.join(states)}).",
-            [place for gpu in bad for place in gpu.evidence_of("fabric_state", "fabric_status")],
-            devices=devices,
-            what="fabric",
-        )
+        words = f"GPU {devices_text(_devices(bad))} did not join the NVLink fabric ({'; '.join(states)})."
+        yield _nvlink(bad, words, Severity.WARNING, "fabric", _devices(bad), "fabric_state", "fabric_status")
+
+
+def _nvlink(gpus: list[Seen], words: str, severity: Severity, what: str, devices: list[str], *values: str) -> Finding:
+    places = [place for gpu in gpus for place in gpu.evidence_of(*values)]
+    return finding("gpu.nvlink_error", severity, gpus, words, places, devices=devices, what=what)
 
 
 def _links(links: list[Seen]) -> Iterator[Finding]:
@@ -169,8 +156,7 @@ def _links(links: list[Seen]) -> Iterator[Finding]:
             named = ", ".join(f"{name} {count}" for name, count in worst.most_common(3))
             devices = [str(gpu.subject) for gpu in counted]
             words = f"{devices_text(devices)}: error counters of NVLink are not zero ({named})."
-            places = [place for gpu in counted for place in gpu.evidence_of("errors")]
-            yield finding("gpu.nvlink_error", Severity.NOTICE, counted, words, places, devices=devices, what="counters")
+            yield _nvlink(counted, words, Severity.NOTICE, "counters", devices, "errors")
         whole = {gpu.values["links"] - len(gpu.values["inactive"]) for gpu in of_host}
         odd = [gpu for gpu in of_host if gpu.values["inactive"] and len(whole) > 1]
         # Links that are inactive on all GPUs alike are not wired on this board.
@@ -178,20 +164,14 @@ def _links(links: list[Seen]) -> Iterator[Finding]:
         if least:
             devices = [str(gpu.subject) for gpu in least]
             words = f"{devices_text(devices)}: NVLinks are inactive that other GPUs of the host have."
-            places = [place for gpu in least for place in gpu.evidence_of("inactive")]
-            yield finding("gpu.nvlink_error", Severity.WARNING, least, words, places, devices=devices, what="inactive")
+            yield _nvlink(least, words, Severity.WARNING, "inactive", devices, "inactive")
 
 
 def _services(services: list[Seen]) -> Iterator[Finding]:
     for service in services:
         if service.values["state"] != "active":
-            yield finding(
-                "gpu.nvlink_error",
-                Severity.WARNING,
-                [service],
-                f"The service {service.subject} is {service.values['state']}: GPUs behind an NVSwitch need it.",
-                what="fabric_manager",
-            )
+            words = f"The service {service.subject} is {service.values['state']}: GPUs behind an NVSwitch need it."
+            yield finding("gpu.nvlink_error", Severity.WARNING, [service], words, what="fabric_manager")
 
 
 # --- topology
@@ -211,33 +191,21 @@ def _topology(links: list[Seen]) -> Iterator[Finding]:
     refused = sum(count for cell, count in peers.items() if cell != "OK")
     words = f"{len(names)} GPUs"
     if pairs:
-        nvlink = (
-            "NVLink between all"
-            if len(by_nvlink) == len(pairs)
-            else f"NVLink in {len(by_nvlink)} of {len(pairs)} pairs"
-        )
-        words += f": {nvlink}, the longest way is {worst}"
+        some = f"in {len(by_nvlink)} of {len(pairs)} pairs"
+        words += f": NVLink {'between all' if len(by_nvlink) == len(pairs) else some}, the longest way is {worst}"
     if peers:
-        words += (
-            f"; peer access is refused in {refused} of {sum(peers.values())} pairs"
-            if refused
-            else "; peer access is possible"
-        )
+        words += f"; peer access is {f'refused in {refused} of {sum(peers.values())} pairs' if refused else 'possible'}"
     yield finding(
         "gpu.topology",
         Severity.NOTICE if refused else Severity.INFO,
         links,
         f"{words}.",
-        _first_of_each_line(links),
+        list({(fact.evidence.source, fact.evidence.line): fact.evidence for fact in links}.values()),
         gpus=len(names),
         nvlink=len(by_nvlink) == len(pairs) if pairs else None,
         worst=worst,
         peer_access=not refused if peers else None,
     )
-
-
-def _first_of_each_line(links: list[Seen]) -> list[Evidence]:
-    return list({(fact.evidence.source, fact.evidence.line): fact.evidence for fact in links}.values())
 
 
 # --- processes
@@ -276,13 +244,7 @@ def _unlisted(facts: list[Seen], by_gpu: dict[int, list[Seen]]) -> Iterator[Find
         and not gpu.values.get("unreadable")
     ]
     if held and by_gpu:
-        devices = sorted({str(gpu.subject) for gpu in held})
+        devices = _devices(held)
         used = max(gpu.values["memory_used_bytes"] for gpu in held)
-        yield finding(
-            "gpu.memory_unaccounted",
-            Severity.NOTICE,
-            held,
-            f"GPU {devices_text(devices)} holds up to {gibibytes(used)}, and no process on it is listed.",
-            devices=devices,
-            used_bytes=used,
-        )
+        words = f"GPU {devices_text(devices)} holds up to {gibibytes(used)}, and no process on it is listed."
+        yield finding("gpu.memory_unaccounted", Severity.NOTICE, held, words, devices=devices, used_bytes=used)

@@ -15,11 +15,7 @@ from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
 
 _CODES = {"T": "rank.stopped", "t": "rank.stopped", "D": "rank.uninterruptible"}
-_WORDS = {
-    "T": "is stopped by a signal",
-    "t": "is stopped by a debugger",
-    "D": "sits in an uninterruptible kernel call",
-}
+_WORDS = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "D": "sits in an uninterruptible kernel call"}
 
 
 def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
@@ -35,7 +31,7 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
             continue
         state, wchan = fact.values["state"], fact.values.get("wchan")
         sleeping = f" in {wchan}" if wchan else ""
-        who = _who(rank, fact.values["alike"])
+        who = f"One of {fact.values['alike']} ranks" if rank is None else rank_list([rank])
         attributes = {
             "basis": "ps",
             "state": state,
@@ -52,10 +48,6 @@ def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
             evidence=[fact.evidence],
             attributes={name: value for name, value in attributes.items() if value is not None},
         )
-
-
-def _who(rank: int | None, alike: int) -> str:
-    return f"One of {alike} ranks" if rank is None else rank_list([rank])
 
 
 def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:

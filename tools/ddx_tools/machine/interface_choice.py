@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.machine.seen import Seen, by_host, finding, of_topic
-from ddx_tools.machine.virtual_interfaces import is_virtual
 from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.names import is_loopback
 
 _TAKEN_LAST = ("docker", "lo", "virbr")
 """By NCCL, in this order."""
 _MOST_SHOWN = 4
+_VIRTUAL = (
+    "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "tun", "tap", "dummy", "vxlan", "kube-", "podman",
+)  # fmt: skip
+"""Interfaces that lead to no other host: loopback, bridges, and what containers and tunnels bring along."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ def gloo_choice(interfaces: list[Seen], name: Seen, variables: Mapping[str, str]
             return Choice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
     loopback = [one for one in interfaces if one.values.get("loopback")]
     return Choice("gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True)
+
+
+def is_virtual(interface: Seen) -> bool:
+    """Whether an interface is none of the machine's own: that it is down, or has another MTU, is a matter of course."""
+    return str(interface.subject).startswith(_VIRTUAL) or bool(interface.values.get("loopback"))
 
 
 def _addresses(interface: Seen) -> list[str]:

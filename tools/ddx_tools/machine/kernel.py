@@ -75,14 +75,8 @@ def _xids(kernel: list[Seen]) -> Iterator[Finding]:
             class_=code.class_,
         )
         if code.class_ == "nvlink":
-            yield finding(
-                "gpu.nvlink_error",
-                Severity.FAILURE,
-                group,
-                f"NVLink errors (Xid {number}) on GPU {devices_text(devices)}.",
-                devices=devices,
-                what="xid",
-            )
+            words = f"NVLink errors (Xid {number}) on GPU {devices_text(devices)}."
+            yield finding("gpu.nvlink_error", Severity.FAILURE, group, words, devices=devices, what="xid")
 
 
 def _memory_errors(kernel: list[Seen]) -> Iterator[Finding]:
@@ -111,13 +105,8 @@ def _off_bus(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
     for host in dict.fromkeys(fact.host for fact in gone):
         of_host = [fact for fact in gone if fact.host == host]
         devices = sorted({fact.values["device"] for fact in of_host if "device" in fact.values})
-        yield finding(
-            "gpu.off_bus",
-            Severity.FAILURE,
-            of_host,
-            f"GPU {devices_text(devices) or 'of unknown address'} is gone from the bus.",
-            devices=devices,
-        )
+        words = f"GPU {devices_text(devices) or 'of unknown address'} is gone from the bus."
+        yield finding("gpu.off_bus", Severity.FAILURE, of_host, words, devices=devices)
 
 
 def _switch_errors(kernel: list[Seen]) -> Iterator[Finding]:
@@ -216,11 +205,7 @@ def _driver_versions(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Findi
         versions = {
             name: fact.values[name] for fact in group for name in ("client", "module", "library") if name in fact.values
         }
+        words = "The NVIDIA libraries and the loaded kernel module are of different versions."
         yield finding(
-            "startup.versions_differ",
-            Severity.FAILURE,
-            group,
-            "The NVIDIA libraries and the loaded kernel module are of different versions.",
-            what="driver",
-            versions=versions or None,
+            "startup.versions_differ", Severity.FAILURE, group, words, what="driver", versions=versions or None
         )

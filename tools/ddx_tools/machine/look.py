@@ -53,7 +53,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     cgroups, other_net = _process_files(asking, subjects)
     devices = _rdma_ports(asking)
     _counters(asking, cgroups, devices, connected=connected, first=True)
-    _memory_and_disks(asking)
+    asking.ask("memory", lambda: host.read("/proc/meminfo"))
     _kernel_log(asking)
     _names(asking)
     _pci(asking)
@@ -66,14 +66,9 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
         asking.unavailable(f"network of process {pid}", words)
     if asking.not_recorded and all(item.kind == PROCESSES for item in asking.raw.items):
         raise asking.not_recorded
-    asking.raw.searched.append(f"this machine, for {_whom(subjects)}")
+    whom = f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
+    asking.raw.searched.append(f"this machine, for {whom}")
     return asking.raw
-
-
-def _whom(subjects: Sequence[int]) -> str:
-    if not subjects:
-        return "no process of a job: the limits are those of ddx itself"
-    return f"{len(subjects)} process{'es' if len(subjects) > 1 else ''} of the job"
 
 
 def _jobs(asking: Asking, pids: Sequence[int]) -> list[Job]:
@@ -186,10 +181,6 @@ def _rdma_ports(asking: Asking) -> list[str]:
 
 
 # --- the machine
-
-
-def _memory_and_disks(asking: Asking) -> None:
-    asking.ask("memory", lambda: asking.host.read("/proc/meminfo"))
 
 
 def _kernel_log(asking: Asking) -> None:

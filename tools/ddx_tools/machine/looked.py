@@ -24,6 +24,7 @@ _VARIABLES = (
 _GETENT = re.compile(r"^(?P<address>[0-9a-fA-F:.%\w]{2,60})\s+STREAM", re.M)
 _FIRST_STAMP = re.compile(rb"\[ {0,8}(\d{1,9}\.\d{1,9})\] ")
 _CGROUP_ROOT = re.compile(r"^/sys/fs/cgroup(?:/memory|/unified)?")
+_MOST_TEXT = 300
 _DAY_S = 86_400.0
 _GRACE_S = 60.0
 """A clock that was set after boot moves the times of the kernel's log."""
@@ -46,7 +47,7 @@ def _readable(item: RawItem) -> list[FactRow]:
         return list(_rows(item))
     except (ValueError, TypeError, LookupError, AttributeError, DdxError):
         words = "what was recorded of it cannot be read"
-        return [_row("unavailable", item.kind, {"why": words}, words, item, None)]
+        return [_row("unavailable", item.kind, {"why": words}, words, item.source, None)]
 
 
 def _rows(item: RawItem) -> Iterator[FactRow]:
@@ -54,7 +55,7 @@ def _rows(item: RawItem) -> Iterator[FactRow]:
         for row in fact_rows(item.data, item.source, ""):
             yield row | {"facts": json.loads(row["facts"])}
     elif item.kind == UNAVAILABLE:
-        yield _row("unavailable", item.facts["what"], {"why": item.facts["why"]}, item.facts["why"], item, None)
+        yield _row("unavailable", item.facts["what"], {"why": item.facts["why"]}, item.facts["why"], item.source, None)
     elif item.kind == PROCESSES:
         yield from _job_rows(item)
     elif item.kind == INTERFACES:
@@ -65,16 +66,10 @@ def _rows(item: RawItem) -> Iterator[FactRow]:
         yield from nvml_rows(item.data, item.source)
 
 
-def _row(topic: str, subject: str | None, facts: FactRow, text: str, item: RawItem, line: int | None) -> FactRow:
+def _row(topic: str, subject: str | None, facts: FactRow, text: str, source: str, line: int | None) -> FactRow:
     known = {name: value for name, value in facts.items() if value is not None}
-    return {
-        "topic": topic,
-        "subject": subject,
-        "facts": known,
-        "text": text[:300],
-        "source": item.source,
-        "source_line": line,
-    }
+    row = {"topic": topic, "subject": subject, "facts": known, "text": text[:_MOST_TEXT]}
+    return row | {"source": source, "source_line": line}
 
 
 def _relate(rows: list[FactRow], log_begins_s: float | None) -> None:
@@ -141,7 +136,7 @@ def _job_rows(item: RawItem) -> Iterator[FactRow]:
     since = min((float(start) for start in begun if start is not None), default=None)
     if all(isinstance(moment[name], (int, float)) for name in ("now", "boot_time")):
         about = sorted(wanted) or [job.id for job in meant]
-        yield _row("look", None, moment | {"since": since, "about": about}, "", item, None)
+        yield _row("look", None, moment | {"since": since, "about": about}, "", item.source, None)
     for job in meant:
         yield from _ranks_of(job, item)
 
@@ -152,9 +147,8 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
         env = member.process.env if member.process else {}
         seen = member.process.row if member.process else {}
         for name in _VARIABLES:
-            if name in env:
-                variables.setdefault(name, [])
-                variables[name] += [env[name]] if env[name] not in variables[name] else []
+            if name in env and env[name] not in variables.setdefault(name, []):
+                variables[name].append(env[name])
         values = {
             "rank": member.rank,
             "local_rank": member.local_rank,
@@ -164,7 +158,7 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
             "open_files_limit": seen.get("open_files_limit"),
             "visible_devices": env.get("CUDA_VISIBLE_DEVICES"),
         }
-        yield _row("rank_process", str(member.pid), values, f"rank {member.rank}", item, None)
+        yield _row("rank_process", str(member.pid), values, f"rank {member.rank}", item.source, None)
     here = len(job.live)
     facts = {
         "world_size": job.world_size,
@@ -174,7 +168,7 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
         "variables": {name: values[0] for name, values in variables.items() if len(values) == 1},
         "pids": sorted(member.pid for member in job.members if member.pid)[:4_096],
     }
-    yield _row("job", job.id, facts, f"{job.launcher}, {here} ranks here", item, None)
+    yield _row("job", job.id, facts, f"{job.launcher}, {here} ranks here", item.source, None)
 
 
 # --- network
@@ -196,22 +190,22 @@ def _interface_rows(item: RawItem) -> Iterator[FactRow]:
             "addresses": one["ipv4"],
             "addresses6": [text for text in one["ipv6"] if not ((ip := ip_of(text)) and ip.is_link_local)],
         }
-        yield _row("interface", name, facts, line, item, place)
+        yield _row("interface", name, facts, line, item.source, place)
         counted = ("received", "sent", "receive_errors", "send_errors", "receive_drops", "send_drops")
-        yield _row("nic_counters", name, {key: one[key] for key in counted}, line, item, place)
+        yield _row("nic_counters", name, {key: one[key] for key in counted}, line, item.source, place)
 
 
 def _name_row(item: RawItem) -> FactRow:
     text = item.data.decode("ascii", "replace")
     addresses = list(dict.fromkeys(found["address"] for found in _GETENT.finditer(text)))
     name = shown(str(item.facts.get("name", "")))
-    return _row("host_name", name, {"addresses": addresses}, f"{name}: {', '.join(addresses) or 'no address'}", item, 1)
+    words = f"{name}: {', '.join(addresses) or 'no address'}"
+    return _row("host_name", name, {"addresses": addresses}, words, item.source, 1)
 
 
 # --- rows of `host_facts` out of what NVML says, in the words of the readers of nvidia-smi: both are judged alike
 
 _ELSEWHERE = {"bus", "nvlinks", "peers", "processes", "lost"}
-_LINE_CHARS = 300
 
 
 def nvml_rows(data: bytes, source: str) -> Iterator[dict[str, Any]]:
@@ -219,28 +213,15 @@ def nvml_rows(data: bytes, source: str) -> Iterator[dict[str, Any]]:
     said = json.loads(data)
     gpus = said.get("gpus", [])
     if said.get("error"):
-        yield _nvml_row("gpu_trouble", said["error"], {}, str(said.get("message", "")), source, 1)
+        yield _row("gpu_trouble", said["error"], {}, str(said.get("message", "")), source, 1)
     known = {name: said[name] for name in ("driver", "cuda") if said.get(name)}
     if "driver" in known:
-        yield _nvml_row("package", "driver", {"version": known["driver"]}, f"driver {known['driver']}", source, 1)
+        yield _row("package", "driver", {"version": known["driver"]}, f"driver {known['driver']}", source, 1)
     if not gpus and not said.get("error"):
-        yield _nvml_row("gpu_trouble", "none_seen", {}, "NVML lists no GPU", source, 1)
+        yield _row("gpu_trouble", "none_seen", {}, "NVML lists no GPU", source, 1)
     for place, gpu in enumerate(gpus, 2):
         for topic, subject, facts in _facts(gpu, known):
-            yield _nvml_row(topic, subject, facts, json.dumps(gpu), source, place)
-
-
-def _nvml_row(
-    topic: str, subject: str | None, facts: dict[str, Any], text: str, source: str, line: int
-) -> dict[str, Any]:
-    return {
-        "topic": topic,
-        "subject": subject,
-        "facts": {name: value for name, value in facts.items() if value is not None},
-        "text": text[:_LINE_CHARS],
-        "source": source,
-        "source_line": line,
-    }
+            yield _row(topic, subject, facts, json.dumps(gpu), source, place)
 
 
 def _facts(gpu: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:

@@ -50,7 +50,7 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
     vanished = [
         ping
         for ping in pings
-        if ping.values["whole"] is not False
+        if ping.values.get("whole") is not False
         and ping.values["sent"]
         and not ping.values["received"]
         and not ping.values["refused"]
@@ -63,7 +63,7 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
         return
     least = min(ping.values["size_bytes"] for ping in lost)
     # Without the command nobody knows whether they might be cut: then it may be the pieces that are lost.
-    certain = any(ping.values["whole"] for ping in lost)
+    certain = any(ping.values.get("whole") for ping in lost)
     yield finding(
         "network.mtu_differs",
         Severity.WARNING if certain else Severity.NOTICE,
@@ -94,7 +94,7 @@ def stalled_sockets(facts: list[Seen]) -> list[Seen]:
         # With its window shut, the peer does answer: it does not read. One that is asked for never was there.
         if socket.values.get("backoff", 0) >= _STALLED_BACKOFF
         and socket.values.get("timer") != "persist"
-        and not _is_asked_for(socket)
+        and socket.values.get("state") != "syn-sent"
     ]
 
 
@@ -102,19 +102,11 @@ def _stalled(facts: list[Seen]) -> Iterator[Finding]:
     for socket in stalled_sockets(facts):
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
-        yield finding(
-            "network.packet_loss",
-            Severity.WARNING,
-            [socket],
+        words = (
             f"A TCP connection to {socket.subject or 'a peer'} stands still: its oldest segment was sent again "
-            f"{socket.values['backoff']} times in a row without an answer.",
-            counters=counters,
-            how="stalled",
+            f"{socket.values['backoff']} times in a row without an answer."
         )
-
-
-def _is_asked_for(socket: Seen) -> bool:
-    return socket.values.get("state") == "syn-sent"
+        yield finding("network.packet_loss", Severity.WARNING, [socket], words, counters=counters, how="stalled")
 
 
 def _sent_again_to_others(sockets: list[Seen]) -> Iterator[Finding]:
@@ -253,18 +245,22 @@ def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
             continue
         pids = [(socket.host, str(owner["pid"])) for socket in sockets for owner in socket.values.get("owners") or []]
         of_peers = [rank for (host, _), rank in ranks.items() if host in pair]
-        told = {ranks[pid] for pid in pids if ranks.get(pid) is not None}
+        told = {rank for pid in pids if (rank := ranks.get(pid)) is not None}
         again = max(int(socket.values["backoff"]) for socket in sockets)
         first, second = sorted(pair)
-        found = finding(
+        words = (
+            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
+            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}."
+        )
+        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
+        yield finding(
             "network.pair_cut",
             Severity.WARNING,
             sockets,
-            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
-            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}.",
+            words,
             again=again,
             between=[first, second],
+            ranks=sorted(both),
+            about=[first, second],
+            named=True,
         )
-        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
-        summary = found.summary.partition(": ")[2]
-        yield found.model_copy(update={"hosts": [first, second], "ranks": sorted(both), "summary": summary})

@@ -12,14 +12,8 @@ from ddx_tools.model import Finding, Severity
 _BAD = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
 _BLAMES_NODE = {"FAILED", "NODE_FAIL", "BOOT_FAIL"}
 _BAD_REASONS = {
-    "OOMKilled",
-    "Error",
-    "Evicted",
-    "ContainerCannotRun",
-    "DeadlineExceeded",
-    "NodeLost",
-    "ContainerStatusUnknown",
-}
+    "OOMKilled", "Error", "Evicted", "ContainerCannotRun", "DeadlineExceeded", "NodeLost", "ContainerStatusUnknown",
+}  # fmt: skip
 _NOT_STARTED = re.compile(
     r"Pending|ContainerCreating|PodInitializing|Init:|ErrImage|ImagePull|InvalidImage|CreateContainer"
 )
@@ -40,8 +34,8 @@ def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
             reason = f": {node.values['reason']}" if "reason" in node.values else ""
             words = f"Slurm has {node.subject} out of service ({node.values['state']}{reason})."
             state, why = node.values["state"], node.values.get("reason")
-            out = finding("host.out_of_service", Severity.WARNING, [node], words, state=state, reason=why)
-            yield out.model_copy(update={"hosts": [str(node.subject)]})
+            about = [str(node.subject)]
+            yield finding("host.out_of_service", Severity.WARNING, [node], words, state=state, reason=why, about=about)
 
 
 def _jobs_ended(jobs: list[Seen]) -> Iterator[Finding]:
@@ -64,14 +58,9 @@ def _jobs_ended(jobs: list[Seen]) -> Iterator[Finding]:
             signals=signals or None,
         )
         if state == "OUT_OF_MEMORY":
-            killed = finding(
-                "host.oom_kill",
-                Severity.FAILURE,
-                group,
-                f"Slurm says that job {', '.join(names[:6])} ran out of memory.",
-                limit="cgroup",
-            )
-            yield killed.model_copy(update={"hosts": nodes if all(map(_is_one_node, nodes)) else killed.hosts})
+            text = f"Slurm says that job {', '.join(names[:6])} ran out of memory."
+            about = nodes if all(map(_is_one_node, nodes)) else None
+            yield finding("host.oom_kill", Severity.FAILURE, group, text, limit="cgroup", about=about)
 
 
 def _is_one_node(nodes: str) -> bool:
@@ -94,15 +83,15 @@ def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
         if len(failed) < _FEW or completed:
             continue
         elsewhere = done_elsewhere - sum(job.values["state"] == "COMPLETED" for job in group)
-        found = finding(
+        yield finding(
             "host.jobs_failed",
             Severity.NOTICE,
             [job for job in group if job.values["state"] in _BLAMES_NODE],
             f"{len(failed)} jobs failed on {node}, and none ended well there.",
             jobs=len(failed),
             completed_elsewhere=elsewhere,
+            about=[node],
         )
-        yield found.model_copy(update={"hosts": [node]})
 
 
 def _not_started(pods: list[Seen]) -> Iterator[Finding]:
@@ -138,7 +127,8 @@ def _pod(pod: Seen) -> Iterator[Finding]:
     code = pod.values.get("exit_code")
     name = pod.values.get("container") or pod.subject or "a container"
     ended = f", exit code {code}" if code is not None else ""
-    state = finding(
+    about = [node] if node else None
+    yield finding(
         "job.scheduler_state",
         Severity.WARNING,
         [pod],
@@ -146,18 +136,10 @@ def _pod(pod: Seen) -> Iterator[Finding]:
         scheduler="kubernetes",
         state=reason,
         jobs=[pod.subject] if pod.subject else None,
-        nodes=[node] if node else None,
+        nodes=about,
         exit_codes={str(name): code} if code is not None else None,
+        about=about,
     )
-    hosts = [node] if node else state.hosts
-    yield state.model_copy(update={"hosts": hosts})
     if reason == "OOMKilled":
-        killed = finding(
-            "host.oom_kill",
-            Severity.FAILURE,
-            [pod],
-            f"Kubernetes says that {name} was killed for memory.",
-            process=None,
-            limit="cgroup",
-        )
-        yield killed.model_copy(update={"hosts": hosts})
+        words = f"Kubernetes says that {name} was killed for memory."
+        yield finding("host.oom_kill", Severity.FAILURE, [pod], words, limit="cgroup", about=about)

@@ -65,20 +65,26 @@ def finding(
     facts: Iterable[Seen],
     summary: str,
     evidence: list[Evidence] | None = None,
+    *,
+    ranks: Iterable[int] = (),
+    about: list[str] | None = None,
+    named: bool = False,
     **attributes: Any,
 ) -> Finding:
-    """A finding about the hosts of these facts; attributes that are None or an empty list are left out.
+    """A finding about the hosts of these facts, or those of `about`; the summary begins with the former unless `named`.
 
-    A name that Python keeps for itself is written with `_` behind it.
+    Attributes that are None or an empty list are left out. A name that Python keeps for itself is written with `_`
+    behind it.
     """
     facts = list(facts)
     hosts = sorted({fact.host for fact in facts if fact.host})
     known = {name.rstrip("_"): value for name, value in attributes.items() if value not in (None, [])}
-    where = f"{', '.join(hosts[:4])}: " if hosts else ""
+    where = f"{', '.join(hosts[:4])}: " if hosts and not named else ""
     return Finding(
         code=code,
         severity=severity,
-        hosts=hosts,
+        ranks=list(ranks),
+        hosts=hosts if about is None else about,
         summary=f"{where}{summary}",
         evidence=(evidence or [place for fact in facts for place in fact.evidence_of("state", "counters")])[
             :EVIDENCE_LIMIT

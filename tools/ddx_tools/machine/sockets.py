@@ -75,7 +75,7 @@ def _unread(
     reader, sender = _owner(seen, ranks), _owner(other, ranks)
     count = last.values["unread_bytes"]
     words = f"{reader[0] or 'A process'} leaves {count} bytes unread that {sender[0] or last.subject} sent"
-    found = finding(
+    return finding(
         "network.unread_bytes",
         Severity.NOTICE if certain else Severity.INFO,
         [*seen, *other],
@@ -87,8 +87,8 @@ def _unread(
         peer_rank=sender[1],
         window_shut=any(one.values.get("timer") == "persist" for one in other) or None,
         pid=reader[2],
+        ranks=[] if reader[1] is None else [reader[1]],
     )
-    return found.model_copy(update={"ranks": [] if reader[1] is None else [reader[1]]})
 
 
 def _owner(
@@ -162,7 +162,7 @@ def _unreachable(socket: Seen, peer: str, *, at_store: bool, host_answers: bool)
 
 
 def _closed(owner: str, socket: Seen, peer: str) -> Finding:
-    found = finding(
+    return finding(
         "network.host_silent",
         Severity.WARNING,
         [socket],
@@ -170,8 +170,9 @@ def _closed(owner: str, socket: Seen, peer: str) -> Finding:
         address=host_of(peer),
         port=_port_of(peer),
         to=[socket.host],
+        about=[owner],
+        named=True,
     )
-    return found.model_copy(update={"hosts": [owner], "summary": found.summary.partition(": ")[2]})
 
 
 def owners_of_addresses(facts: Iterable[Seen]) -> dict[str, str]:

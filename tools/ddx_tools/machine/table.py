@@ -79,7 +79,7 @@ def _verdict(fact: Seen, told: dict[tuple[str, int | None, str], set[str]]) -> s
         return "before the job" if fact.values.get("before_job") else "another container"
     own = [fact.evidence, *fact.evidence_of(*(fact.values.get("lines") or {}))]
     codes = {code for place in own for code in told.get((place.source, place.line, place.quote or ""), ())}
-    said = ", ".join(sorted(code for code in codes if _about(code, fact.topic)))
+    said = ", ".join(sorted(code for code in codes if code.startswith(_ABOUT.get(fact.topic, ""))))
     return said or (FINE if fact.topic in _JUDGED or fact.subject == "locked_memory" else "")
 
 
@@ -91,21 +91,13 @@ _ABOUT = {
 """Several facts stand on one line of a look's JSON; codes that are about these."""
 
 
-def _about(code: str, topic: str) -> bool:
-    return topic not in _ABOUT or code.startswith(_ABOUT[topic])
-
-
 def _sizes(values: Values) -> str:
     size, used, limit = (values.get(f"{name}_bytes") for name in ("size", "used", "limit"))
     if size is not None:
         return f"{gibibytes(used or 0)} of {gibibytes(size)} used"
-    return (
-        f"{gibibytes(limit)}"
-        if limit is not None
-        else "unlimited"
-        if values.get("unlimited")
-        else str(values.get("limit", ""))
-    )
+    if limit is not None:
+        return gibibytes(limit)
+    return "unlimited" if values.get("unlimited") else str(values.get("limit", ""))
 
 
 def _gpu(values: Values) -> str:
@@ -144,10 +136,6 @@ def _process(values: Values) -> str:
     return f"may run on CPU {values.get('cpus_allowed', '?')}, in {place}"
 
 
-def _socket(values: Values) -> str:
-    return f"{values.get('unread_bytes', 0)} bytes unread, {values.get('unsent_bytes', 0)} not acknowledged"
-
-
 _SHOWN: dict[str, Callable[[Values], str]] = {
     "disk": _sizes,
     "limit": _sizes,
@@ -156,7 +144,9 @@ _SHOWN: dict[str, Callable[[Values], str]] = {
     "cgroup": _cgroup,
     "cpu_quota": _quota,
     "process": _process,
-    "tcp_socket": _socket,
+    "tcp_socket": lambda values: (
+        f"{values.get('unread_bytes', 0)} bytes unread, {values.get('unsent_bytes', 0)} not acknowledged"
+    ),
     "memory": lambda values: (
         f"{gibibytes(values.get('available_bytes', 0))} of {gibibytes(values.get('total_bytes', 0))} left"
     ),

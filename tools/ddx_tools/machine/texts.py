@@ -102,7 +102,7 @@ def _row(fact: HostFact, source: str, named: str | None) -> dict[str, Any]:
         "host": fact.line.host or named,
         "topic": fact.topic,
         "subject": fact.subject,
-        "facts": json.dumps(fact.values, ensure_ascii=False),
+        "facts": json.dumps({k: v for k, v in fact.values.items() if v is not None}, ensure_ascii=False),
         "text": fact.line.text.strip()[:QUOTE_LIMIT],
         "source": source,
         "source_line": fact.line.number,

@@ -5,59 +5,45 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ddx_tools.errors import UsageError
 from ddx_tools.mesh.knowledge import mesh_knowledge
-from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Placed, Plan, plan_rows
+from ddx_tools.mesh.plan import AS_WRITTEN, TYPED, Plan, plan_rows
 from ddx_tools.mesh.read import engine_of
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launch.areal_allocation import INFERENCE, Allocation, parse_allocations
-from ddx_tools.parsers.launch.degree_settings import MeshSetting
-from ddx_tools.parsers.launch.mesh_dims import parse_dims
+from ddx_tools.parsers.launch.degree_settings import MeshSetting, parse_dims
 from ddx_tools.parsers.rank_ranges import parse_ranks
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, launch_text
 
+if TYPE_CHECKING:
+    from ddx_tools.probes.mesh import MeshArgs
+
 FILE, PROCESSES, QUESTION = "mesh_file", "mesh_processes", "mesh_question"
 _ALLOCATION = re.compile(r"(?:fsdp|megatron|archon|sglang|vllm)(?:\[\w+\])?:")
 
 
-@dataclass(frozen=True)
-class Question:
-    """What somebody typed beside the target."""
-
-    dims: str = ""
-    framework: str = ""
-    world_size: int | None = None
-    gpus_per_host: int | None = None
-    rank: int | None = None
-    members: str = ""
-    group: str = ""
-
-    def __bool__(self) -> bool:
-        return self != Question()
-
-
-def capture_mesh(host: Host, target: list[str], question: Question, *, records: bool = True) -> Raw:
+def capture_mesh(host: Host, args: MeshArgs) -> Raw:
     """Keep the files that say something of a mesh, and flight records; of a live job the process table.
 
     Raises `UsageError` for a question that cannot be understood.
     """
     raw = Raw(host.name)
-    if question:
-        rows = _question_rows(question)
+    if args.model_dump(exclude={"target", "records"}, exclude_defaults=True):
+        rows = _question_rows(args)
         raw.items.append(RawItem(QUESTION, json.dumps(rows).encode(), "arguments"))
-    paths = [item for item in target if not item.isdigit()]
-    pids = [item for item in target if item.isdigit()]
+    paths = [item for item in args.target if not item.isdigit()]
+    pids = [item for item in args.target if item.isdigit()]
     if paths:
         _read_files(host, raw, paths)
-        if records:
+        if args.records:
             _read_records(host, raw, paths)
-    if pids or not (paths or question.dims):
+    if pids or not (paths or args.dims):
         _read_job(host, raw, pids)
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
@@ -99,38 +85,38 @@ def _read_job(host: Host, raw: Raw, pids: list[str]) -> None:
 # --- what was typed
 
 
-def _question_rows(question: Question) -> dict[str, list[dict[str, Any]]]:
+def _question_rows(args: MeshArgs) -> dict[str, list[dict[str, Any]]]:
     """Rows of `mesh_settings` and `mesh_questions`."""
-    plans = list(_typed_plans(question))
-    asked = [("members", question.members), ("group", question.group)]
+    plans = list(_typed_plans(args))
+    asked = [("members", args.members), ("group", args.group)]
     questions = [{"kind": kind, "value": value} for kind, value in asked if value]
-    if question.members:
-        parse_ranks(question.members)  # refuses what is none
-    if question.rank is not None:
-        questions.append({"kind": "rank", "value": str(question.rank)})
-    if question.framework and not question.dims:
-        questions.append({"kind": "framework", "value": question.framework})
+    if args.members:
+        parse_ranks(args.members)  # refuses what is none
+    if args.rank is not None:
+        questions.append({"kind": "rank", "value": str(args.rank)})
+    if args.framework and not args.dims:
+        questions.append({"kind": "framework", "value": args.framework})
     return {"mesh_settings": list(plan_rows(plans)), "mesh_questions": questions}
 
 
-def _typed_plans(question: Question) -> Iterator[Plan]:
+def _typed_plans(args: MeshArgs) -> Iterator[Plan]:
     facts = [
         MeshSetting(name, value, f"--{name.replace('_', '-')} {value}")
-        for name, value in (("world_size", question.world_size), ("gpus_per_host", question.gpus_per_host))
+        for name, value in (("world_size", args.world_size), ("gpus_per_host", args.gpus_per_host))
         if value is not None
     ]
-    if _ALLOCATION.match(question.dims):
-        engines = [one for one in parse_allocations(question.dims) if one.backend not in INFERENCE]
+    if _ALLOCATION.match(args.dims):
+        engines = [one for one in parse_allocations(args.dims) if one.backend not in INFERENCE]
         if not engines:
-            raise UsageError(f"{question.dims[:60]!r} has no engine that trains", "Only those have a mesh of ranks.")
+            raise UsageError(f"{args.dims[:60]!r} has no engine that trains", "Only those have a mesh of ranks.")
         yield from (_typed_allocation(one, facts) for one in engines)
         return
-    framework = _known_framework(question.framework)
-    if not question.dims:
+    framework = _known_framework(args.framework)
+    if not args.dims:
         if facts:
             yield _typed(TYPED, None, "", facts)
         return
-    dims = parse_dims(question.dims)
+    dims = parse_dims(args.dims)
     if framework:
         degrees = mesh_knowledge().frameworks[framework].degrees
         if strange := next((one.name for one in dims if one.name not in degrees), None):
@@ -153,4 +139,4 @@ def _known_framework(name: str) -> str | None:
 
 
 def _typed(id_: str, framework_id: str | None, label: str, settings: list[MeshSetting]) -> Plan:
-    return Plan(id_, framework_id, label, [Placed(setting, "arguments") for setting in settings])
+    return Plan(id_, framework_id, label, [replace(setting, source="arguments") for setting in settings])

@@ -280,11 +280,8 @@ def whose_group(layout: Layout, asked: str) -> Finding:
         return _axis_finding(text, [], members, Severity.NOTICE)
     if exact:
         also = f" (also of {', '.join(axis.name for axis in exact[1:])})" if len(exact) > 1 else ""
-        return _axis_finding(
-            f"Ranks {named} are a group of the axis {exact[0].name}{also}{_fixed(exact[0], members[0])}.",
-            exact,
-            members,
-        )
+        words = f"Ranks {named} are a group of the axis {exact[0].name}{also}{_fixed(exact[0], members[0])}."
+        return _axis_finding(words, exact, members)
     around = axes_around(layout, members)
     if around:
         whole = rank_spans(around[0].members(members[0]))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ddx_tools.mesh.knowledge import mesh_knowledge
 from ddx_tools.mesh.layout import Axis, Layout, Misfit, lay_out
-from ddx_tools.mesh.plan import AS_WRITTEN, Placed, Plan, combined, plans_of_rows
+from ddx_tools.mesh.plan import AS_WRITTEN, Plan, combined, plans_of_rows
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
 from ddx_tools.parsers.names import shown
 from ddx_tools.store import Store
@@ -88,7 +88,7 @@ def plan_of_groups(groups: Sequence[RecordedGroup]) -> Plan | None:
     if world is None or not dims:
         return None
     placed = [_placed(name, known[name], first[name]) for name in reversed(dims)]
-    placed.append(Placed(MeshSetting("world_size", world, f"groups of {world} ranks"), first[dims[0]].key))
+    placed.append(MeshSetting("world_size", world, f"groups of {world} ranks", source=first[dims[0]].key))
     return Plan(RECORDED, AS_WRITTEN, "recorded", placed)
 
 
@@ -111,10 +111,10 @@ def _factors() -> set[str]:
     return {name for framework in mesh_knowledge().frameworks.values() for name in framework.factors}
 
 
-def _placed(name: str, shape: tuple[int, int], group: RecordedGroup) -> Placed:
+def _placed(name: str, shape: tuple[int, int], group: RecordedGroup) -> MeshSetting:
     size, step = shape
     text = f"{shown(group.description, _MOST_NAME)}: {size} ranks, step {step}"
-    return Placed(MeshSetting(name, size, text), group.key)
+    return MeshSetting(name, size, text, source=group.key)
 
 
 def _dimension(description: str) -> str | None:

@@ -18,19 +18,6 @@ JOB_FACTS = ("world_size", "gpus_per_host", "dealt_to_hosts")
 MODEL_FACTS = ("heads", "kv_heads", "layers", "experts", "seq_len")
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A setting, and the file that it is from."""
-
-    setting: MeshSetting
-    source: str
-
-    @property
-    def evidence(self) -> Evidence:
-        """Where a reader can look."""
-        return Evidence(source=self.source, line=self.setting.line, quote=self.setting.text[:200])
-
-
 @dataclass
 class Plan:
     """The settings of one framework in one place."""
@@ -40,7 +27,7 @@ class Plan:
     """A key of `mesh_orders.yaml`, `as-written`, or None: nothing says whose degrees they are."""
     label: str = ""
     """Which of several meshes of a job it is: `actor`."""
-    placed: list[Placed] = field(default_factory=list)
+    placed: list[MeshSetting] = field(default_factory=list)
 
     @property
     def is_typed(self) -> bool:
@@ -49,13 +36,13 @@ class Plan:
 
     def value(self, name: str) -> int | None:
         """What the last setting of that name says."""
-        return next((one.setting.value for one in reversed(self.placed) if one.setting.name == name), None)
+        return next((one.value for one in reversed(self.placed) if one.name == name), None)
 
     @property
     def given(self) -> dict[str, int]:
         """The degrees, in the order in which they stand there."""
         facts = (*JOB_FACTS, *MODEL_FACTS)
-        return {one.setting.name: one.setting.value for one in self.placed if one.setting.name not in facts}
+        return {one.name: one.value for one in self.placed if one.name not in facts}
 
     @property
     def framework(self) -> Framework | None:
@@ -66,8 +53,8 @@ class Plan:
 
     def evidence(self, names: Iterable[str]) -> list[Evidence]:
         """Where these settings stand, the last of each name."""
-        last = {one.setting.name: one for one in self.placed if one.setting.name in set(names)}
-        return [one.evidence for one in last.values()]
+        last = {one.name: one for one in self.placed if one.name in set(names)}
+        return [Evidence(source=one.source, line=one.line, quote=one.text[:200]) for one in last.values()]
 
 
 def combined(plans: Iterable[Plan]) -> list[Plan]:
@@ -86,23 +73,23 @@ def combined(plans: Iterable[Plan]) -> list[Plan]:
     facts = (*JOB_FACTS, *MODEL_FACTS)
     beside = with_degrees if typed else []
     general = [plan for plan in found if plan in beside or not plan.given]
-    loose = [one for plan in general for one in plan.placed if one.setting.name in facts]
-    overruling = [one for plan in found if plan.is_typed for one in plan.placed if one.setting.name in facts]
+    loose = [one for plan in general for one in plan.placed if one.name in facts]
+    overruling = [one for plan in found if plan.is_typed for one in plan.placed if one.name in facts]
     for plan in merged.values():
         plan.placed = _unless_said(plan, loose) + plan.placed + overruling
     return list(merged.values())
 
 
-def _unless_said(plan: Plan, loose: Iterable[Placed]) -> list[Placed]:
-    return [one for one in loose if plan.value(one.setting.name) is None]
+def _unless_said(plan: Plan, loose: Iterable[MeshSetting]) -> list[MeshSetting]:
+    return [one for one in loose if plan.value(one.name) is None]
 
 
 def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
     """Rows of `mesh_settings`."""
     for plan in plans:
         for one in plan.placed:
-            told = {"plan": plan.id, "framework": plan.framework_id, "text": one.setting.text[:300]}
-            yield as_row("mesh_settings", one.setting, plan, one, **told, source_line=one.setting.line)
+            told = {"plan": plan.id, "framework": plan.framework_id, "text": one.text[:300]}
+            yield as_row("mesh_settings", one, plan, **told, source_line=one.line)
 
 
 def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:
@@ -111,9 +98,7 @@ def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:
     for row in rows:
         id_, framework = str(row["plan"]), row["framework"]
         plan = found.setdefault(id_, Plan(id_, None if framework is None else str(framework), str(row["label"] or "")))
-        line = row["source_line"]
-        setting = MeshSetting(
-            str(row["name"]), int(str(row["value"])), str(row["text"]), None if line is None else int(str(line))
-        )
-        plan.placed.append(Placed(setting, str(row["source"])))
+        line = None if row["source_line"] is None else int(str(row["source_line"]))
+        value, text = int(str(row["value"])), str(row["text"])
+        plan.placed.append(MeshSetting(str(row["name"]), value, text, line, str(row["source"])))
     return list(found.values())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddx_tools.environment import model
 from ddx_tools.environment.launch_checks import dealing_option
 from ddx_tools.environment.launch_facts import facts_of
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.mesh.knowledge import framework_of
-from ddx_tools.mesh.plan import Placed, Plan
+from ddx_tools.mesh.plan import Plan
 from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
 from ddx_tools.parsers.launch.framework_files import (
@@ -52,7 +53,7 @@ def plans_of_words(words: list[list[str]], source: str) -> list[Plan]:
     launches = [FoundLaunch(layers, 1, True) for command in words if (layers := layers_of(command))]
     text = "\n".join(" ".join(command) for command in words)
     plan = _plan_of_launches(FoundEnvironment("process", launches=launches), text, source)
-    plan.placed = [Placed(MeshSetting(p.setting.name, p.setting.value, p.setting.text), source) for p in plan.placed]
+    plan.placed = [replace(one, line=None) for one in plan.placed]
     return [plan] if plan.placed else []
 
 
@@ -62,12 +63,12 @@ def engine_of(allocation: Allocation) -> str:
 
 
 def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) -> Plan:
-    return Plan(source, framework_id, placed=[Placed(setting, source) for setting in settings])
+    return Plan(source, framework_id, placed=[replace(setting, source=source) for setting in settings])
 
 
 def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> Plan:
     degrees = allocation.degrees.items()
-    placed = [Placed(MeshSetting(name, size, allocation.text[:200], line), source) for name, size in degrees]
+    placed = [MeshSetting(name, size, allocation.text[:200], line, source) for name, size in degrees]
     return Plan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
 
 

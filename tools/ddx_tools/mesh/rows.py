@@ -10,7 +10,7 @@ from typing import Any
 from ddx_tools.mesh.capture import FILE, PROCESSES, QUESTION
 from ddx_tools.mesh.groups import Mesh, Meshes, RecordedGroup, group_of_row, meshes_of
 from ddx_tools.mesh.layout import Layout
-from ddx_tools.mesh.plan import Placed, Plan, plan_rows, plans_of_rows
+from ddx_tools.mesh.plan import Plan, plan_rows, plans_of_rows
 from ddx_tools.mesh.read import plans_in, plans_of_words
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
 from ddx_tools.parsers.launchers.launchers import find_jobs
@@ -64,8 +64,8 @@ def _plans_of_job(item: RawItem) -> Iterator[Plan]:
         commands = [member.process.row.get("cmdline") or [] for member in members if member.process]
         for plan in plans_of_words([[str(word) for word in words] for words in commands], item.source):
             if job.world_size:  # what the ranks were told counts for more than what the launcher was
-                told = MeshSetting("world_size", job.world_size, f"WORLD_SIZE={job.world_size}")
-                plan.placed.append(Placed(told, item.source))
+                text = f"WORLD_SIZE={job.world_size}"
+                plan.placed.append(MeshSetting("world_size", job.world_size, text, source=item.source))
             yield plan
 
 

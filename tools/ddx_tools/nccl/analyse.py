@@ -113,22 +113,17 @@ def _values_differ(case: Case, variable: str, rows: dict[Process, Row]) -> Itera
     ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
     majority = 2 * len(ordered[0][1]) > len(rows)
     odd = [row for _, some in (ordered[1:] if majority else ordered) for row in some]
-    yield Finding(
-        code="config.differs",
-        severity=Severity.WARNING,
-        ranks=case.ranks_of(odd),
-        hosts=sorted({row["host"] for row in odd}),
-        summary=f"{variable} is not the same everywhere: "
-        + "; ".join(f"{value or '(empty)'} on {_hosts(some)}" for value, some in ordered[:6])
-        + ".",
-        evidence=[evidence(some[0]) for value, some in ordered[:_MOST_SETTINGS]],
-        attributes={
-            "variable": variable,
-            "values": {value: _places(case, some) for value, some in ordered[:_MOST_VALUES]},
-            "minority": majority,
-            "tie": not majority,
-            "basis": "nccl_log",
-        },
+    said = "; ".join(f"{value or '(empty)'} on {_hosts(some)}" for value, some in ordered[:6])
+    yield case.finding(
+        "config.differs",
+        Severity.WARNING,
+        odd,
+        f"{variable} is not the same everywhere: {said}.",
+        [evidence(some[0]) for value, some in ordered[:_MOST_SETTINGS]],
+        variable=variable,
+        values={value: _places(case, some) for value, some in ordered[:_MOST_VALUES]},
+        minority=majority,
+        tie=not majority,
     )
 
 
@@ -137,30 +132,24 @@ def _set_on_some_hosts(case: Case, variable: str, rows: dict[Process, Row], memb
 
     NCCL reads many variables only where it needs them, so what one process alone prints says nothing.
     """
-    by_host: dict[str, list[Process]] = defaultdict(list)
-    for process in members:
-        by_host[process[0]].append(process)
+    by_host = gathered((process[0], process) for process in members)
     having = {host for host, own in by_host.items() if all(process in rows for process in own)}
     lacking = {host for host, own in by_host.items() if not any(process in rows for process in own)}
     if not having or not lacking or having | lacking != by_host.keys():
         return
     odd = lacking if len(lacking) < len(having) else having if len(having) < len(lacking) else lacking | having
     value = next(row["value"] for row in rows.values() if row["host"] in having)
-    yield Finding(
-        code="config.differs",
-        severity=Severity.NOTICE,
-        ranks=case.ranks_of(case.processes[process] for host in odd for process in by_host[host]),
-        hosts=sorted(odd),
-        summary=f"{variable} ({value}) is set on {', '.join(sorted(having)[:8])}; the log of "
+    yield case.finding(
+        "config.differs",
+        Severity.NOTICE,
+        (case.processes[process] for host in odd for process in by_host[host]),
+        f"{variable} ({value}) is set on {', '.join(sorted(having)[:8])}; the log of "
         f"{', '.join(sorted(lacking)[:8])} does not mention it.",
-        evidence=[evidence(row) for row in list(rows.values())[:_MOST_SETTINGS]],
-        attributes={
-            "variable": variable,
-            "values": {value: sorted(having)[:_MOST_VALUES], "(not mentioned)": sorted(lacking)[:_MOST_VALUES]},
-            "minority": len(lacking) != len(having),
-            "tie": len(lacking) == len(having),
-            "basis": "nccl_log",
-        },
+        [evidence(row) for row in list(rows.values())[:_MOST_SETTINGS]],
+        variable=variable,
+        values={value: sorted(having)[:_MOST_VALUES], "(not mentioned)": sorted(lacking)[:_MOST_VALUES]},
+        minority=len(lacking) != len(having),
+        tie=len(lacking) == len(having),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
@@ -99,15 +100,9 @@ def _versions(case: Case) -> Iterator[Finding]:
         severity = Severity.FAILURE if what == "nccl" else Severity.NOTICE
         versions = {value: sorted({row["host"] or row["source"] for row in some}) for value, some in ordered}
         said = "; ".join(f"{value} on {', '.join(hosts[:6])}" for value, hosts in versions.items())
-        yield Finding(
-            code="startup.versions_differ",
-            severity=severity,
-            ranks=case.ranks_of(odd),
-            hosts=sorted({row["host"] for row in odd if row["host"]}),
-            summary=f"Versions of {what} differ: {said}."[:600],
-            evidence=case.said((some[0] for _, some in ordered[:_MOST_EVIDENCE]), _SAID.get(what, what)),
-            attributes={"what": what, "versions": versions, "basis": _BASIS},
-        )
+        words = f"Versions of {what} differ: {said}."[:600]
+        shown = case.said((some[0] for _, some in ordered[:_MOST_EVIDENCE]), _SAID.get(what, what))
+        yield case.finding("startup.versions_differ", severity, odd, words, shown, what=what, versions=versions)
 
 
 # --- GPUs
@@ -125,15 +120,9 @@ def _duplicates(case: Case) -> Iterator[Finding]:
     for (host, bus_id), rows in list(by_device.items())[:_MOST_FINDINGS]:
         ranks = case.ranks_of(rows.values())
         local = sorted({row["rank"] for row in rows.values()})
-        yield Finding(
-            code="device.duplicate",
-            severity=Severity.FAILURE,
-            ranks=ranks,
-            hosts=[host],
-            summary=f"{rank_list(ranks or local).capitalize()} use the same GPU (bus id {bus_id}) of {host}.",
-            evidence=[evidence(row) for row in list(rows.values())[:_MOST_EVIDENCE]],
-            attributes={"devices": [bus_id], "basis": _BASIS},
-        )
+        words = f"{rank_list(ranks or local).capitalize()} use the same GPU (bus id {bus_id}) of {host}."
+        shown = [evidence(row) for row in rows.values()]
+        yield case.finding("device.duplicate", Severity.FAILURE, rows.values(), words, shown, devices=[bus_id])
 
 
 # --- interfaces
@@ -151,24 +140,17 @@ def _interfaces(case: Case) -> Iterator[Finding]:
             by_interface[row["interface"], loopback].append(row)
     for (interface, loopback), rows in by_interface.items():
         hosts = sorted({row["host"] for row in rows})
-        facts = {
-            "interface": interface,
-            "address": rows[0]["address"],
-            "loopback": loopback,
-            "hosts_differ": len({row["interface"] for row in chosen}) > 1,
-            "basis": _BASIS,
-        }
         what = "the loopback interface" if loopback else "an interface for containers or virtual machines"
-        yield Finding(
-            code="startup.interface_unusable",
-            severity=Severity.FAILURE,
-            ranks=case.ranks_of(rows),
-            hosts=hosts,
-            summary=f"NCCL on {', '.join(hosts[:8])} talks to its peers through {interface} ({rows[0]['address']}), "
-            f"{what}, and the job has {len(case.hosts)} hosts.",
-            evidence=case.said(rows[:_MOST_EVIDENCE], "interface"),
-            attributes=facts,
-        )
+        text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {interface} ({rows[0]['address']}), "
+        text += f"{what}, and the job has {len(case.hosts)} hosts."
+        differ = len({row["interface"] for row in chosen}) > 1
+        yield _unusable(case, Severity.FAILURE, rows, text, loopback=loopback, hosts_differ=differ)
+
+
+def _unusable(case: Case, severity: Severity, rows: list[Row], text: str, **facts: Any) -> Finding:
+    own = {name: rows[0][name] for name in ("interface", "address")}
+    shown = case.said(rows[:_MOST_EVIDENCE], "interface")
+    return case.finding("startup.interface_unusable", severity, rows, text, shown, **own, **facts)
 
 
 def _shared_addresses(case: Case) -> Iterator[Finding]:
@@ -177,11 +159,12 @@ def _shared_addresses(case: Case) -> Iterator[Finding]:
     Bridges of containers and the USB network of a management controller look like any other interface, and have the
     same address on every host: a rank that calls its peer there reaches its own host.
     """
-    by_address: dict[str, list[Row]] = defaultdict(list)
-    for row in case.processes.values():
-        known = row["interface"] and row["address"] and not is_loopback(row["address"])
-        if known and not _LOCAL_ONLY.match(row["interface"]):
-            by_address[row["address"]].append(row)
+    by_address = gathered(
+        (row["address"], row)
+        for row in case.processes.values()
+        if row["interface"] and row["address"] and not is_loopback(row["address"])
+        if not _LOCAL_ONLY.match(row["interface"])
+    )
     chosen = {row["interface"] for rows in by_address.values() for row in rows}
     for address, rows in by_address.items():
         hosts = sorted({row["host"] for row in rows})
@@ -196,23 +179,9 @@ def _shared_addresses(case: Case) -> Iterator[Finding]:
         else:
             text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it holds on one "
             text += "cable only, and no router passes it on."
-        yield Finding(
-            code="startup.interface_unusable",
-            severity=Severity.INFO if not failed else Severity.FAILURE if shared else Severity.WARNING,
-            ranks=case.ranks_of(rows),
-            hosts=hosts,
-            summary=text,
-            evidence=case.said(rows[:_MOST_EVIDENCE], "interface"),
-            attributes={
-                "interface": rows[0]["interface"],
-                "address": address,
-                "loopback": False,
-                "link_local": local,
-                "shared_by": hosts if shared else [],
-                "hosts_differ": len(chosen) > 1,
-                "basis": _BASIS,
-            },
-        )
+        severity = Severity.INFO if not failed else Severity.FAILURE if shared else Severity.WARNING
+        facts = {"link_local": local, "shared_by": hosts if shared else [], "hosts_differ": len(chosen) > 1}
+        yield _unusable(case, severity, rows, text, loopback=False, **facts)
 
 
 def _any_complete(case: Case) -> bool:

@@ -212,19 +212,14 @@ def _without_gpudirect(case: Case, edges: list[Row]) -> Iterator[Finding]:
     others = sorted({row["host"] for row in rdma} - set(nodes))
     partly = sorted({row["host"] for row in rdma if row["gpudirect"]} & set(nodes))
     where = "everywhere" if not others and not partly else f"on {', '.join(nodes[:_MOST_NAMED])}"
-    yield Finding(
-        code="transport.without_gpudirect",
-        severity=Severity.NOTICE if where == "everywhere" else Severity.WARNING,
-        ranks=case.ranks_of(without),
-        hosts=nodes,
-        summary=f"RDMA goes without GPUDirect {where}"
-        + (f"; {', '.join(others[:_MOST_NAMED])} use it" if others else "")
-        + f": {without[0]['via']}.",
-        evidence=_evidence([*without[:4], *[row for row in rdma if row["gpudirect"]][:2]]),
-        attributes={
-            "nodes": nodes,
-            "everywhere": where == "everywhere",
-            "network": without[0]["network"],
-            "basis": _BASIS,
-        },
+    unlike = f"; {', '.join(others[:_MOST_NAMED])} use it" if others else ""
+    yield case.finding(
+        "transport.without_gpudirect",
+        Severity.NOTICE if where == "everywhere" else Severity.WARNING,
+        without,
+        f"RDMA goes without GPUDirect {where}{unlike}: {without[0]['via']}.",
+        _evidence([*without[:4], *[row for row in rdma if row["gpudirect"]][:2]]),
+        nodes=nodes,
+        everywhere=where == "everywhere",
+        network=without[0]["network"],
     )

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.model import Evidence, rank_list
+from ddx_tools.model import Evidence, Finding, Severity, rank_list
 from ddx_tools.store import Store
+
+_MOST_EVIDENCE = 8
 
 Row = dict[str, Any]
 Process = tuple[str, int]
@@ -52,6 +54,21 @@ class Case:
     def ranks_of(self, rows: Iterable[Row]) -> list[int]:
         """The global ranks of some processes, sorted; those that nobody knows are left out."""
         return sorted({rank for row in rows if (rank := self.rank_of(row)) is not None})
+
+    def finding(
+        self, code: str, severity: Severity, rows: Iterable[Row], summary: str, shown: list[Evidence], **attributes: Any
+    ) -> Finding:
+        """A finding about the processes of some rows."""
+        rows = list(rows)
+        return Finding(
+            code=code,
+            severity=severity,
+            ranks=self.ranks_of(rows),
+            hosts=sorted({row["host"] for row in rows if row["host"]}),
+            summary=summary,
+            evidence=shown[:_MOST_EVIDENCE],
+            attributes={**attributes, "basis": "nccl_log"},
+        )
 
     def who(self, communicator: Communicator, ranks: Iterable[int]) -> str:
         """Ranks of a communicator for a person; by their global numbers where all of them are known."""

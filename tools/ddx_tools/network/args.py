@@ -27,8 +27,7 @@ class NetworkArgs(ProbeArgs):
         description="Captures of packets (pcap, pcapng) to read; nothing is sent then. Nothing: try the peers.",
     )
     peer: list[str] = Field(
-        default_factory=list,
-        description="Host to try; may be repeated. Default: the master of the job on this host.",
+        default_factory=list, description="Host to try; may be repeated. Default: the master of the job on this host."
     )
     port: list[int] = Field(
         default_factory=list,
@@ -39,8 +38,7 @@ class NetworkArgs(ProbeArgs):
         None, ge=1, le=_MOST_PORT, description="Measure TCP. `iperf3 -s -p PORT` has to run on the peer."
     )
     rdma_device: str | None = Field(
-        None,
-        description="Measure RDMA of a device (mlx5_0). `ib_write_bw -d DEVICE` has to run on the peer.",
+        None, description="Measure RDMA of a device (mlx5_0). `ib_write_bw -d DEVICE` has to run on the peer."
     )
     timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="For a connection.")
 

@@ -102,15 +102,12 @@ def _shut(flows: Sequence[Flow]) -> Iterator[Finding]:
     shut = sorted((one for one in ends if one[0][one[1]]), key=lambda one: -one[0][one[1]])
     for flow, counter, side in shut[:_MOST_SHOWN]:
         other = "server" if side == "client" else "client"
-        yield _finding(
-            "network.unread_bytes",
-            Severity.NOTICE,
-            [flow],
+        words = (
             f"{flow[side]} told {flow[other]} {flow[counter]} times to send nothing more (zero window): its program "
-            "does not read what arrives.",
-            local=flow[side],
-            peer=flow[other],
-            window_shut=True,
+            "does not read what arrives."
+        )
+        yield _finding(
+            "network.unread_bytes", Severity.NOTICE, [flow], words, local=flow[side], peer=flow[other], window_shut=True
         )
 
 
@@ -119,15 +116,11 @@ def _reset(flows: Sequence[Flow]) -> Iterator[Finding]:
     reset = [flow for flow in flows if flow["setup"] != "refused" and flow["client_resets"] + flow["server_resets"]]
     if reset:
         by = "client" if reset[0]["client_resets"] else "server"
-        yield _finding(
-            "network.connection_failed",
-            Severity.INFO,
-            reset,
+        words = (
             f"{len(reset)} captured connections ended with a reset, the first by {reset[0][by]}: a process that ends "
-            "with unread bytes does that, and so does a firewall that forgot the connection.",
-            how="reset",
-            peer=reset[0][by],
+            "with unread bytes does that, and so does a firewall that forgot the connection."
         )
+        yield _finding("network.connection_failed", Severity.INFO, reset, words, how="reset", peer=reset[0][by])
 
 
 def _again(flow: Flow) -> int:

@@ -42,10 +42,8 @@ def _by_peer(checks: list[Check]) -> list[list[Check]]:
 
 def _best(checks: list[Check]) -> str | None:
     """Of several addresses of a name, the one that answers: programs try all of them, too."""
-    answers: dict[str | None, int] = {}
-    for check in checks:
-        answers[check.address] = answers.get(check.address, 0) + (check.outcome in ANSWERS)
-    return max(answers, key=lambda address: answers[address])
+    answers = gathered((check.address, check.outcome in ANSWERS) for check in checks)
+    return max(answers, key=lambda address: sum(answers[address]))
 
 
 def _name(check: Check) -> Iterator[Finding]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import tarfile
+from collections.abc import Callable
 from enum import StrEnum
 
 from ddx_tools.parsers.flight_records.debug_pages import is_page, is_table
 from ddx_tools.parsers.flight_records.fr_dump import looks_like_dump
-from ddx_tools.parsers.memory.heads import looks_like_report, looks_like_snapshot
-from ddx_tools.parsers.profiles.trace_head import looks_like_trace
 
 HEAD_BYTES = 1024
 """As many bytes of the beginning decide."""
@@ -55,34 +54,23 @@ def kind_of(head: bytes) -> Kind | None:
     """The kind of a file that begins with these bytes (`HEAD_BYTES` of them do); None for anything else."""
     if not head:
         return Kind.EMPTY
-    if head.startswith(b"\x1f\x8b\x08"):
-        return Kind.GZIP
-    # RFC 8878: a frame, or a skippable frame (0x184D2A50 to 5F) before the first one.
-    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50):
-        return Kind.ZSTD
-    if head.startswith(b"\xfd7zXZ\0"):
-        return Kind.XZ
-    if _BZIP2.match(head):
-        return Kind.BZIP2
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else Kind.ZIP
-    if head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head:
-        return Kind.HEADER
-    if looks_like_trace(head):
-        return Kind.TRACE
-    if looks_like_snapshot(head):
-        return Kind.SNAPSHOT
-    if looks_like_report(head):
-        return Kind.MEMORY
-    if looks_like_dump(head):
-        return Kind.DUMP
-    if head[0] == 0x80:
-        return Kind.PICKLE
-    if _is_tar(head):
-        return Kind.TAR
-    if is_page(head):
-        return Kind.PAGE
-    return Kind.TABLE if is_table(head) else None
+    return next((kind for kind, is_one in _SIGNS if is_one(head)), None)
+
+
+def _is_zstd(head: bytes) -> bool:
+    """RFC 8878: a frame, or a skippable frame (0x184D2A50 to 5F) before the first one."""
+    return head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
+
+
+def _is_trace(head: bytes) -> bool:
+    """A profiler's trace, and none that ddx made of something else."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] == b"{":
+        kineto = b'"schemaVersion"' in start and b'"deviceProperties"' in start
+        return kineto or (b'"traceEvents"' in start and b'"made_by"' not in start)
+    return start[:1] == b"[" and b'"ph"' in start and b'"ts"' in start
 
 
 def _first_of_zip(head: bytes) -> str:
@@ -100,3 +88,22 @@ def _is_tar(head: bytes) -> bool:
     except tarfile.HeaderError:
         return False
     return True
+
+
+_SIGNS: tuple[tuple[Kind, Callable[[bytes], object]], ...] = (
+    (Kind.GZIP, lambda head: head.startswith(b"\x1f\x8b\x08")),
+    (Kind.ZSTD, _is_zstd),
+    (Kind.XZ, lambda head: head.startswith(b"\xfd7zXZ\0")),
+    (Kind.BZIP2, _BZIP2.match),
+    (Kind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
+    (Kind.TRACE, _is_trace),
+    # A dictionary whose first key is `segments`.
+    (Kind.SNAPSHOT, lambda head: head[:1] == b"\x80" and b"segments" in head[:64]),
+    (Kind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),
+    (Kind.DUMP, looks_like_dump),
+    (Kind.PICKLE, lambda head: head[0] == 0x80),
+    (Kind.TAR, _is_tar),
+    (Kind.PAGE, is_page),
+    (Kind.TABLE, is_table),
+)
+"""By what a file of the kind begins with; the first counts."""

@@ -274,11 +274,8 @@ def _broken_off(run: dict[str, Any], last: Sequence[dict[str, Any]], raised: Seq
     named = set(run["culprits"]) if diagnosed else {row["rank"] for row in raised}
     told = [row for row in raised if row["rank"] in named]
     furthest = max((row["step"] for row in last if row["step"] is not None), default=None)
-    at = (
-        f"in {_step([row for row in last if row['step'] == furthest])}"
-        if furthest is not None
-        else "before its first step"
-    )
+    begun = [row for row in last if row["step"] == furthest and furthest is not None]
+    at = f"in {_step(begun)}" if begun else "before its first step"
     why = [f"{rank_list(named)}: {run['cause_title']}"] if diagnosed and run["cause_title"] else []
     why += [f"{rank_list([row['rank']])} raised {(row['error'] or '')[:300]}" for row in told[:1]]
     again = f"    ddx why {run['bundle']}" if run["bundle"] else ""
@@ -288,13 +285,7 @@ def _broken_off(run: dict[str, Any], last: Sequence[dict[str, Any]], raised: Seq
         ranks=sorted(named),
         hosts=sorted({row["host"] for row in last if row["rank"] in named and row["host"]}),
         summary="; ".join([*why, f"the launcher ended (exit code {run['exit_code']}) {at}"]) + again,
-        evidence=[
-            *(
-                Evidence(source=row["source"], line=row["source_line"], quote=(row["error"] or "")[:300])
-                for row in told[:3]
-            ),
-            Evidence(source=run["source"], quote=f"exit code {run['exit_code']}"),
-        ],
+        evidence=[*map(_raised, told[:3]), Evidence(source=run["source"], quote=f"exit code {run['exit_code']}")],
         attributes={
             "operation": told[0]["operation"] if told else None,
             "error": told[0]["error"] if told else None,
@@ -309,6 +300,10 @@ def _failed_test(row: dict[str, Any]) -> Finding:
         code="preflight.step_failed",
         severity=Severity.FAILURE,
         summary=f"nccl-tests failed in {_step([row])}: {(row['error'] or '')[:300]}",
-        evidence=[Evidence(source=row["source"], line=row["source_line"], quote=(row["error"] or "")[:300])],
+        evidence=[_raised(row)],
         attributes={"operation": row["operation"], "error": row["error"], "cause": None, "verdict": None},
     )
+
+
+def _raised(row: dict[str, Any]) -> Evidence:
+    return Evidence(source=row["source"], line=row["source_line"], quote=(row["error"] or "")[:300])

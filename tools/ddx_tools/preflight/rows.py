@@ -233,14 +233,14 @@ def _text(value: object, most: int = _MOST_TEXT) -> str | None:
 
 
 def _ranks(value: object) -> list[int]:
-    return (
-        [rank for rank in value if whole(rank, _MOST_RANK) is not None][:_MOST_RANK] if isinstance(value, list) else []
-    )
+    listed = value if isinstance(value, list) else []
+    return [rank for rank in listed if whole(rank, _MOST_RANK) is not None][:_MOST_RANK]
 
 
 # --- starts a preflight through the host, or takes results that are there already, and brings home what was written
 
 _RANK_FILE = re.compile(r"rank-\d{1,8}\.jsonl")
+_KINDS = {"preflight.json": OUTCOME, "diagnosis.json": DIAGNOSIS}
 _MOST_FILES = 20_000
 _MOST_BYTES = 64 << 20
 _WHY = "What it says of the ranks is not known."
@@ -272,15 +272,9 @@ def capture_preflight(host: Host, args: PreflightArgs) -> Raw:
 
 def _take(host: Host, raw: Raw, path: str, *, named: bool) -> None:
     name = PurePosixPath(path).name
-    kind = {"preflight.json": OUTCOME, "diagnosis.json": DIAGNOSIS}.get(name)
-    if kind is None:
-        kind = (
-            RANK_LINES
-            if _RANK_FILE.fullmatch(name)
-            else NCCL_TESTS
-            if named or name.endswith((".txt", ".out"))
-            else None
-        )
+    kind = RANK_LINES if _RANK_FILE.fullmatch(name) else _KINDS.get(name)
+    if kind is None and (named or name.endswith((".txt", ".out"))):
+        kind = NCCL_TESTS
     if kind is None:
         return
     try:

@@ -109,10 +109,8 @@ def _last_arrivals(rounds: dict[int, Sequence[Round]]) -> Counter[int]:
 
 
 def _lateness_s(mine: Sequence[Round], peers: Sequence[Round]) -> float:
-    theirs: dict[int, list[float]] = defaultdict(list)
-    for one in peers:
-        theirs[one.number].append(one.arrived_at_s)
-    behind = [one.arrived_at_s - median(theirs[one.number]) for one in mine if theirs[one.number]]
+    theirs = gathered((one.number, one.arrived_at_s) for one in peers)
+    behind = [one.arrived_at_s - median(theirs[one.number]) for one in mine if one.number in theirs]
     return median(behind) if behind else 0.0
 
 

@@ -34,7 +34,7 @@ PROBE = Probe(
         "4242": "a live job: the files that its ranks write their output to",
     },
     capture=capture,
-    parse=Later("ddx_tools.logs.captured_rows:log_rows"),
+    parse=Later("ddx_tools.logs.capture:log_rows"),
     table=(
         "SELECT rank, kind, code, exit_code, text, file, line, function, source, source_line FROM log_events "
         "WHERE kind IN ('traceback', 'exit', 'failure_summary', 'fatal_stack', 'watchdog', 'gloo', 'error_file') "

@@ -38,11 +38,9 @@ class MeshArgs(ProbeArgs):
 
 def capture(host: Host, args: MeshArgs) -> Raw:
     """Files that set a mesh, flight records, the commands of a live job, and what was typed."""
-    from ddx_tools.mesh.capture import Question, capture_mesh
+    from ddx_tools.mesh.capture import capture_mesh
 
-    return capture_mesh(
-        host, args.target, Question(**args.model_dump(exclude={"target", "records"})), records=args.records
-    )
+    return capture_mesh(host, args)
 
 
 PROBE: Probe[MeshArgs] = Probe(

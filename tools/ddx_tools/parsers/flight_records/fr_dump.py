@@ -168,10 +168,7 @@ def _status(raw: Any) -> Iterator[tuple[str, GroupStatus]]:
         return
     for pg_id, value in list(raw.items())[:_MAX_GROUPS]:
         if isinstance(value, dict):
-            yield (
-                text(pg_id),
-                GroupStatus(*(_counter(value.get(f"last_{step}_collective")) for step in _STEPS)),
-            )
+            yield (text(pg_id), GroupStatus(*(_counter(value.get(f"last_{step}_collective")) for step in _STEPS)))
 
 
 _STEPS = ("enqueued", "started", "completed")

@@ -162,9 +162,7 @@ def _members(raw: Any) -> GroupMembers | None:
     if isinstance(ranks, list) and 0 < len(ranks) <= _MAX_RANKS and set(map(type, ranks)) == {int} and min(ranks) >= 0:
         listed = tuple(ranks)
     return GroupMembers(
-        name=raw["name"][:400],
-        description=description[:400] if isinstance(description, str) else "",
-        ranks=listed,
+        name=raw["name"][:400], description=description[:400] if isinstance(description, str) else "", ranks=listed
     )
 
 

@@ -145,8 +145,5 @@ def _of_fsdp(tree: dict[str, Any], world: int | None, hosts: int | None, text: s
     if strategy in _NOT_SHARDED:
         return [MeshSetting("dp_replicate", world, said, line)]
     if strategy in _HYBRID and hosts and hosts > 0 and world % hosts == 0:
-        return [
-            MeshSetting("dp_replicate", hosts, said, line),
-            MeshSetting("dp_shard", world // hosts, said, line),
-        ]
+        return [MeshSetting("dp_replicate", hosts, said, line), MeshSetting("dp_shard", world // hosts, said, line)]
     return [MeshSetting("dp_shard", world, said, line)]

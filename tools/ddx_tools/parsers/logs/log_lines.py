@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ddx_tools.parsers.logs.log_prefixes import FIRST_OF_PREFIX, Labels, read_prefix
 from ddx_tools.parsers.logs.log_text import DOCKER, encoding_of
@@ -66,20 +67,11 @@ def _line(number: int, raw: str, labels: Labels) -> LogLine:
         return LogLine(number, "" if _FENCE.match(raw) else raw, raw)
     unquoted = quote.end() if raw[:1] == ">" and (quote := _QUOTED.match(raw)) else 0
     prefix = read_prefix(raw, labels, unquoted)
-    return LogLine(
-        number,
-        raw[prefix.end :],
-        raw,
-        prefix.stream,
-        prefix.rank,
-        prefix.local_rank,
-        prefix.group,
-        prefix.pid,
-        prefix.time_s,
-        prefix.is_record,
-        prefix.writer,
-        prefix.host,
-    )
+    return LogLine(number, raw[prefix.end :], raw, *_TOLD(prefix))
+
+
+_TOLD = attrgetter("stream", "rank", "local_rank", "group", "pid", "time_s", "is_record", "writer", "host")
+"""What a prefix says of a line, in the order in which a line has it."""
 
 
 _PER_RANK_FILE = re.compile(r"(?:^|[_.-])rank[_-]?(\d{1,6})(?=[._-]|$)", re.I)
@@ -134,12 +126,5 @@ def _is_json(data: bytes) -> bool:
     if _JSON_LINES.match(data):
         return False
     start, end = data.lstrip()[:2], data.rstrip()[-1:]
-    return (start[:1], end) in ((b"{", b"}"), (b"[", b"]")) and start[1:2] in (
-        b'"',
-        b"{",
-        b"[",
-        b"\n",
-        b" ",
-        b"]",
-        b"}",
-    )
+    opened_and_closed = (start[:1], end) in ((b"{", b"}"), (b"[", b"]"))
+    return opened_and_closed and len(start) == 2 and start[1] in b'"{[\n ]}'

@@ -91,25 +91,9 @@ _NEEDED = {
 }
 """One of these stands, in small letters, in whatever an expression matches."""
 _WORDS = (
-    *(
-        "norm",
-        "|g",
-        "|w|",
-        "|theta|",
-        "sha",
-        "md5",
-        "crc",
-        "hash",
-        "sum",
-        "digest",
-        "fingerprint",
-        "key",
-        "id",
-        "ind",
-        "name",
-    ),
-    *("weights", "param", "sample", "example", "first", "grad"),
-)
+    "norm", "|g", "|w|", "|theta|", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind",
+    "name", "weights", "param", "sample", "example", "first", "grad",
+)  # fmt: skip
 _RANK = re.compile(r"(?<![\w.])(?:global_)?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
 _PIECE = re.compile(
     r"(?<![\w.])((?:expert|shard|stage|partition|slice|chunk|(?:tp|pp|ep|cp|(?:tensor|pipeline|expert|model)"

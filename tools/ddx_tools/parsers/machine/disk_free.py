@@ -60,12 +60,8 @@ def _fact(line: TextLine, unit: str | None, device: str, kind: str | None, row: 
     if figures[0] is None:
         return
     names = [f"{name}_{'inodes' if inodes else 'bytes'}" for name in ("size", "used", "available")]
-    known = {name: value for name, value in zip(names, figures, strict=True) if value is not None}
-    percent = integer(row["percent"].rstrip("%"))
-    if percent is not None:
-        known["used_percent"] = percent
-    values = {**known, "device": device, **({"type": kind} if kind else {})}
-    yield HostFact("inodes" if inodes else "disk", row["mount"], line, values)
+    more = {"used_percent": integer(row["percent"].rstrip("%")), "device": device, "type": kind}
+    yield HostFact("inodes" if inodes else "disk", row["mount"], line, dict(zip(names, figures, strict=True)) | more)
 
 
 def _figure(text: str, unit: str | None) -> int | None:
@@ -120,6 +116,6 @@ def read_stat(lines: Sequence[TextLine]) -> Iterator[HostFact]:
                 # As df rounds: what only root may use counts for neither side.
                 percent = -(-100 * used // (used + left)) if used + left else 100
                 values |= {"size_bytes": total, "used_bytes": used, "available_bytes": left, "used_percent": percent}
-                values |= {"pid": int(path["pid"])} if path["pid"] else {}
+                values["pid"] = integer(path["pid"])
                 yield HostFact("disk", path["path"].rstrip("/") or "/", line, values)
             path = None

@@ -63,7 +63,8 @@ class HostFact:
     line: TextLine
     """Where it begins."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Its figures and words; in `lines`, {name of a value: [line, words]} for those on lines of their own."""
+    """Its figures and words, None for what is not told; in `lines`, {name of a value: [line, words]} for those on lines
+    of their own."""
 
 
 def read_text(data: bytes) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, integer
@@ -63,15 +64,15 @@ _KEYS = {
 _OF_DEVICE = {"fw_ver": "firmware", "firmware version": "firmware", "transport": "transport"}
 
 
+@dataclass
 class _Port:
     """The port that is being read: its fields come on the lines below its heading."""
 
-    def __init__(self, line: TextLine, device: str, port: int | None, shared: dict[str, Any]) -> None:
-        self.line = line
-        self.device = device
-        self.port = port
-        self.values: dict[str, Any] = dict(shared)
-        self.lines: dict[str, list[Any]] = {}
+    line: TextLine
+    device: str
+    port: int | None
+    values: dict[str, Any]
+    lines: dict[str, list[Any]] = field(default_factory=dict)
 
     def add(self, line: TextLine, key: str, value: str) -> None:
         if key in ("active_mtu", "max_mtu"):
@@ -86,8 +87,7 @@ class _Port:
 
     def fact(self) -> Iterator[HostFact]:
         if self.port is not None and ("state" in self.values or "link_layer" in self.values):
-            known = {name: value for name, value in self.values.items() if value is not None}
-            yield HostFact("ib_port", self.device, self.line, {"port": self.port, **known, "lines": self.lines})
+            yield HostFact("ib_port", self.device, self.line, {"port": self.port, **self.values, "lines": self.lines})
 
 
 def _state(word: str) -> str:
@@ -107,10 +107,10 @@ def read_ib_devices(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             yield from port.fact() if port else ()
             device, shared, port = heading["device"], {}, None
             if heading.re is _IBSTATUS_PORT:
-                port = _Port(line, device, integer(heading["port"]), shared)
+                port = _Port(line, device, integer(heading["port"]), dict(shared))
         elif device and (found := _PORT.match(text)):
             yield from port.fact() if port else ()
-            port = _Port(line, device, integer(found["port"]), shared)
+            port = _Port(line, device, integer(found["port"]), dict(shared))
         elif found := _VERBS_GID.match(text):
             yield from _verbs_gid(line, found, device, port)
         elif device and (found := _FIELD.match(text)):
@@ -142,17 +142,11 @@ def _row(line: TextLine) -> HostFact | None:
             "ipv4": found["ipv4"] or _ipv4(found["gid"]),
             "netdev": found["netdev"],
         }
-        return _gid(line, found["device"], values)
+        return HostFact("gid", found["device"], line, values)
     if found := _RDMA_LINK.match(line.text):
-        phys = found["phys"].lower().replace("_", "")
-        values = {
-            "port": integer(found["port"]),
-            "state": found["state"].lower(),
-            "phys_state": phys,
-            "netdev": found["netdev"],
-        }
-        known = {name: value for name, value in values.items() if value is not None}
-        return HostFact("ib_port", found["device"], line, known)
+        values = {"port": integer(found["port"]), "state": found["state"].lower(), "netdev": found["netdev"]}
+        values["phys_state"] = found["phys"].lower().replace("_", "")
+        return HostFact("ib_port", found["device"], line, values)
     if _NO_DEVICE.search(line.text) or _NO_FILE.search(line.text):
         return HostFact("ib_port", None, line, {"state": "none"})
     return None
@@ -169,11 +163,7 @@ def _verbs_gid(line: TextLine, found: re.Match[str], device: str | None, port: _
         "roce": kind[-1] if "roce" in kind and kind[-1] in "12" else None,
         "ipv4": _ipv4(found["gid"]),
     }
-    yield _gid(line, device, values)
-
-
-def _gid(line: TextLine, device: str, values: dict[str, Any]) -> HostFact:
-    return HostFact("gid", device, line, {name: value for name, value in values.items() if value is not None})
+    yield HostFact("gid", device, line, values)
 
 
 def _ipv4(gid: str) -> str | None:
@@ -208,14 +198,19 @@ def read_sysfs_rdma(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     gids: dict[tuple[str | None, ...], HostFact] = {}
     for line in lines:
         if found := _SYSFS_STATE.match(line.text):
-            key = (line.host, found["device"], found["port"])
             start = HostFact("ib_port", found["device"], line, {"port": int(found["port"]), "lines": {}})
-            _add(ports.setdefault(key, start).values, line, found["name"], found["value"].strip())
+            _add(
+                ports.setdefault((line.host, found["device"], found["port"]), start).values,
+                line,
+                found["name"],
+                found["value"].strip(),
+            )
         elif found := _GID.match(line.text):
             if found["gid"] != _EMPTY:
                 values = {"port": int(found["port"]), "index": int(found["index"]), "gid": found["gid"]}
                 values["ipv4"] = _ipv4(found["gid"])
-                gids[line.host, *found.group("device", "port", "index")] = _gid(line, found["device"], values)
+                key = (line.host, *found.group("device", "port", "index"))
+                gids[key] = HostFact("gid", found["device"], line, values)
         elif found := _ATTRIBUTE.match(line.text):
             gid = gids.get((line.host, *found.group("device", "port", "index")))
             if gid:

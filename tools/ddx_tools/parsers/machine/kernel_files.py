@@ -161,8 +161,7 @@ def _memory(directory: _Directory) -> Iterator[HostFact]:
     if used is not None:
         # As kubelet counts it: what the kernel would drop first, files that nobody has read for a while, is free.
         values |= {"used_bytes": max(0, used - idle), "charged_bytes": used}
-    if (failures := integer(directory.first("memory.failcnt"))) is not None:
-        values["limit_hits"] = failures
+    values["limit_hits"] = integer(directory.first("memory.failcnt"))
     yield HostFact("cgroup", directory.path, _place_of_kills(directory, names), values)
 
 
@@ -180,15 +179,13 @@ def _cpu(directory: _Directory) -> Iterator[HostFact]:
     if each is None and "nr_periods" not in stat:
         return
     values: dict[str, Any] = {"periods": stat.get("nr_periods"), "throttled": stat.get("nr_throttled")}
-    if most and each:
-        values["cpus"] = most / each
+    values["cpus"] = most / each if most and each else None
     if (waited := stat.get("throttled_usec")) is not None:
         values["throttled_s"] = waited / 1e6
     elif (waited := stat.get("throttled_time")) is not None:
         values["throttled_s"] = waited / 1e9
-    known = {name: value for name, value in values.items() if value is not None}
     line = directory.line("cpu.max", "cpu.cfs_quota_us", "cpu.stat", "cpu.cfs_period_us")
-    yield HostFact("cpu_quota", directory.path, line, known)
+    yield HostFact("cpu_quota", directory.path, line, values)
 
 
 def _pids(directory: _Directory) -> Iterator[HostFact]:

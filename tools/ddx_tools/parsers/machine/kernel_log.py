@@ -136,12 +136,12 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             if values is None:
                 continue
             known = {name: value for name, value in values.items() if value is not None}
-            if what == "iommu" and (once := f"{host or line.host} {known}") in said:
-                break  # one line for each device
-            elif what == "iommu":
+            once = f"{host or line.host} {known}"
+            if what != "iommu" or once not in said:  # one line for each device
+                where = TextLine(line.number, line.text, host or line.host, line.command)
+                yield HostFact("kernel", what, where, {**known, "time": when or None})
+            if what == "iommu":
                 said.add(once)
-            where = TextLine(line.number, line.text, host or line.host, line.command)
-            yield HostFact("kernel", what, where, {**known, "time": when} if when else known)
             break
 
 

@@ -125,10 +125,7 @@ def _limit_fact(line: TextLine, name: str, value: str, unit: str) -> HostFact:
 
 def _limit_of_unit(line: TextLine, value: str) -> HostFact:
     size = None if value in ("infinity", str(2**64 - 1)) else size_bytes(value)
-    values: dict[str, Any] = {"unlimited": size is None, "of": "unit"}
-    if size is not None:
-        values["limit_bytes"] = size
-    return HostFact("limit", "locked_memory", line, values)
+    return HostFact("limit", "locked_memory", line, {"unlimited": size is None, "of": "unit", "limit_bytes": size})
 
 
 def _free(line: TextLine) -> HostFact | None:
@@ -144,10 +141,9 @@ def _free(line: TextLine) -> HostFact | None:
     sizes = [None if cell.isdigit() and unit == "?" else size_bytes(cell, unit.strip("?")) for cell in cells]
     if sizes[0] is None:
         return None
-    values: dict[str, Any] = {"total_bytes": sizes[0], "used_bytes": sizes[1], "free_bytes": sizes[2]}
-    if len(cells) == 6:  # procps 3.3.10 and later have buff/cache and available
-        values["available_bytes"] = sizes[5]
-    return HostFact("memory", None, line, {name: value for name, value in values.items() if value is not None})
+    values = {"total_bytes": sizes[0], "used_bytes": sizes[1], "free_bytes": sizes[2]}
+    # procps 3.3.10 and later have buff/cache and available.
+    return HostFact("memory", None, line, values | {"available_bytes": sizes[5] if len(cells) == 6 else None})
 
 
 def _path(command: str | None) -> str | None:

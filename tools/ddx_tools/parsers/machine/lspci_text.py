@@ -30,13 +30,7 @@ _CAPABLE = re.compile(r"LnkCap:\s*(?:Port #\d{1,5}, )?Speed [^,]{1,20}, Width x(
 _ON_ONE_LINE = re.compile(r"(?P<bus>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[\s:]{1,20}LnkSta:")
 """What a loop over devices prints: the address, then what grep left."""
 _REDIRECTS = ("ReqRedir", "CmpltRedir")
-_ENDPOINTS = (
-    "VGA compatible controller",
-    "3D controller",
-    "Infiniband controller",
-    "Ethernet controller",
-    "Network controller",
-)
+_ENDPOINTS = tuple(f"{kind} controller" for kind in ("VGA compatible", "3D", "Infiniband", "Ethernet", "Network"))
 
 
 def read_lspci(lines: Sequence[TextLine]) -> Iterator[HostFact]:
@@ -51,12 +45,8 @@ def read_lspci(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             device = None
         elif found := _ACS.search(text):
             flags = {flag[:-1]: flag[-1] == "+" for flag in found["flags"].split()}
-            yield HostFact(
-                "acs",
-                bus_id(device["bus"]) if device else None,
-                line,
-                {"redirects": any(flags.get(name) for name in _REDIRECTS), "flags": found["flags"].strip()},
-            )
+            values = {"redirects": any(flags.get(name) for name in _REDIRECTS), "flags": found["flags"].strip()}
+            yield HostFact("acs", bus_id(device["bus"]) if device else None, line, values)
         elif found := _CAPABLE.search(text):
             possible = int(found["width"])
         elif (alone := _ON_ONE_LINE.match(text)) and (found := _LINK.search(text)):

@@ -78,7 +78,7 @@ def read_nvidia_smi_table(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     for line in lines:
         text = line.text.lstrip()
         if head := _HEAD.match(text):
-            driver = {name: value for name, value in (("driver", head["driver"]), ("cuda", head["cuda"])) if value}
+            driver = {"driver": head["driver"], "cuda": head["cuda"]}
         elif first := _FIRST.match(text):
             yield from (gpu,) if gpu else ()
             gpu = _gpu(line, first, driver)
@@ -99,16 +99,12 @@ def read_nvidia_smi_table(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _gpu(line: TextLine, first: re.Match[str], driver: dict[str, Any]) -> HostFact:
-    values = {"index": int(first["index"]), "name": first["name"], **driver}
-    if (errors := integer(first["ecc"])) is not None:
-        values["ecc_uncorrectable"] = errors
-    if "ERR!" in first[0]:
-        values["unreadable"] = True
-    return HostFact("gpu", bus_id(first["bus"]), line, values)
+    values = {"index": int(first["index"]), "name": first["name"], **driver, "ecc_uncorrectable": integer(first["ecc"])}
+    return HostFact("gpu", bus_id(first["bus"]), line, values | {"unreadable": "ERR!" in first[0] or None})
 
 
 def _second_row(values: dict[str, Any], second: re.Match[str]) -> None:
-    figures = {
+    values |= {
         "temperature_c": _leading(second["temp"]),
         "power_w": _leading(second["power"]),
         "power_cap_w": _leading(second["cap"]),
@@ -116,10 +112,7 @@ def _second_row(values: dict[str, Any], second: re.Match[str]) -> None:
         "perf": second["perf"] if second["perf"].startswith("P") else None,
         "compute_mode": second["mode"].strip() if "ERR" not in second["mode"] else None,
     }
-    for name, text in (("memory_used_bytes", second["used"]), ("memory_total_bytes", second["total"])):
-        mebibytes = _leading(text)
-        figures[name] = None if mebibytes is None else mebibytes << 20
-    values.update({name: value for name, value in figures.items() if value is not None})
+    values |= {"memory_used_bytes": _bytes(second["used"]), "memory_total_bytes": _bytes(second["total"])}
     if "ERR!" in second[0] or "Unknown Error" in second[0]:
         values["unreadable"] = True
 
@@ -129,12 +122,13 @@ def _leading(text: str) -> int | None:
     return int(found[0]) if found else None
 
 
+def _bytes(mebibytes: str) -> int | None:
+    return None if (count := _leading(mebibytes)) is None else count << 20
+
+
 def _process(line: TextLine, found: re.Match[str]) -> HostFact:
-    mebibytes = _leading(found["used"])
-    values: dict[str, Any] = {"gpu": int(found["gpu"]), "type": found["type"], "name": found["name"]}
-    if mebibytes is not None:
-        values["memory_bytes"] = mebibytes << 20
-    return HostFact("gpu_process", found["pid"], line, values)
+    values = {"gpu": int(found["gpu"]), "type": found["type"], "name": found["name"]}
+    return HostFact("gpu_process", found["pid"], line, values | {"memory_bytes": _bytes(found["used"])})
 
 
 def _elsewhere(line: TextLine, text: str) -> Iterator[HostFact]:
@@ -144,7 +138,7 @@ def _elsewhere(line: TextLine, text: str) -> Iterator[HostFact]:
     for what, pattern in _TROUBLE:
         if found := pattern.search(text):
             bus = found.groupdict().get("bus")
-            yield HostFact("gpu_trouble", what, line, {"device": bus_id(bus)} if bus else {})
+            yield HostFact("gpu_trouble", what, line, {"device": bus and bus_id(bus)})
             return
     if found := _LIBRARY.search(text):
         yield HostFact("gpu_trouble", "driver_mismatch", line, {"library": found["library"].rstrip(".")})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, integer
@@ -51,14 +52,14 @@ _NORMAL = re.compile(r"corrected_bits|pcs_symbol|_per_lane", re.I)
 """Counts that grow on a healthy link with forward error correction."""
 
 
+@dataclass
 class _Counters:
-    def __init__(self, line: TextLine, device: str | None, port: int | None) -> None:
-        self.line = line
-        self.device = device
-        self.port = port
-        self.looked_at = 0
-        self.counters: dict[str, int] = {}
-        self.first: TextLine | None = None
+    line: TextLine
+    device: str | None
+    port: int | None
+    looked_at: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    first: TextLine | None = None
 
     def add(self, line: TextLine, name: str, value: int | None) -> None:
         if value is None or not _ERRORS.search(name) or _NORMAL.search(name):
@@ -70,11 +71,10 @@ class _Counters:
 
     def fact(self) -> Iterator[HostFact]:
         if self.looked_at:
-            values = {"port": self.port, "looked_at": self.looked_at, "counters": self.counters}
-            known: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+            values: dict[str, Any] = {"port": self.port, "looked_at": self.looked_at, "counters": self.counters}
             if self.first:
-                known["lines"] = {"counters": [self.first.number, self.first.text.strip()]}
-            yield HostFact("port_errors", self.device, self.line, known)
+                values["lines"] = {"counters": [self.first.number, self.first.text.strip()]}
+            yield HostFact("port_errors", self.device, self.line, values)
 
 
 class _Bare:

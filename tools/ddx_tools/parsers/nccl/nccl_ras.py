@@ -98,8 +98,6 @@ class _Text:
         self.gpus: int | None = None
         self.sizes: dict[str, int] = {}
         self.now = RasFact("OK", "summary", 0)
-        self.values: list[int] = []
-        """Facts of the communicator about several ranks, which the ranks listed below belong to."""
 
     def read(self, text: str) -> list[RasFact]:
         for number, line in enumerate(text.splitlines(), 1):

@@ -7,12 +7,12 @@ hang"), except where the silence of an error is meant ("no error": nobody said t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from ddx_tools.yaml_data import shipped
 
@@ -127,14 +127,18 @@ def _patterns() -> dict[str, list[re.Pattern[str]]]:
 # --- the vocabulary of user reports: `knowledge/reports.yaml`, checked and compiled
 
 
+def _several(way: str | list[str]) -> list[str]:
+    return [way] if isinstance(way, str) else way
+
+
 class Fact(BaseModel, extra="forbid", frozen=True):
-    """One entry of the vocabulary."""
+    """One entry of the vocabulary; what its expressions are, `expression` says."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]+$")
     kind: Literal["experiment", "moment", "circumstance", "question"]
     says: str
     contrary: str = ""
-    any: list[str | list[str]] = Field(min_length=1)
+    any: list[Annotated[list[str], BeforeValidator(_several)]] = Field(min_length=1)
     implied: list[list[str]] = Field(default_factory=list)
     scope: Literal["clause", "sentence"] = "clause"
     not_with: list[str] = Field(default_factory=list)
@@ -144,46 +148,11 @@ class Fact(BaseModel, extra="forbid", frozen=True):
     near: list[str] = Field(min_length=1)
 
 
-@dataclass(frozen=True)
-class CompiledFact:
-    """A fact with its expressions, ready to search."""
-
-    id: str
-    is_moment: bool
-    kind: str
-    contrary: bool
-    in_sentence: bool
-    any: list[list[re.Pattern[str]]]
-    implied: list[list[re.Pattern[str]]]
-    not_with: list[re.Pattern[str]]
-    not_in_clause: list[re.Pattern[str]]
-
-
 @cache
-def compiled_vocabulary() -> list[CompiledFact]:
-    """All facts with their expressions, families filled in (KeyError for an unknown family)."""
+def expression(text: str) -> re.Pattern[str]:
+    """An expression of the vocabulary, families filled in (KeyError for an unknown family)."""
     families: dict[str, str] = _content()["families"]
-
-    def expression(text: str) -> re.Pattern[str]:
-        return re.compile(re.sub(r"\{([a-z][a-z0-9_]*)\}", lambda name: families[name[1]], text))
-
-    def groups(ways: Sequence[str | list[str]]) -> list[list[re.Pattern[str]]]:
-        return [[expression(e) for e in ([way] if isinstance(way, str) else way)] for way in ways]
-
-    return [
-        CompiledFact(
-            fact.id,
-            fact.kind == "moment",
-            fact.kind,
-            bool(fact.contrary),
-            fact.scope == "sentence",
-            groups(fact.any),
-            groups(fact.implied),
-            [expression(e) for e in fact.not_with],
-            [expression(e) for e in fact.not_in_clause],
-        )
-        for fact in vocabulary().values()
-    ]
+    return re.compile(re.sub(r"\{([a-z][a-z0-9_]*)\}", lambda name: families[name[1]], text))
 
 
 @cache

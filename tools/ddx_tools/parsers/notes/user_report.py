@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from ddx_tools.parsers.notes.outcomes import (
     Clause,
-    CompiledFact,
+    Fact,
     Outcome,
     clauses,
-    compiled_vocabulary,
+    expression,
     is_negated,
     normalised,
     outcome_of,
+    vocabulary,
 )
 from ddx_tools.parsers.notes.prose import Sentence, sentences
 
@@ -68,7 +69,7 @@ def experiments_named(question: str) -> set[str]:
     text = normalised(question)
     return {
         fact.id
-        for fact in compiled_vocabulary()
+        for fact in vocabulary().values()
         if fact.kind == "experiment" and any(groups and _together(groups, text) is not None for groups in fact.any)
     }
 
@@ -123,8 +124,8 @@ def _asked(sentence: Sentence) -> Iterator[str]:
     text = normalised(sentence.text)
     if not _QUESTION.search(text):
         return
-    for fact in compiled_vocabulary():
-        asked = fact.kind == "question" and not any(pattern.search(text) for pattern in fact.not_with)
+    for fact in vocabulary().values():
+        asked = fact.kind == "question" and not any(expression(each).search(text) for each in fact.not_with)
         if asked and any(_together(groups, text) is not None for groups in fact.any):
             yield fact.id
 
@@ -165,8 +166,8 @@ class _Reading:
 
 
 def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
-    for fact in compiled_vocabulary():
-        if fact.kind == "question" or any(pattern.search(reading.text) for pattern in fact.not_with):
+    for fact in vocabulary().values():
+        if fact.kind == "question" or any(expression(each).search(reading.text) for each in fact.not_with):
             continue
         if fact.kind == "circumstance":
             yield from _circumstance(fact, reading)
@@ -174,8 +175,9 @@ def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
             yield from _tried(fact, reading)
 
 
-def _circumstance(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
-    scopes = [reading.text] if fact.in_sentence else [part.text for part in _wide_clauses(reading, fact.not_in_clause)]
+def _circumstance(fact: Fact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+    parts = _wide_clauses(reading, fact.not_in_clause)
+    scopes = [reading.text] if fact.scope == "sentence" else [part.text for part in parts]
     if not reading.clauses:
         return
     for scope in scopes:
@@ -183,18 +185,18 @@ def _circumstance(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, 
             first = _together(groups, scope)
             if first is None:
                 continue
-            negated = is_negated(scope, first.start()) or (bool(fact.contrary) and bool(_INNER_NO.search(first[0])))
+            negated = is_negated(scope, first.start()) or bool(fact.contrary and _INNER_NO.search(first[0]))
             if not negated or fact.contrary:
                 yield fact.id, negated
                 return
 
 
-def _wide_clauses(reading: _Reading, without: Sequence[re.Pattern[str]]) -> list[Clause]:
+def _wide_clauses(reading: _Reading, without: Sequence[str]) -> list[Clause]:
     """Clauses, those that only an "and" parts taken together; none of those in which one of `without` stands."""
     wide: list[Clause] = []
     left_out = False
     for part in reading.clauses:
-        if any(pattern.search(part.text) for pattern in without):
+        if any(expression(each).search(part.text) for each in without):
             left_out = True
             continue
         joined, left_out = part.joined and not left_out, False
@@ -206,16 +208,16 @@ def _wide_clauses(reading: _Reading, without: Sequence[re.Pattern[str]]) -> list
     return wide
 
 
-def _tried(fact: CompiledFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+def _tried(fact: Fact, reading: _Reading) -> Iterator[tuple[str, bool]]:
     """An experiment or a moment: what is mentioned, and how it went there."""
     for groups in fact.any:
-        for mention in list(groups[0].finditer(reading.text))[:_MOST_MENTIONS]:
+        for mention in list(expression(groups[0]).finditer(reading.text))[:_MOST_MENTIONS]:
             index = reading.clause_at(mention.start())
             if index is None or _together(groups[1:], reading.text) is None:
                 continue
-            outcome = _moment(reading, index, mention) if fact.is_moment else _experiment(reading, index, mention)
-            if outcome:
-                yield fact.id, False if fact.is_moment else outcome == "bad"
+            went = _moment if fact.kind == "moment" else _experiment
+            if outcome := went(reading, index, mention):
+                yield fact.id, fact.kind != "moment" and outcome == "bad"
                 return
     for groups in fact.implied:
         if _together(groups, reading.text) is not None and reading.clauses:
@@ -259,11 +261,11 @@ def _moment(reading: _Reading, index: int, mention: re.Match[str]) -> Outcome:
     return "bad" if insists and "good" not in reading.outcomes and len(reading.clauses) < 3 else None
 
 
-def _together(groups: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
+def _together(groups: Sequence[str], text: str) -> re.Match[str] | None:
     """The first expression's match, if all of them stand in the text. (Of none: an empty match.)"""
     first: re.Match[str] | None = _NOTHING.match(text)
     for index, group in enumerate(groups):
-        match = group.search(text)
+        match = expression(group).search(text)
         if match is None:
             return None
         first = match if index == 0 else first
@@ -275,17 +277,7 @@ _NOTHING = re.compile("")
 
 # --- experiments with the number of GPUs or nodes, over a whole text: "works on 2 nodes. On 16 it hangs."
 
-_NUMBERS = {
-    "one": 1,
-    "single": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "eight": 8,
-    "sixteen": 16,
-}
+_NUMBERS = {"one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "sixteen": 16}
 _COUNT = re.compile(
     r"\b(\d{1,5}|one|two|three|four|five|six|eight|sixteen|single)(?: (?:or|and) more|\+)?"
     r"[ -]?(?:[x×] ?)?(?:[a-z]{0,3}\d{2,4}[a-z]{0,4} )?"
