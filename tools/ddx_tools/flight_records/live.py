@@ -7,7 +7,6 @@ them), so they are asked for only where they decide something, and of as many ra
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -147,12 +146,6 @@ def _watchdog_paths(member: Member) -> list[str]:
 
 def _ns(seconds: Any) -> int | None:
     return int(seconds * 1e9) if isinstance(seconds, int | float) else None
-
-
-def snapshot_of(data: bytes) -> dict[str, Any]:
-    """The process snapshot of a host as `find_jobs` wants it."""
-    value = json.loads(data)
-    return value if isinstance(value, dict) else {}
 
 
 # --- which ranks' frames decide something, from metadata alone: frames are dear, so most ranks are not asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
@@ -12,7 +12,7 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.agent_command import meeting_of
 from ddx_tools.parsers.launchers.launcher_knowledge import launcher_knowledge
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
-from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.probe import ProbeArgs, Raw, RawItem, Rows
 from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.store import Store
@@ -20,14 +20,13 @@ from ddx_tools.store import Store
 _COMMAND_CHARS = 300
 
 
-def capture_processes(host: Host, target: Sequence[str]) -> Raw:
+def capture_processes(host: Host, args: ProbeArgs) -> Raw:
     """The process table of a host, and which job of it is meant: all, if the target is empty."""
     raw = Raw(host.name)
     reply = host.processes()
     snapshot = _decoded(reply.data)
     jobs = find_jobs(snapshot)
-    pids = [text for text in target if text.isdigit()]
-    chosen = select_job(jobs, pids or target).id if target else None
+    chosen = select_job(jobs, args.pids or args.target).id if args.target else None
     raw.items.append(RawItem("processes", reply.data, reply.source, {"job": chosen}))
     seen = snapshot["processes"]
     unreadable = sum(1 for row in seen if not row.get("readable") and row.get("state") != "Z")
