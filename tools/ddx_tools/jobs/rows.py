@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.gathering import gathered
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.agent_command import meeting_of
@@ -68,8 +69,10 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     if process is None:
         return row
     seen = process.row
-    wall_s = _difference(snapshot.get("now"), seen.get("create_time"))
-    cpu_s = _sum(seen.get("cpu_user_s"), seen.get("cpu_system_s"))
+    now, began = snapshot.get("now"), seen.get("create_time")
+    wall_s = None if now is None or began is None else round(max(0.0, now - began), 3)
+    cpu: list[Any] = [seen.get("cpu_user_s"), seen.get("cpu_system_s")]
+    cpu_s = None if None in cpu else sum(cpu)
     fds = seen.get("fds") or {}
     words = [str(word) for word in seen.get("cmdline") or []]
     meeting = meeting_of(words, process.env) if member.role == "launcher" else None
@@ -91,17 +94,7 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     }
 
 
-def _difference(later: float | None, earlier: float | None) -> float | None:
-    return None if later is None or earlier is None else round(max(0.0, later - earlier), 3)
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
-
-
 def by_job(store: Store) -> list[list[dict[str, Any]]]:
     """The rows of `ranks`, job by job of each host."""
-    jobs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid"):
-        jobs.setdefault((row["host"], row["job"]), []).append(row)
-    return list(jobs.values())
+    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
+    return list(gathered(((row["host"], row["job"]), row) for row in rows).values())

@@ -70,54 +70,61 @@ def _holders(store: Store) -> _Held:
     return found
 
 
+def _finding(
+    code: str, severity: Severity, row: dict[str, Any], summary: str, at: dict[str, Any] | None = None, **facts: Any
+) -> Finding:
+    """What a snapshot says of one rank; `at`: the row that tells the place, if it is another."""
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=_ranks(row),
+        summary=summary,
+        evidence=[Evidence(source=row["source"])],
+        locations=_location(row if at is None else at),
+        attributes={**facts, "basis": "snapshot"},
+    )
+
+
 def _ran_out(row: dict[str, Any]) -> Finding:
     unused = max(0, row["reserved_bytes"] - row["allocated_bytes"])
     tried = row["tried_bytes"]
     enough = unused >= tried and row["largest_free_bytes"] < tried
     for_what = f" It was for {row['tried_for']}." if _PHASES.get(row["tried_for"]) else ""
-    return Finding(
-        code="memory.cuda_oom",
-        severity=Severity.FAILURE,
-        ranks=_ranks(row),
-        summary=f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
+    return _finding(
+        "memory.cuda_oom",
+        Severity.FAILURE,
+        row,
+        f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
         f"{size_text(unused)} unused, in pieces of {size_text(row['largest_free_bytes'])} at most.{for_what}",
-        evidence=[Evidence(source=row["source"])],
-        locations=_location(row),
-        attributes={
-            "tried_bytes": tried,
-            "phase": _PHASES.get(row["tried_for"]),
-            "steps_done": row["updates"] > 1,
-            "free_bytes": row["device_free_bytes"],
-            "allocated_bytes": row["allocated_bytes"],
-            "reserved_unallocated_bytes": unused,
-            "devices": [str(row["device"])],
-            "fragmented": enough and unused * _SHARE_OF_RESERVED >= row["reserved_bytes"],
-            "unused_is_small": unused * _SMALL < row["reserved_bytes"] or None,
-            "basis": "snapshot",
-        },
+        tried_bytes=tried,
+        phase=_PHASES.get(row["tried_for"]),
+        steps_done=row["updates"] > 1,
+        free_bytes=row["device_free_bytes"],
+        allocated_bytes=row["allocated_bytes"],
+        reserved_unallocated_bytes=unused,
+        devices=[str(row["device"])],
+        fragmented=enough and unused * _SHARE_OF_RESERVED >= row["reserved_bytes"],
+        unused_is_small=unused * _SMALL < row["reserved_bytes"] or None,
     )
 
 
 def _held(row: dict[str, Any], holders: list[dict[str, Any]]) -> Finding:
     peak = row["peak_bytes"] or row["allocated_bytes"]
-    by_holder = _by_holder(holders)
+    by_holder: Counter[str] = Counter()
+    for each in holders:
+        by_holder[each["holder"]] += each["bytes"]
     parts = ", ".join(f"{name} {size_text(size)}" for name, size in by_holder.most_common(6))
     when = "at its peak" if row["peak_bytes"] else "when the snapshot was taken"
-    largest = holders[0] if holders else {}
-    return Finding(
-        code="memory.held",
-        severity=Severity.INFO,
-        ranks=_ranks(row),
-        summary=f"{_whose(row)} holds {size_text(peak)} of GPU memory {when}: {parts}.",
-        evidence=[Evidence(source=row["source"])],
-        locations=_location(largest),
-        attributes={
-            "peak_bytes": peak,
-            "reserved_bytes": row["reserved_bytes"],
-            "by_holder": dict(by_holder),
-            "largest": max(by_holder, key=lambda name: by_holder[name], default=None),
-            "basis": "snapshot",
-        },
+    return _finding(
+        "memory.held",
+        Severity.INFO,
+        row,
+        f"{_whose(row)} holds {size_text(peak)} of GPU memory {when}: {parts}.",
+        at=holders[0] if holders else {},
+        peak_bytes=peak,
+        reserved_bytes=row["reserved_bytes"],
+        by_holder=dict(by_holder),
+        largest=max(by_holder, key=lambda name: by_holder[name], default=None),
     )
 
 
@@ -128,16 +135,12 @@ def _kept(store: Store) -> list[Finding]:
         each = row["bytes"] // row["blocks"]
         if row["bytes"] < _LEAST_GROWTH_BYTES or (row["rank"], row["device"]) in found:
             continue
-        found[row["rank"], row["device"]] = Finding(
-            code="memory.grows",
-            severity=Severity.WARNING,
-            ranks=_ranks(row),
-            summary=f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
-            f"{_place(row)} with a backward between them, are held at the end.",
-            evidence=[Evidence(source=row["source"])],
-            locations=_location(row),
-            attributes={"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"], "basis": "snapshot"},
+        said = (
+            f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
+            f"{_place(row)} with a backward between them, are held at the end."
         )
+        facts = {"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"]}
+        found[row["rank"], row["device"]] = _finding("memory.grows", Severity.WARNING, row, said, **facts)
     return list(found.values())
 
 
@@ -294,18 +297,12 @@ def _whole_beside_shards(store: Store) -> list[Finding]:
     size, total = sum(row["bytes"] for row in whole), sum(row["bytes"] for row in rows)
     if not whole or size < _MUCH_UNSHARDED * total:
         return []
-    return [
-        Finding(
-            code="memory.unsharded",
-            severity=Severity.WARNING,
-            ranks=_ranks(whole[0]),
-            summary=f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
-            f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}.",
-            evidence=[Evidence(source=whole[0]["source"])],
-            locations=_location(whole[0]),
-            attributes={"modules": [], "bytes": size, "share": round(size / total, 3), "basis": "snapshot"},
-        )
-    ]
+    said = (
+        f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
+        f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}."
+    )
+    facts = {"modules": [], "bytes": size, "share": round(size / total, 3)}
+    return [_finding("memory.unsharded", Severity.WARNING, whole[0], said, **facts)]
 
 
 def _place(row: dict[str, Any]) -> str:
@@ -316,13 +313,6 @@ def _place(row: dict[str, Any]) -> str:
 
 def _full_name(row: dict[str, Any]) -> str:
     return f"{row['module']}.{row['name']}" if row["module"] else str(row["name"])
-
-
-def _by_holder(holders: list[dict[str, Any]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in holders:
-        found[row["holder"]] += row["bytes"]
-    return found
 
 
 def _location(row: dict[str, Any]) -> list[Location]:

@@ -178,8 +178,7 @@ def _activity(
     readings: Readings, item: RawItem, thread: ThreadStack, native: Mapping[int, Sequence[Frame]] | None = None
 ) -> str:
     """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
-    reading = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid))
-    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else KernelView()
+    kernel = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid)) or KernelView()
     return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 

@@ -62,16 +62,12 @@ class _Texts:
 
 
 @dataclass(frozen=True)
-class KernelReading:
+class KernelReading(KernelView):
     """One thread as the kernel saw it at one moment."""
 
-    state: str | None
-    wchan: str | None
-    syscall: str | None
-    blocked_on: str | None
-    switches: int | None
-    cpu_ns: int | None
-    blocked_s: float | None
+    switches: int | None = None
+    cpu_ns: int | None = None
+    blocked_s: float | None = None
 
     def ran_since(self, earlier: KernelReading) -> bool | None:
         """Whether the thread ran between two readings; None if the kernel does not say.
@@ -185,7 +181,7 @@ def _thread_row(
     user = _program_frames(thread.frames)
     innermost = user[0] if user else None
     code = texts.line(innermost) if innermost else None
-    kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
+    kernel = now or KernelView()
     telling = innermost or next(iter(thread.frames), None)
     activity = activity_of(thread, code, kernel, native.get(pid))
     line = _line_of(item, telling)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Aspect, Where
 from ddx_tools.analysis.collectives.sides import Sides
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.model import Finding, Severity
 from ddx_tools.parsers.python.phases import beside_step, in_step, phase_words
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
-from ddx_tools.stacks.view import RankView, at, grouped, minority_of, places_of, shown
+from ddx_tools.stacks.view import RankView, at, grouped, minority_of, places_of, shown, who
 from ddx_tools.store import Store
 
 
@@ -83,10 +83,9 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     views = odd or [view for members in parties for view in members]
     parting = texts.parting(views[0], usual[0])
     below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
-    sides = "; ".join(
-        f"{rank_list([v.rank for v in m])} in {m[0].operation}{_during(m[0]) if below else ''}{at(m[0])}"
-        for m in parties
-    ) + (f"; they part in {below.short()}" if below else "")
+    sides = "; ".join(f"{who(m)} in {m[0].operation}{_during(m[0]) if below else ''}{at(m[0])}" for m in parties) + (
+        f"; they part in {below.short()}" if below else ""
+    )
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:
