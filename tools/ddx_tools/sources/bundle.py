@@ -60,6 +60,10 @@ class JournalEntry(BaseModel):
     help: str = ""
 
 
+OF_REPLIES = ("rc", "truncated", "kind", "error", "message", "help")
+"""What an entry keeps of a reply as it is."""
+
+
 class ProbeRun(BaseModel):
     """One probe as it ran at capture."""
 
@@ -140,13 +144,8 @@ class BundleWriter:
             section=section,
             path=path,
             content=content,
-            rc=reply.rc,
-            truncated=reply.truncated,
-            kind=reply.kind,
             tail=bool(call.options.get("tail")) if call.op == "read" else None,
-            error=reply.error,
-            message=reply.message,
-            help=reply.help,
+            **{name: getattr(reply, name) for name in OF_REPLIES},
         )
         with self._lock:
             self.manifest.journal.append(entry)

@@ -15,7 +15,7 @@ from ddx_tools.parsers.python.frame_classes import KernelView, frame_rules
 from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.probes.stacks import StacksArgs
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.sources.hosts.base import Host, Reply, ask_together
 from ddx_tools.stacks.brought import read_dump, read_paths
 from ddx_tools.stacks.rows import KernelReading, Readings, activity_of, kernel_readings, native_frames, readings_by_look
 from ddx_tools.stacks.view import AFTER, BEFORE, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
@@ -163,15 +163,13 @@ def _look_into_native_code(host: Host, raw: Raw) -> None:
     except HostError:
         return  # a bundle of an older version did not ask
 
-    def dump(facts: dict[str, Any]) -> RawItem | None:
-        try:
-            reply = host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
-        except HostError:
-            return None  # the plain frames are there; what it waits for stays unknown
-        return RawItem(NATIVE, reply.data, reply.source, facts)
+    def dump(facts: dict[str, Any]) -> Reply:
+        return host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
 
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        raw.items.extend(item for item in pool.map(dump, spinning) if item is not None)
+    for facts, reply in ask_together(dump, spinning, _PARALLEL):
+        # Of one that does not answer the plain frames are there; what it waits for stays unknown.
+        if isinstance(reply, Reply):
+            raw.items.append(RawItem(NATIVE, reply.data, reply.source, facts))
 
 
 def _activity(

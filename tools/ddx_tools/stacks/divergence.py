@@ -38,12 +38,17 @@ def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
     return ours[0] == theirs[0] and ours[2].rsplit(".", 1)[-1] == theirs[2].rsplit(".", 1)[-1]
 
 
+def program_texts(store: Store) -> dict[str, str | None]:
+    """The texts of the program that were captured, by file."""
+    rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file ORDER BY file")
+    return {row["file"]: row["text"] for row in rows}
+
+
 class ProgramTexts:
     """The program texts of a store, parsed when first asked for."""
 
     def __init__(self, store: Store) -> None:
-        rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file")
-        self._texts = {row["file"]: row["text"] for row in rows}
+        self._texts = program_texts(store)
         self._store = store
 
     @cache  # noqa: B019 - lives as long as one analysis

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.raising import Shown
 from ddx_tools.gathering import gathered
-from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
+from ddx_tools.model import Evidence, Finding, Location, Severity, distinct, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
 
@@ -173,7 +173,7 @@ def make_finding(
         hosts=sorted(pointed.hosts),
         summary=summary,
         evidence=pointed.evidence if evidence is None else evidence,
-        locations=pointed.locations if places is None else places_of(places),
+        locations=pointed.locations if places is None else distinct(places),
         attributes={"basis": "stacks", **attributes},
     )
 
@@ -184,13 +184,7 @@ def shown(views: Sequence[RankView]) -> Shown:
     A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
     """
     hosts = {view.host for view in views if not view.brought}
-    return Shown([view.evidence() for view in views[:4]], places_of(view.place for view in views), hosts)
-
-
-def places_of(places: Iterable[Location | None]) -> list[Location]:
-    """Places without repetition, in order."""
-    unique = {(p.file, p.line, p.function): p for p in places if p is not None}
-    return list(unique.values())
+    return Shown([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
 
 
 def at(view: RankView) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Aspect, Where
 from ddx_tools.analysis.collectives.sides import Sides
-from ddx_tools.model import Finding, Severity
+from ddx_tools.model import Finding, Severity, distinct
 from ddx_tools.parsers.python.phases import beside_step, in_step, phase_words
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
-from ddx_tools.stacks.view import RankView, at, grouped, minority_of, places_of, shown, who
+from ddx_tools.stacks.view import RankView, at, grouped, minority_of, shown, who
 from ddx_tools.store import Store
 
 
@@ -116,7 +116,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         **description,
     )
     if odd:
-        finding.locations = places_of([*(view.place for view in odd), parting.place, below])
+        finding.locations = distinct([*(view.place for view in odd), parting.place, below])
     return finding
 
 
