@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ddx_tools.consistency.prints import Look, Print, looks, make_finding
@@ -153,7 +153,8 @@ def _apart(
     who = f"{rank_list(odd)} against {rank_list(sets[0])}" if odd else ", ".join(rank_list(ranks) for ranks in sets)
     axis = odd_axis(of_rank[everybody[0]], [of_rank[rank].facts.get("coordinate") or [] for rank in everybody])
     left_out = calls.left_out(everybody) if what == "gradient" else None
-    if what == "parameter" and _is_summand(look.of("gradient").get(name, {})):
+    ways = [way for one in look.of("gradient").get(name, {}).values() for way in one.placements or ()]
+    if what == "parameter" and any(way.startswith("P") for way in ways):
         left_out = "not_summed"
     when = f"at step {look.step}{', the first that was looked at' if is_first else ''}"
     return make_finding(
@@ -177,10 +178,6 @@ def _apart(
         axis=axis,
         left_out=left_out,
     )
-
-
-def _is_summand(of_rank: Mapping[int, Print]) -> bool:
-    return any(way.startswith("P") for one in of_rank.values() for way in one.placements or ())
 
 
 def _reduced(look: Look, replicas: Replicas) -> list[Finding]:

@@ -105,7 +105,10 @@ def misplaced(look: Look) -> list[Finding]:
         sets = sorted(lying.items(), key=lambda item: -len(item[1]))
         odd, axis = list[int](), None
         if len(sets) > 1 and any(placements for placements, _ in lying):
-            told = "; ".join(f"{rank_list(ranks)}: {_words(*how)}" for how, ranks in sets)
+            told = "; ".join(
+                f"{rank_list(ranks)}: {'plain' if placements is None else ', '.join(placements)} of {shape}"
+                for (placements, shape), ranks in sets
+            )
             said = f"The parameter {name} lies otherwise from rank to rank: {told}"
             odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
             axis = odd_axis(next(iter(of_rank.values())), [placements or () for (placements, _), _ in sets])
@@ -139,10 +142,6 @@ def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
     names = one.facts.get("mesh") or []
     odd = [name for name, *values in zip(names, *told, strict=False) if len(set(values)) > 1]
     return str(odd[0]) if len(odd) == 1 else None
-
-
-def _words(placements: tuple[str, ...] | None, shape: str) -> str:
-    return f"{'plain' if placements is None else ', '.join(placements)} of {shape}"
 
 
 # --- from which lines of the program forward, reductions and the step of the optimizer were called

@@ -184,6 +184,7 @@ def _groups_with_p2p(columns: EntryColumns) -> set[int]:
 
 def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers]) -> dict[str, Any]:
     first, last = dump.entries.record_range()
+    sizes = (len(group.ranks) for group in groups if group.description == "default_pg" and group.ranks)
     return as_row(
         "fr_dumps",
         origin,
@@ -196,12 +197,8 @@ def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMem
         entries=len(dump.entries),
         first_record=first,
         last_record=last,
-        world_size=origin.world_size or _world_size(groups),
+        world_size=origin.world_size or next(sizes, None),
     )
-
-
-def _world_size(groups: list[GroupMembers]) -> int | None:
-    return next((len(group.ranks) for group in groups if group.description == "default_pg" and group.ranks), None)
 
 
 def _groups(dump: FrDump, origin: DumpOrigin) -> list[GroupMembers]:

@@ -39,7 +39,8 @@ def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sigh
     """What the rows show of the suspects of an answer."""
     ranks = _blamed(said)
     differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
-    seen = (around(store, place) for place in _places(said))
+    places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
+    seen = (around(store, place) for place in places)
     change = suggested(store, said, frameworks)
     return Sight(tuple(ranks), differs, next((lines for lines in seen if lines), None), _of_peers(store, said), change)
 
@@ -57,10 +58,6 @@ def _of_peers(store: Store, said: Diagnosis) -> SourceLines | None:
 
 def _blamed(said: Diagnosis) -> list[int]:
     return said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
-
-
-def _places(said: Diagnosis) -> list[Location]:
-    return [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
 
 
 # --- the lines of the program around a place, with the condition that leads there

@@ -267,6 +267,7 @@ def _unsharded(store: Store) -> list[Finding]:
     more = f" and {len(modules) - _MOST_NAMES} more" if modules[_MOST_NAMES:] else ""
     named = ", ".join(modules[:_MOST_NAMES]) + more
     ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
+    name = f"{whole[0]['module']}.{whole[0]['name']}" if whole[0]["module"] else whole[0]["name"]
     return [
         Finding(
             code="memory.unsharded",
@@ -274,7 +275,7 @@ def _unsharded(store: Store) -> list[Finding]:
             ranks=ranks,
             summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) lie whole on "
             f"every rank while the rest is sharded: {named}.",
-            evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{_full_name(whole[0])}"')],
+            evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{name}"')],
             attributes={
                 "modules": modules[:_MOST_NAMES],
                 "parameters": len(whole),
@@ -309,10 +310,6 @@ def _place(row: dict[str, Any]) -> str:
     return (
         f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else "no line of a program"
     )
-
-
-def _full_name(row: dict[str, Any]) -> str:
-    return f"{row['module']}.{row['name']}" if row["module"] else str(row["name"])
 
 
 def _location(row: dict[str, Any]) -> list[Location]:

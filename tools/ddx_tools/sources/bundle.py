@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
@@ -38,10 +38,8 @@ from ddx_tools.sources.redaction.text import Counts, redact
 from ddx_tools.sources.temporary import temporary_directory
 
 
-class JournalEntry(BaseModel):
+class JournalEntry(BaseModel, extra="forbid"):
     """One call to a host and where its answer lies."""
-
-    model_config = ConfigDict(extra="forbid")
 
     host: str
     op: str
@@ -64,10 +62,8 @@ OF_REPLIES = ("rc", "truncated", "kind", "error", "message", "help")
 """What an entry keeps of a reply as it is."""
 
 
-class ProbeRun(BaseModel):
+class ProbeRun(BaseModel, extra="forbid"):
     """One probe as it ran at capture."""
-
-    model_config = ConfigDict(extra="forbid")
 
     probe: str
     host: str
@@ -77,10 +73,8 @@ class ProbeRun(BaseModel):
     missing: list[Missing] = Field(default_factory=list)
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, extra="forbid"):
     """`manifest.json`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_: Literal["ddx.bundle/1", "ddx.bundle/2"] = Field("ddx.bundle/2", alias="schema")
     ddx_version: str = __version__

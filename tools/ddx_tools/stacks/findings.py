@@ -36,7 +36,8 @@ def stack_findings(store: Store) -> list[Finding]:
     outside = [view for view in awake if not view.waits_for_peers]
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
     works = [] if stopped else counted_work(store, outside, waiting)
-    findings += _progress(awake, waiting, outside, works, steps_printed=_steps_printed(store))
+    steps_printed = bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
+    findings += _progress(awake, waiting, outside, works, steps_printed=steps_printed)
     if any(finding.code == "job.progressing" for finding in findings):
         return findings + outside_in_every_look(store, views)
     findings += held_global_locks(store, outside)
@@ -47,9 +48,7 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
     elif outside and all(view.brought for view in outside):
-        findings += _held(store, outside)
-        findings += lock_waits(store, outside)
-        findings += stuck_workers(store, outside)
+        findings += [*_held(store, outside), *lock_waits(store, outside), *stuck_workers(store, outside)]
     if not outside and not stopped:
         findings += disagreements(store, waiting, texts)
     return findings
@@ -157,10 +156,6 @@ def _at_work(
         if all("evaluation" in view.contexts for view in outside):
             return outside, f"no rank waits for another, and all {len(outside)} move through an evaluation"
     return [], ""
-
-
-def _steps_printed(store: Store) -> bool:
-    return bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
 
 
 def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
@@ -276,7 +271,8 @@ def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Fin
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
-        holders = [rows for rows in threads if not rows[0]["is_main"] and _keeps_the_lock(rows)]
+        others = [rows for rows in threads if not rows[0]["is_main"]]
+        holders = [rows for rows in others if all(row["owns_gil"] for row in rows) and _stands(rows)]
         if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
             yield _holds_lock(view, holders[0][-1], len(holders[0]))
 
@@ -292,10 +288,6 @@ def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
     looks = len({row["snapshot"] for row in rows})
     threads = gathered((row["tid"], row) for row in rows)
     return [of_thread for of_thread in threads.values() if len(of_thread) == looks >= _LEAST_OF_HOLDER]
-
-
-def _keeps_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
-    return all(row["owns_gil"] for row in rows) and _stands(rows)
 
 
 def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:

@@ -67,7 +67,8 @@ def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Itera
         own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
         first = direct[0] if direct else None
         pointed = shown(_entries(records, direct), [e for e in _entries(records, own) if e.rank in ranks])
-        before = _behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1]
+        called = [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
+        before = _behind(direct, ranks) if state == "device_behind" else called[:1]
         yield raising.waited_for(
             state,
             ranks,
@@ -167,11 +168,6 @@ def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
     own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
     places = ((entry.evidence(), entry.state) for entry in own[:_MAX_EVIDENCE])
     return [place.model_copy(update={"quote": f"{place.quote}: {state}"}) for place, state in places]
-
-
-def _own_calls(records: Records, own: Sequence[Recorded], ranks: Sequence[int]) -> list[Evidence]:
-    """What the ranks that are waited for are in themselves."""
-    return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
 
 
 def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
