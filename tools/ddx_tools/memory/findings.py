@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.memory.estimate import Plan, estimate
 from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
 from ddx_tools.preflight.measured import size_text
@@ -47,7 +48,7 @@ def memory_findings(store: Store) -> list[Finding]:
     held = _holders(store)
     return [
         *(_ran_out(row) for row in devices if row["tried_bytes"]),
-        *(_held(row, held[row["source"], row["device"]]) for row in devices if row["allocated_bytes"]),
+        *(_held(row, held.get((row["source"], row["device"]), [])) for row in devices if row["allocated_bytes"]),
         *_kept(store),
         *_grows(store),
         *_rank_skew(store, held),
@@ -61,13 +62,11 @@ _Held = dict[tuple[str, int], list[dict[str, Any]]]
 
 def _holders(store: Store) -> _Held:
     """The holders of each GPU at its peak or, where no history was recorded, at the end; most bytes first."""
-    found: _Held = defaultdict(list)
-    for row in store.query(
+    rows = store.query(
         "SELECT h.* FROM memory_holders h JOIN memory_devices d USING (source, device) "
         "WHERE (moment = 'peak') = (d.peak_bytes IS NOT NULL) ORDER BY bytes DESC, holder"
-    ):
-        found[row["source"], row["device"]].append(row)
-    return found
+    )
+    return gathered(((row["source"], row["device"]), row) for row in rows)
 
 
 def _finding(
@@ -150,14 +149,12 @@ def _grows(store: Store) -> list[Finding]:
         ("allocated_bytes", "memory.grows", "Allocated GPU memory"),
         ("rss_bytes", "memory.host_grows", "The memory of the process"),
     ):
-        points: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
-        sources: dict[int | None, str] = {}
-        for row in store.query(
+        rows = store.query(
             f"SELECT rank, step, {column} AS bytes, source FROM memory_series WHERE step IS NOT NULL AND {column} > 0 "
             "ORDER BY rank, step, time_s"
-        ):
-            points[row["rank"]].append((row["step"], row["bytes"]))
-            sources[row["rank"]] = row["source"]
+        )
+        points = gathered((row["rank"], (row["step"], row["bytes"])) for row in rows)
+        sources = {row["rank"]: row["source"] for row in rows}
         grown = {rank: mine for rank, mine in points.items() if _rises(mine)}
         if not grown:
             continue

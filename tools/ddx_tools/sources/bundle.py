@@ -28,6 +28,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.gathering import gathered
 from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Missing
 from ddx_tools.sources.hosts.base import Call, Reply
@@ -196,10 +197,7 @@ class Bundle:
     @cached_property
     def by_host(self) -> dict[str, list[JournalEntry]]:
         """The journal of each host."""
-        found: dict[str, list[JournalEntry]] = {}
-        for entry in self.manifest.journal:
-            found.setdefault(entry.host, []).append(entry)
-        return found
+        return gathered((entry.host, entry) for entry in self.manifest.journal)
 
     @cached_property
     def names(self) -> dict[str, str]:

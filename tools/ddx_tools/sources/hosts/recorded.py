@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.gathering import gathered
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
 from ddx_tools.sources.hosts.base import Call, Host, Reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
@@ -72,9 +73,7 @@ class RecordedHost(Host):
         self._bundle = bundle
         self._journal: dict[_Question, dict[int, JournalEntry]] = {}
         own = {section, ""}
-        asked: dict[_Question, list[JournalEntry]] = {}
-        for entry in bundle.by_host.get(name, ()):
-            asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
+        asked = gathered(((entry.op, entry.key, entry.tail), entry) for entry in bundle.by_host.get(name, ()))
         for question, entries in asked.items():
             mine = [entry for entry in entries if entry.section in own] if section else []
             entries = mine or [entry for entry in entries if entry.section == entries[0].section]

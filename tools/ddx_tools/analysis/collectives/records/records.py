@@ -202,10 +202,6 @@ class Records:
         """Rows over the store, and the views `chosen`, `recorded` and `rules` in it."""
         return self.store.query(sql, parameters)
 
-    def execute(self, sql: str) -> None:
-        """Make a temporary table or view."""
-        self.store.execute(sql)
-
     def entries(self, group: Group, condition: str, parameters: Iterable[Any] = ()) -> list[Entry]:
         """Entries of a group that meet an SQL condition on the view `recorded`, by rank and record id."""
         rows = self.query(
@@ -239,7 +235,7 @@ class Records:
                 "GROUP BY group_id, rank"
             )
         }
-        self.execute(MAKE_POSITIONS)
+        self.store.execute(MAKE_POSITIONS)
         recorded = {(row["group_id"], row["rank"]): row for row in self.query("SELECT * FROM positions")}
         for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
             counted: Mapping[str, Any] = counters.get((group_id, rank), {})
@@ -258,8 +254,8 @@ class Records:
 
     def _load_pending(self) -> None:
         """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
-        self.execute(MAKE_PENDING)
-        self.execute(MAKE_SAME_NUMBERS)
+        self.store.execute(MAKE_PENDING)
+        self.store.execute(MAKE_SAME_NUMBERS)
         oldest = self.query(OLDEST_PENDING)
         for row in oldest:
             self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)

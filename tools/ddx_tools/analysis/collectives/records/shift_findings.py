@@ -198,7 +198,7 @@ class _Calls:
         column = "place" if with_sites else "sizes"
         condition = "AND place IS NOT NULL" if with_sites else ""
         # Of a coalesced block the last call stands for all.
-        records.execute(
+        records.store.execute(
             "CREATE OR REPLACE TEMP TABLE group_calls AS "
             f"SELECT rank, seq, last(op) AS op, last({column}) AS detail FROM tokens "
             f"WHERE group_id = {group.id} {condition} GROUP BY rank, seq"
@@ -221,10 +221,10 @@ class _Calls:
             "WHERE g.rank <> ? GROUP BY ALL ORDER BY g.rank, min(seq)",
             [reference, reference],
         )
-        by_rank: dict[int, _Pairs] = {}
-        for row in rows:
-            pair = (row["op"], row["detail"]), (row["other_op"], row["other_detail"])
-            by_rank.setdefault(row["rank"], []).append((row["seq"], *pair))
+        by_rank: dict[int, _Pairs] = gathered(
+            (row["rank"], (row["seq"], (row["op"], row["detail"]), (row["other_op"], row["other_detail"])))
+            for row in rows
+        )
         starts = {rank: _first_conflict(pairs) for rank, pairs in by_rank.items()}
         return {rank: (start, by_rank[rank]) for rank, start in starts.items() if start is not None}
 
