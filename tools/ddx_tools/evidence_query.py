@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,7 @@ def query_evidence(
     request = {
         "file": str(rows_file),
         "sql": sql,
-        "most_rows": limits.most_rows,
-        "most_bytes": limits.most_bytes,
-        "most_cell_chars": limits.most_cell_chars,
+        **asdict(limits),
         "cpu_s": 2 * int(limits.time_s) + 1,  # it may use two threads
         "memory_bytes": _MEMORY_BYTES,
     }

@@ -111,13 +111,12 @@ def read_handed_in(data: bytes) -> list[HandedIn]:
 
 def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
     """What of the told is not among the findings already."""
-    known = {(one.code, one.attributes.get("fact"), one.attributes.get("negated")) for one in seen}
-    return [
-        one
-        for one in told
-        if one.code != "user.reported"
-        or (one.code, one.attributes.get("fact"), one.attributes.get("negated")) not in known
-    ]
+
+    def fact(one: Finding) -> tuple[Any, ...]:
+        return one.code, one.attributes.get("fact"), one.attributes.get("negated")
+
+    known = set(map(fact, seen))
+    return [one for one in told if one.code != "user.reported" or fact(one) not in known]
 
 
 def changes_of(before: Diagnosis, now: Diagnosis, handed_in: int) -> list[str]:

@@ -248,7 +248,7 @@ def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) 
     """Say how many of many hosts answered; those that did not are findings of what a job is."""
     if not asked:
         return
-    from ddx_tools.cluster.reasons import reasons
+    from ddx_tools.cluster.targets import reasons
 
     store.insert({"asked_hosts": [one.model_dump() for one in asked]})
     found.unanswered = reasons(asked)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from ddx_tools.errors import UsageError
-from ddx_tools.parsers.launchers.launchers import Job
+from ddx_tools.parsers.launchers.launchers import Job, find_jobs
+from ddx_tools.sources.hosts.base import Host
+
+
+def job_on(host: Host, target: Sequence[str] = ()) -> Job:
+    """The job of a host that a target means, as `select_job` has it."""
+    return select_job(find_jobs(json.loads(host.processes().data)), target)
 
 
 def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:

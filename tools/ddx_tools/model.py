@@ -7,6 +7,7 @@ public contract (`ddx schema` prints it as JSON Schema).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -44,6 +45,11 @@ class Location(Contract):
         parts = self.file.replace("\\", "/").rsplit("/", 2)
         where = parts[-1] if self.line is None else f"{parts[-1]}:{self.line}"
         return f"{where} {self.function}" if self.function else where
+
+
+def distinct(places: Iterable[Location | None]) -> list[Location]:
+    """Places without repetition, in order."""
+    return list({(at.file, at.line, at.function): at for at in places if at is not None}.values())
 
 
 class Evidence(Contract):

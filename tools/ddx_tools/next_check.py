@@ -40,7 +40,7 @@ def next_check(
             continue
         chosen = NextCheck(
             probe=check.probe,
-            args=_filled_args(check, bindings),
+            args={name: fill(v, bindings) if isinstance(v, str) else v for name, v in check.args.items()},
             question=fill(check.question, bindings),
             separates=check.separates,
         )
@@ -92,7 +92,3 @@ def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Findin
         if condition.as_:
             bindings[condition.as_] = found
     return bindings
-
-
-def _filled_args(check: Check, bindings: dict[str, list[Finding]]) -> dict[str, object]:
-    return {k: fill(v, bindings) if isinstance(v, str) else v for k, v in check.args.items()}

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from ddx_tools.errors import DdxError, UsageError
 from ddx_tools.findings import codes_of
@@ -37,10 +37,8 @@ NODE = "node"
 """The category of a cause that only says what happened: it is never a diagnosis, its special cases are."""
 
 
-class Page(BaseModel):
+class Page(BaseModel, extra="forbid"):
     """Base of everything in front matter: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Strength(StrEnum):

@@ -28,6 +28,16 @@ class ProbeArgs(BaseModel, extra="forbid"):
         "Empty: the distributed job on this host.",
     )
 
+    @property
+    def paths(self) -> list[str]:
+        """What of the target lies in files."""
+        return [item for item in self.target if not item.isdigit()]
+
+    @property
+    def pids(self) -> list[str]:
+        """What of the target runs."""
+        return [item for item in self.target if item.isdigit()]
+
 
 ArgsT = TypeVar("ArgsT", bound=ProbeArgs)
 

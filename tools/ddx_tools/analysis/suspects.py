@@ -6,7 +6,7 @@ finding speaks of whom stands in `knowledge/suspects.yaml`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 
 from pydantic import Field
@@ -20,11 +20,11 @@ from ddx_tools.model import (
     Diagnosis,
     Event,
     Finding,
-    Location,
     Seat,
     Suspect,
     SuspectEvent,
     Verdict,
+    distinct,
     rank_list,
 )
 from ddx_tools.playbook import Condition
@@ -156,13 +156,9 @@ def _suspect(together: Sequence[tuple[Reading, Finding]], seats: Mapping[int, Se
         certainty=reading.certainty,
         unless=reading.unless,
         says=found[0].summary,
-        locations=list(_places(found))[:_MOST_PLACES],
+        locations=distinct(place for finding in found for place in finding.locations)[:_MOST_PLACES],
         evidence=[_claim(finding) for finding in found[:_MOST_CLAIMS]],
     )
-
-
-def _places(findings: Iterable[Finding]) -> Iterable[Location]:
-    return {(at.file, at.line, at.function): at for finding in findings for at in finding.locations}.values()
 
 
 def _claim(finding: Finding) -> Claim:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class AskedHost(BaseModel):
+class AskedHost(BaseModel, extra="forbid"):
     """One of many hosts that were asked at a time, and what came of it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     target: str = Field(description="Its name, as whoever asked had it.")
     host: str | None = Field(None, description="Its own name, which its answers carry; null if it said nothing.")

@@ -14,8 +14,7 @@ from ddx_tools.cluster.fan_out import INSTALL, Asked, Limits, ask_all, command_l
 from ddx_tools.cluster.made import Made, decoded, joined, renamed
 from ddx_tools.cluster.merge import Part
 from ddx_tools.cluster.node import encoded
-from ddx_tools.cluster.reasons import reasons
-from ddx_tools.cluster.targets import Reach
+from ddx_tools.cluster.targets import Reach, reasons
 from ddx_tools.errors import UnreadableInput, UsageError
 from ddx_tools.plan import Step
 from ddx_tools.sources.bundle import Bundle

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UsageError
+from ddx_tools.gathering import gathered
 
 MOST_HOSTS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
@@ -57,6 +59,12 @@ def folded(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(list(names)))
+
+
+def reasons(asked: Sequence[AskedHost]) -> list[str]:
+    """Why hosts did not answer, those with the same reason in one line: `node[3,7]: Connection refused. No sshd …`"""
+    by_reason = gathered(((one.reason, one.remedy), one.target) for one in asked if one.state != "answered")
+    return [f"{folded(hosts)}: {reason}. {remedy}".strip() for (reason, remedy), hosts in by_reason.items()]
 
 
 def reach_of(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ddx_tools.consistency.prints import Look, Print, looks, make_finding
 from ddx_tools.consistency.reduction import Reduced, group_size_of, reduction_at
-from ddx_tools.consistency.replicas import Calls, Replicas, alike, misplaced
+from ddx_tools.consistency.replicas import Calls, Replicas, alike, misplaced, odd_axis
 from ddx_tools.consistency.runs import compare_runs, resumed
 from ddx_tools.model import Finding, Severity, rank_list
 from ddx_tools.store import Store
@@ -82,7 +82,6 @@ def _tied(look: Look) -> Iterator[Finding]:
                 "numerics.tensors_differ", Severity.FAILURE, apart, said, prints, "tied", minority=minority
             )
             return
-    return
 
 
 def _non_finite(look: Look) -> Iterator[Finding]:
@@ -112,7 +111,6 @@ def _non_finite(look: Look) -> Iterator[Finding]:
             before_reduction=own and some,
         )
         return
-    return
 
 
 def _differing(look: Look, replicas: Replicas, calls: Calls, *, is_first: bool) -> list[Finding]:
@@ -153,9 +151,10 @@ def _apart(
     every = len(apart) == compared
     many = f"{len(apart)} of {compared}" if not every else f"all {compared}"
     who = f"{rank_list(odd)} against {rank_list(sets[0])}" if odd else ", ".join(rank_list(ranks) for ranks in sets)
-    axis = _axis(of_rank, everybody)
+    axis = odd_axis(of_rank[everybody[0]], [of_rank[rank].facts.get("coordinate") or [] for rank in everybody])
     left_out = calls.left_out(everybody) if what == "gradient" else None
-    if what == "parameter" and _is_summand(look.of("gradient").get(name, {})):
+    ways = [way for one in look.of("gradient").get(name, {}).values() for way in one.placements or ()]
+    if what == "parameter" and any(way.startswith("P") for way in ways):
         left_out = "not_summed"
     when = f"at step {look.step}{', the first that was looked at' if is_first else ''}"
     return make_finding(
@@ -179,18 +178,6 @@ def _apart(
         axis=axis,
         left_out=left_out,
     )
-
-
-def _is_summand(of_rank: Mapping[int, Print]) -> bool:
-    return any(way.startswith("P") for one in of_rank.values() for way in one.placements or ())
-
-
-def _axis(of_rank: Mapping[int, Print], ranks: Sequence[int]) -> str | None:
-    """The one dimension of the mesh along which these ranks stand apart."""
-    names = of_rank[ranks[0]].facts.get("mesh") or []
-    places = [of_rank[rank].facts.get("coordinate") or [] for rank in ranks]
-    told = [name for name, *at in zip(names, *places, strict=False) if len(set(at)) > 1]
-    return str(told[0]) if len(told) == 1 else None
 
 
 def _reduced(look: Look, replicas: Replicas) -> list[Finding]:

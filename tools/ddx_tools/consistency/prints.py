@@ -80,19 +80,9 @@ def looks(store: Store) -> Iterator[Look]:
 
 
 def _print(row: dict[str, Any]) -> Print:
-    return Print(
-        row["rank"],
-        row["position"] or 0,
-        row["name"],
-        row["hash"],
-        row["norm"] or 0.0,
-        row["projection"] or 0.0,
-        row["non_finite"] or 0,
-        json.loads(row["facts"]),
-        row["text"] or "",
-        row["source"],
-        row["source_line"],
-    )
+    told = {name: row[name] for name in ("rank", "name", "hash", "source")}
+    numbers: dict[str, Any] = {name: row[name] or 0 for name in ("position", "norm", "projection", "non_finite")}
+    return Print(**told, **numbers, facts=json.loads(row["facts"]), text=row["text"] or "", line=row["source_line"])
 
 
 def make_finding(

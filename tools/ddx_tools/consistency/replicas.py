@@ -105,10 +105,13 @@ def misplaced(look: Look) -> list[Finding]:
         sets = sorted(lying.items(), key=lambda item: -len(item[1]))
         odd, axis = list[int](), None
         if len(sets) > 1 and any(placements for placements, _ in lying):
-            told = "; ".join(f"{rank_list(ranks)}: {_words(*how)}" for how, ranks in sets)
+            told = "; ".join(
+                f"{rank_list(ranks)}: {'plain' if placements is None else ', '.join(placements)} of {shape}"
+                for (placements, shape), ranks in sets
+            )
             said = f"The parameter {name} lies otherwise from rank to rank: {told}"
             odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
-            axis = _cut_otherwise(next(iter(of_rank.values())), [placements for (placements, _), _ in sets])
+            axis = odd_axis(next(iter(of_rank.values())), [placements or () for (placements, _), _ in sets])
         elif (held := _held(of_rank)) and held[0] != held[1]:
             said = f"The parts of the parameter {name} make {held[0]} of its {held[1]} elements"
         else:
@@ -134,15 +137,11 @@ def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
     return sum(parts.values()), math.prod(next(iter(of_rank.values())).facts.get("shape") or ())
 
 
-def _cut_otherwise(one: Print, ways: Sequence[tuple[str, ...] | None]) -> str | None:
-    """The one dimension of the mesh in which the placements differ."""
+def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
+    """The one dimension of the mesh in which what is told of each dimension (place, placement) differs."""
     names = one.facts.get("mesh") or []
-    told = [name for name, *how in zip(names, *(way or () for way in ways), strict=False) if len(set(how)) > 1]
-    return str(told[0]) if len(told) == 1 else None
-
-
-def _words(placements: tuple[str, ...] | None, shape: str) -> str:
-    return f"{'plain' if placements is None else ', '.join(placements)} of {shape}"
+    odd = [name for name, *values in zip(names, *told, strict=False) if len(set(values)) > 1]
+    return str(odd[0]) if len(odd) == 1 else None
 
 
 # --- from which lines of the program forward, reductions and the step of the optimizer were called

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ddx_tools.consistency.prints import Look, Print
+from ddx_tools.consistency.prints import Look, Print, make_finding
 from ddx_tools.consistency.reduction import group_size_of
 from ddx_tools.gathering import gathered
 from ddx_tools.model import Finding, Severity, rank_list
@@ -155,12 +155,10 @@ def _runs_differ(step: int, what: str, one: Print, other: Print) -> Finding:
     measure = "norm" if held == one.norm else "projection"
     size = group_size_of(ratio, range(2, _MOST_GROUP)) if what == "gradient" else None
     whole = f"; the norms are as {abs(size)} to 1" if size else ""
-    return Finding(
-        code="numerics.ratio_to_group" if size else "numerics.runs_differ",
-        severity=Severity.NOTICE,
-        ranks=[one.rank],
-        summary=f"The runs differ first at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "
-        f"{measure} {held:.6g} against {wanted:.6g}{whole}.",
-        evidence=[one.evidence(), other.evidence()],
-        attributes={"step": step, "what": what, "tensor": one.name, "ratio": round(ratio, 4), "size": size},
+    code = "numerics.ratio_to_group" if size else "numerics.runs_differ"
+    said = (
+        f"The runs differ first at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "
+        f"{measure} {held:.6g} against {wanted:.6g}{whole}."
     )
+    facts = {"step": step, "tensor": one.name, "ratio": round(ratio, 4), "size": size}
+    return make_finding(code, Severity.NOTICE, [one.rank], said, [one, other], what, **facts)

@@ -17,20 +17,19 @@ from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.launch_command import layers_of
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
-from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.probe import ProbeArgs, Raw, RawItem, Rows, merge_rows
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import Kind, launch_text
 
 
-def capture_environments(host: Host, target: Sequence[str]) -> Raw:
+def capture_environments(host: Host, args: ProbeArgs) -> Raw:
     """The environments of a live job's ranks, or those of files; a file that holds none is left to other probes."""
     raw = Raw(host.name)
-    paths = [item for item in target if not item.isdigit()]
-    if not paths:
-        _capture_job(host, target, raw)
+    if not args.paths:
+        _capture_job(host, args.target, raw)
         return raw
-    taken = intake_of(host, paths)
+    taken = intake_of(host, args.paths)
     taken.note_gaps(raw, "What this file says of the job's settings is not known.")
     for material in taken.of(Kind.LAUNCH):
         text = launch_text(material.path, material.head)

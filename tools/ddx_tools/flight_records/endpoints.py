@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ddx_tools.errors import HostError, UsageError
 from ddx_tools.flight_records.material import DUMP
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.sources.hosts.base import Host, Reply
+from ddx_tools.sources.hosts.base import Host, Reply, ask_together
 
 _ENDPOINT = re.compile(r"(\d{1,7})=(https?://[^/\s]+)/?")
 _TIMEOUT_S = 8.0
@@ -36,14 +35,10 @@ def ask_endpoints(
     """What a handler of each named worker server answers, all asked at once: rank, URL, answer."""
     named = [parse_endpoint(text) for text in endpoints]
 
-    def fetch(endpoint: tuple[int, str]) -> Reply | HostError:
-        try:
-            return host.fetch(f"{endpoint[1]}/handler/{handler}", method="POST", timeout_s=timeout_s)
-        except HostError as error:
-            return error
+    def fetch(endpoint: tuple[int, str]) -> Reply:
+        return host.fetch(f"{endpoint[1]}/handler/{handler}", method="POST", timeout_s=timeout_s)
 
-    with ThreadPoolExecutor(max(16, len(named))) as pool:
-        return [(*one, reply) for one, reply in zip(named, pool.map(fetch, named), strict=True)]
+    return [(*one, reply) for one, reply in ask_together(fetch, named, max(16, len(named)))]
 
 
 def read_endpoints(host: Host, raw: Raw, endpoints: Sequence[str]) -> None:

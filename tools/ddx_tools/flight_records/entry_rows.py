@@ -43,14 +43,8 @@ class EntryRows:
 
     def add(self, columns: EntryColumns, kinds: Sequence[EntryKind], sites: Sequence[int | None]) -> None:
         """Add the entries of a dump; `kinds` and `sites`: what the tables hold for those of `columns`."""
-        for name, values in columns.numbers.items():
-            self.numbers.setdefault(name, array("q")).extend(values)
-        self.duration_ms += columns.duration_ms
-        self.kind += columns.kind
-        self.site += columns.site
-        self.dumps.append((len(columns), len(self.kinds), len(self.sites)))
-        self.kinds += kinds
-        self.sites += sites
+        entries = (columns.numbers, columns.duration_ms, columns.kind, columns.site)
+        self.add_all(EntryRows(*entries, [*kinds], [*sites], [(len(columns), 0, 0)]))
 
     def add_all(self, other: EntryRows) -> None:
         """Add the entries of other dumps."""

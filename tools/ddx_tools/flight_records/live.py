@@ -7,21 +7,19 @@ them), so they are asked for only where they decide something, and of as many ra
 
 from __future__ import annotations
 
-import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.analyse import analyse_records
-from ddx_tools.analysis.collectives.records.records import Group, Records
+from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.errors import HostError
 from ddx_tools.flight_records.material import DUMP, record_rows
 from ddx_tools.model import Finding, Missing
 from ddx_tools.parsers.launchers.launchers import Job, Member
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.rank_agent_client import record_parts
-from ddx_tools.sources.hosts.base import AgentReply, Host
+from ddx_tools.sources.hosts.base import AgentReply, Host, ask_together
 from ddx_tools.store import Store
 
 _PARALLEL = 16
@@ -53,20 +51,14 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: boo
     request = {"op": "records", "stacks": stacks, "only_active": False}
     timeout_s = _FRAMES_S if stacks else _METADATA_S
 
-    def ask(member: Member) -> list[RawItem] | HostError:
-        try:
-            reply = host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
-            return _items(reply, member, stacks)
-        except HostError as error:
-            return error
+    def ask(member: Member) -> list[RawItem]:
+        reply = host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
+        return _items(reply, member, stacks)
 
-    with ThreadPoolExecutor(min(_PARALLEL, os.cpu_count() or 1) if stacks else _PARALLEL) as pool:
-        replies = list(pool.map(ask, ranks))
-    for member, reply in zip(ranks, replies, strict=True):
+    lost = "its call sites" if stacks else "what it recorded"
+    why = f"{lost} cannot be compared{'' if stacks else ' with its peers'}"
+    for member, reply in ask_together(ask, ranks, min(_PARALLEL, os.cpu_count() or 1) if stacks else _PARALLEL):
         if isinstance(reply, HostError):
-            why = (
-                "its call sites cannot be compared" if stacks else "what it recorded cannot be compared with its peers"
-            )
             raw.failed(f"flight record of rank {member.rank} (pid {member.pid})", reply, why)
         else:
             raw.items += reply
@@ -104,16 +96,12 @@ def _say_what_would_help(raw: Raw, job: Job) -> None:
         )
     )
     raw.searched.append(f"a rank agent in the environment of pid {first}: none")
-    pipes = {env[_PIPE_VARIABLE] for env in _environments(job.live) if _PIPE_VARIABLE in env}
-    for stem in sorted(pipes):
+    pipes = {member.process.env.get(_PIPE_VARIABLE) for member in job.live if member.process}
+    for stem in sorted(filter(None, pipes)):
         raw.problems.append(
             f"The NCCL ranks listen on {stem}<rank>.pipe; nothing was written there, as that starts a dump.\n"
             f"To get the records: for r in 0 1 …; do echo 1 > {stem}$r.pipe; done, then run this again."
         )
-
-
-def _environments(ranks: list[Member]) -> list[dict[str, str]]:
-    return [dict(member.process.env) for member in ranks if member.process]
 
 
 def _read_watchdog_files(host: Host, raw: Raw, ranks: list[Member]) -> None:
@@ -126,8 +114,9 @@ def _read_watchdog_files(host: Host, raw: Raw, ranks: list[Member]) -> None:
                 data = host.read(path, max_bytes=_MAX_FILE_BYTES, suffix="bin")
             except HostError:
                 continue
-            started_s = member.process.row.get("create_time") if member.process else None
-            facts = {"origin": "file", "path": path, "rank": member.rank, "started_ns": _ns(started_s)}
+            began_s = member.process.row.get("create_time") if member.process else None
+            started_ns = int(began_s * 1e9) if isinstance(began_s, int | float) else None
+            facts = {"origin": "file", "path": path, "rank": member.rank, "started_ns": started_ns}
             raw.items.append(RawItem(DUMP, data.data, data.source or path, facts))
     if tried:
         raw.searched.append(f"dump files of NCCL's watchdog, such as {min(tried)}")
@@ -143,16 +132,6 @@ def _watchdog_paths(member: Member) -> list[str]:
     home = "/root" if user == "root" else f"/home/{user}"
     cache = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
     return [f"/tmp/nccl_trace_rank_{member.rank}", f"{cache}/torch/comm_lib_trace_rank_{member.rank}"]
-
-
-def _ns(seconds: Any) -> int | None:
-    return int(seconds * 1e9) if isinstance(seconds, int | float) else None
-
-
-def snapshot_of(data: bytes) -> dict[str, Any]:
-    """The process snapshot of a host as `find_jobs` wants it."""
-    value = json.loads(data)
-    return value if isinstance(value, dict) else {}
 
 
 # --- which ranks' frames decide something, from metadata alone: frames are dear, so most ranks are not asked
@@ -185,11 +164,8 @@ def ranks_whose_frames_decide(store: Store) -> set[int]:
 
 def _of(records: Records, finding: Finding) -> set[int]:
     ranks = set(finding.ranks)
-    fitting = [group for group in records.groups.values() if _is_group_of(group, finding, ranks)]
+    named = [group for group in records.groups.values() if group.label == finding.group]
+    fitting = [group for group in named if ranks <= set(group.ranks())]
     members = sorted({rank for group in fitting for rank in group.ranks() if rank in records.ranks})
     witnesses = [rank for rank in members if rank not in ranks][:_WITNESSES]
     return {*sorted(ranks)[:_MAX_DEVIATING], *witnesses}
-
-
-def _is_group_of(group: Group, finding: Finding, ranks: set[int]) -> bool:
-    return group.label == finding.group and ranks <= set(group.ranks())

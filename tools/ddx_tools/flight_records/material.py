@@ -13,13 +13,7 @@ from ddx_tools.flight_records.entry_rows import EntryRows
 from ddx_tools.flight_records.side_cars import SideCars
 from ddx_tools.flight_records.tables import RecordTables
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.flight_records.fr_origin import (
-    DumpOrigin,
-    NameFacts,
-    RankPattern,
-    facts_of_name,
-    origin_of_header,
-)
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, RankPattern, facts_of_name, origin_of_header
 from ddx_tools.probe import Batches, Raw, RawItem
 
 DUMP = "dump"
@@ -79,7 +73,9 @@ def _origin(item: RawItem, headers: SideCars) -> DumpOrigin:
     header = item.facts.get("header")
     kind = str(item.facts["origin"])
     said = headers.of(str(path)) if path and header is None else None
-    named = _facts_of_name(str(path), item.facts.get("rank_pattern")) if path else None
+    pattern = item.facts.get("rank_pattern")
+    facts = _pattern(pattern).facts if pattern else facts_of_name
+    named = facts(str(path)) if path else None
     if header is not None:
         origin = origin_of_header(header, item.source, kind)
     elif said is not None:
@@ -91,10 +87,6 @@ def _origin(item: RawItem, headers: SideCars) -> DumpOrigin:
         if item.facts.get(known) is not None:
             origin = replace(origin, **{known: item.facts[known]})
     return replace(origin, only_active=item.facts.get("only_active"), attempt=named.attempt if named else None)
-
-
-def _facts_of_name(path: str, rank_pattern: str | None) -> NameFacts:
-    return _pattern(rank_pattern).facts(path) if rank_pattern else facts_of_name(path)
 
 
 @lru_cache(4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.records import Records
@@ -85,7 +86,8 @@ class _Trace:
             marked += [(start_ns, each.record_id, found) for found in self._marks.of(rank, each.record_id)]
             end_ns = max(end_ns, stop_ns)
         self._last_ns = max(self._last_ns, end_ns)
-        yield from self._marks_at(rank, marked)
+        told = [(at_ns, found, f',"record_id":{record_id or 0}') for at_ns, record_id, found in marked]
+        yield from self._marked(rank, "findings: operations", 10_000, told)
         yield from self._rank_marks(rank, end_ns, {id(found) for _, _, found in marked})
 
     def _arrow(self, each: Interval, tid: int, start_ns: int, stop_ns: int) -> Iterator[str]:
@@ -96,23 +98,18 @@ class _Trace:
             at_ns = start_ns if is_start else stop_ns - 1
             yield arrow_end(_FIRST_PID + each.rank, tid, at_ns, number, is_start=is_start)
 
-    def _marks_at(self, rank: int, marked: Sequence[tuple[int, int | None, Finding]]) -> Iterator[str]:
-        if marked:
-            tid = self._new_tid()
-            yield from thread_name(_FIRST_PID + rank, tid, "findings: operations", 10_000)
-            for at_ns, record_id, found in marked:
-                args = f'"finding":{quoted(found.summary)},"record_id":{record_id or 0}'
-                yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
+    def _marked(self, rank: int, track: str, order: int, marks: Sequence[tuple[int, Finding, str]]) -> Iterator[str]:
+        """Findings on a track of their own: when, which, and what more is told of each."""
+        tid = self._new_tid() if marks else 0
+        yield from thread_name(_FIRST_PID + rank, tid, track, order) if marks else ()
+        for at_ns, found, more in marks:
+            args = f'"finding":{quoted(found.summary)}{more}'
+            yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
 
     def _rank_marks(self, rank: int, at_ns: int, shown: set[int]) -> Iterator[str]:
         """What is found about the rank and no single operation of it, at the end of its record."""
-        rest = [found for found in self._marks.of_rank.get(rank, ()) if id(found) not in shown]
-        if rest:
-            tid = self._new_tid()
-            yield from thread_name(_FIRST_PID + rank, tid, "findings: rank", 10_001)
-            for found in rest:
-                args = f'"finding":{quoted(found.summary)}'
-                yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
+        rest = [(at_ns, found, "") for found in self._marks.of_rank.get(rank, ()) if id(found) not in shown]
+        yield from self._marked(rank, "findings: rank", 10_001, rest)
 
     def _time(self, rank: int, time_ns: int) -> int:
         return max(0, self._records.true_ns(rank, time_ns) - self._zero_ns)
@@ -156,10 +153,8 @@ class _Texts:
             for row in store.query("SELECT site, user_file, user_line, user_function FROM fr_sites")
         }
         self._groups = records.groups
-        self._group_args: dict[int, tuple[str, str]] = {}
-        self._call_args: dict[int, str] = {}
-        self._names: dict[tuple[int, bool], str] = {}
-        self._states: dict[str | None, str] = {}
+        self._name, self._of_group, self._of_call = cache(self._named), cache(self._in_group), cache(self._called)
+        self._quoted = cache(quoted)
 
     def track(self, each: Interval) -> str:
         """`mesh_tp (97: ranks 0-7)`, and which lane of its transfers."""
@@ -170,48 +165,36 @@ class _Texts:
 
     def slice(self, each: Interval) -> tuple[str, str, str]:
         """(name, category, args) of an operation, as JSON."""
-        key = (each.call, each.is_finished)
-        if key not in self._names:
-            call = self._calls[each.call]
-            words = " ".join(filter(None, (call["op"] or "operation", call["peer"])))
-            self._names[key] = quoted(("" if each.is_finished else _UNFINISHED) + words, _MOST_NAME)
         group_args, category = self._of_group(each.group_id)
         args = f'{_number("seq", each.seq)}{_number("p2p_seq", each.p2p_seq or None)}"record_id":{each.record_id or 0}'
-        if each.state not in self._states:
-            self._states[each.state] = quoted(each.state or "")
-        args += f',{group_args},{self._of_call(each.call)}"state":{self._states[each.state]}'
+        args += f',{group_args},{self._of_call(each.call)}"state":{self._quoted(each.state or "")}'
         if each.site is not None and self._sites.get(each.site):
             args += f',"at":{self._sites[each.site]}'
         if each.created_ns is not None:
             args += f',"created_ns":"{each.created_ns}"'
         if not each.end_is_known:
             args += ',"end":"not recorded: at most until here"' if each.is_finished else ',"end":"not finished"'
-        return self._names[key], category if each.is_finished else '"unfinished"', args
+        name = self._name(each.call, each.is_finished)
+        return name, category if each.is_finished else '"unfinished"', args
 
-    def _of_group(self, group_id: int) -> tuple[str, str]:
-        if group_id not in self._group_args:
-            group = self._groups[group_id]
-            label, members = quoted(group.label, _MOST_NAME), quoted(rank_spans(group.ranks()))
-            args = f'"group":{label},"group_name":{quoted(group.name, _MOST_NAME)},"members":{members}'
-            self._group_args[group_id] = args, label
-        return self._group_args[group_id]
+    def _named(self, number: int, is_finished: bool) -> str:
+        call = self._calls[number]
+        words = " ".join(filter(None, (call["op"] or "operation", call["peer"])))
+        return quoted(("" if is_finished else _UNFINISHED) + words, _MOST_NAME)
 
-    def _of_call(self, number: int) -> str:
-        if number not in self._call_args:
-            call = self._calls[number]
-            self._call_args[number] = "".join(f'"{name}":{quoted(call[name])},' for name in _SHOWN if call[name])
-        return self._call_args[number]
+    def _in_group(self, group_id: int) -> tuple[str, str]:
+        group = self._groups[group_id]
+        label, members = quoted(group.label, _MOST_NAME), quoted(rank_spans(group.ranks()))
+        return f'"group":{label},"group_name":{quoted(group.name, _MOST_NAME)},"members":{members}', label
+
+    def _called(self, number: int) -> str:
+        call = self._calls[number]
+        return "".join(f'"{name}":{quoted(call[name])},' for name in _SHOWN if call[name])
 
 
 _SHOWN = (
-    "backend",
-    "input_sizes",
-    "input_dtypes",
-    "output_sizes",
-    "output_dtypes",
-    "input_splits",
-    "output_splits",
-)
+    "backend", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes", "input_splits", "output_splits",
+)  # fmt: skip
 
 
 def _number(name: str, value: int | None) -> str:

@@ -7,7 +7,7 @@ process and order, gives them the same identity, and rows of many readers can be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -42,17 +42,16 @@ def group_key(name: str, description: str, members: tuple[int, ...] | None) -> s
     """
     if members is None:
         return f"{name} {description}".strip()
-    return f"{name}@{_known_spans(members) if len(members) <= _MOST_MEMBERS_CACHED else _spans(members)}"
+    spans = _known_spans(members) if len(members) <= _MOST_MEMBERS_CACHED else ",".join(runs(members))
+    return f"{name}@{spans}"
 
 
 @lru_cache(256)
 def _known_spans(members: tuple[int, ...]) -> str:
-    """Every rank of a job brings its groups again. What is kept has to be bounded, as what dumps say is not."""
-    return _spans(members)
+    """`0-3`, `0,2,4`, `3,1`: group order matters. Every rank of a job brings its groups again.
 
-
-def _spans(members: Sequence[int]) -> str:
-    """Group order matters: `0-3`, `0,2,4`, `3,1`."""
+    What is kept has to be bounded, as what dumps say is not.
+    """
     return ",".join(runs(members))
 
 
@@ -82,15 +81,11 @@ class RecordTables:
         from ddx_tools.schema import arrow_table
 
         yield from self.entry_batches()
-        for table, rows in (
-            ("fr_groups", list(self.groups.values())),
-            ("fr_calls", list(self.calls.values())),
-            ("fr_sites", [{"site": site, **(call_site(frames) or {})} for site, frames in self.sites.items()]),
-            ("fr_dumps", self.dumps),
-            ("fr_memberships", list(self.memberships.values())),
-        ):
+        sites = [{"site": site, **(call_site(frames) or {})} for site, frames in self.sites.items()]
+        keyed = (self.groups.values(), self.calls.values(), sites, self.dumps, self.memberships.values())
+        for table, rows in zip(("fr_groups", "fr_calls", "fr_sites", "fr_dumps", "fr_memberships"), keyed, strict=True):
             if rows:
-                yield table, arrow_table(table, rows)
+                yield table, arrow_table(table, list(rows))
 
     def entry_batches(self) -> Iterator[tuple[str, Any]]:
         """The entries alone, which are many."""
@@ -101,13 +96,10 @@ class RecordTables:
         """Add what other tables hold."""
         self.entries.add_all(other.entries)
         self.dumps += other.dumps
-        for mine, theirs in (
-            (self.memberships, other.memberships),
-            (self.groups, other.groups),
-            (self.calls, other.calls),
-        ):
-            mine.update(theirs)
-        self.sites.update(other.sites)
+        self.memberships |= other.memberships
+        self.groups |= other.groups
+        self.calls |= other.calls
+        self.sites |= other.sites
 
     def _add_groups(self, dump: FrDump, groups: list[GroupMembers], mine: int) -> list[tuple[int, int | None]]:
         """(membership, last completed) of each group name of the entries; all groups of the rank are added."""
@@ -192,6 +184,7 @@ def _groups_with_p2p(columns: EntryColumns) -> set[int]:
 
 def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMembers]) -> dict[str, Any]:
     first, last = dump.entries.record_range()
+    sizes = (len(group.ranks) for group in groups if group.description == "default_pg" and group.ranks)
     return as_row(
         "fr_dumps",
         origin,
@@ -204,12 +197,8 @@ def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMem
         entries=len(dump.entries),
         first_record=first,
         last_record=last,
-        world_size=origin.world_size or _world_size(groups),
+        world_size=origin.world_size or next(sizes, None),
     )
-
-
-def _world_size(groups: list[GroupMembers]) -> int | None:
-    return next((len(group.ranks) for group in groups if group.description == "default_pg" and group.ranks), None)
 
 
 def _groups(dump: FrDump, origin: DumpOrigin) -> list[GroupMembers]:

@@ -31,22 +31,32 @@ def _found(members: list[dict[str, Any]]) -> Finding:
         seen = "its ranks cannot be read by this user"
     else:
         seen = "no rank has a process (not started yet, or all ended)"
+    return _finding(
+        "job.found",
+        Severity.INFO,
+        _numbers(ranks),
+        ranks or members,
+        f"{first['launcher']} job on {first['host']}: {seen}.",
+        launcher=first["launcher"],
+        world_size=size,
+        master=first["master"],
+        processes=dict(sorted(roles.items())),
+        run_dir=next((row["run_dir"] for row in members if row["run_dir"]), None),
+    )
+
+
+def _finding(
+    code: str, severity: Severity, ranks: list[int], rows: list[dict[str, Any]], summary: str, **facts: Any
+) -> Finding:
+    """A finding about processes of one job."""
     return Finding(
-        code="job.found",
-        severity=Severity.INFO,
-        ranks=_numbers(ranks),
-        hosts=[first["host"]],
-        summary=f"{first['launcher']} job on {first['host']}: {seen}.",
-        evidence=[_evidence(row) for row in (ranks or members)[:8]],
-        attributes={
-            "job": first["job"],
-            "launcher": first["launcher"],
-            "world_size": size,
-            "master": first["master"],
-            "processes": dict(sorted(roles.items())),
-            "run_dir": next((row["run_dir"] for row in members if row["run_dir"]), None),
-            "basis": "processes",
-        },
+        code=code,
+        severity=severity,
+        ranks=ranks,
+        hosts=[rows[0]["host"]],
+        summary=summary,
+        evidence=[_evidence(row) for row in rows[:8]],
+        attributes={"job": rows[0]["job"], **facts, "basis": "processes"},
     )
 
 
@@ -55,19 +65,12 @@ def _gone(members: list[dict[str, Any]]) -> Iterator[Finding]:
     if not gone:
         return
     ranks, pids = _numbers(gone), [row["pid"] for row in gone if row["pid"]]
-    host = gone[0]["host"]
     who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
     dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not asked for it yet" if pids else ""
     verb = "has" if len(ranks or pids) == 1 else "have"
-    yield Finding(
-        code="rank.process_gone",
-        severity=Severity.FAILURE,
-        ranks=ranks,
-        hosts=[host],
-        summary=f"{_capital(who)} {verb} no live process on {host}{dead}.",
-        evidence=[_evidence(row) for row in gone[:8]],
-        attributes={"job": gone[0]["job"], "launcher": gone[0]["launcher"], "pids": pids, "basis": "processes"},
-    )
+    said = f"{_capital(who)} {verb} no live process on {gone[0]['host']}{dead}."
+    facts = {"launcher": gone[0]["launcher"], "pids": pids}
+    yield _finding("rank.process_gone", Severity.FAILURE, ranks, gone, said, **facts)
 
 
 def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -78,30 +81,15 @@ def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
     who = rank_list(ranks) if ranks else "processes that may be ranks"
     listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
     remedy = f"Run ddx as the owner of the job, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
-    yield Finding(
-        code="rank.unreadable",
-        severity=Severity.WARNING,
-        ranks=ranks,
-        hosts=[unreadable[0]["host"]],
-        summary=f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}",
-        evidence=[_evidence(row) for row in unreadable[:8]],
-        attributes={
-            "job": unreadable[0]["job"],
-            "reason": "not_permitted",
-            "remedy": remedy,
-            "pids": pids,
-            "basis": "processes",
-        },
-    )
+    said = f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}"
+    facts = {"reason": "not_permitted", "remedy": remedy, "pids": pids}
+    yield _finding("rank.unreadable", Severity.WARNING, ranks, unreadable, said, **facts)
 
 
 _HELD = {
     "T": ("rank.stopped", "is stopped by a signal (state T): it does nothing until it gets SIGCONT"),
     "t": ("rank.stopped", "is held by a debugger or tracer (state t)"),
-    "D": (
-        "rank.uninterruptible",
-        "sits in an uninterruptible kernel call (state D), usually storage or a driver",
-    ),
+    "D": ("rank.uninterruptible", "sits in an uninterruptible kernel call (state D), usually storage or a driver"),
 }
 
 
@@ -112,20 +100,9 @@ def _held(members: list[dict[str, Any]]) -> Iterator[Finding]:
             continue
         code, what = _HELD[row["state"]]
         who = "A process" if row["rank"] is None else f"Rank {row['rank']}"
-        yield Finding(
-            code=code,
-            severity=Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE,
-            ranks=_numbers([row]),
-            hosts=[row["host"]],
-            summary=f"{who} (pid {row['pid']}) {what}.",
-            evidence=[_evidence(row)],
-            attributes={
-                "job": row["job"],
-                "pid": row["pid"],
-                "state": row["state"],
-                "basis": "processes",
-            },
-        )
+        severity = Severity.FAILURE if code == "rank.stopped" else Severity.NOTICE
+        said = f"{who} (pid {row['pid']}) {what}."
+        yield _finding(code, severity, _numbers([row]), [row], said, pid=row["pid"], state=row["state"])
 
 
 def _numbers(rows: list[dict[str, Any]]) -> list[int]:
@@ -135,10 +112,7 @@ def _numbers(rows: list[dict[str, Any]]) -> list[int]:
 def _evidence(row: dict[str, Any]) -> Evidence:
     if row["pid"] is None:
         return Evidence(source=row["source"] or "table:ranks")
-    return Evidence(
-        source=row["source"] or f"ranks:{row['pid']}",
-        quote=process_words(row),
-    )
+    return Evidence(source=row["source"] or f"ranks:{row['pid']}", quote=process_words(row))
 
 
 def _capital(text: str) -> str:
@@ -174,12 +148,7 @@ def asked_host_findings(store: Store) -> Iterator[Finding]:
             hosts=row["hosts"],
             summary=f"{named} {how}: {row['reason']}{lacking}.",
             evidence=[Evidence(source=f"asked_hosts:{row['hosts'][0]}", quote=row["reason"])],
-            attributes={
-                "state": row["state"],
-                "reason": row["reason"],
-                "remedy": row["remedy"],
-                "ranks_unseen": unseen,
-            },
+            attributes={name: row[name] for name in ("state", "reason", "remedy")} | {"ranks_unseen": unseen},
         )
     yield from _clocks(store)
 

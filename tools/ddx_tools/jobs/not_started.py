@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ddx_tools.environment.launch_facts import is_loopback
@@ -26,6 +26,25 @@ def not_started(store: Store) -> list[Finding]:
     jobs = by_job(store)
     rows = [row for members in jobs for row in members]
     return [*_hosts(store, jobs), *(finding for members in jobs for finding in _ranks(store, members, rows))]
+
+
+def _finding(
+    code: str, rows: Sequence[Row], quote: Callable[[Row], str], summary: str, ranks: Iterable[int] = (), **facts: Any
+) -> Finding:
+    """A finding about processes of some hosts, of which `quote` says what shows it."""
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        ranks=sorted(ranks),
+        hosts=sorted({row["host"] for row in rows}),
+        summary=summary,
+        evidence=[Evidence(source=row["source"], quote=quote(row)) for row in rows[:8]],
+        attributes={**facts, "basis": "processes"},
+    )
+
+
+def _command(row: Row) -> str:
+    return (row["command"] or "")[:200]
 
 
 # --- hosts
@@ -69,56 +88,38 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
     verb = "waits" if len(hosts) == 1 else "wait"
     where = f" at {endpoint}" if endpoint else ""
     each = ", which is each host's own address" if apart else ""
-    yield Finding(
-        code="startup.missing_ranks",
-        severity=Severity.WARNING,
-        hosts=hosts,
-        summary=f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} came, and for "
+    yield _finding(
+        "startup.missing_ranks",
+        agents,
+        _command,
+        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} came, and for "
         f"{waited_s:.0f} s no rank was started.",
-        evidence=[Evidence(source=agent["source"], quote=(agent["command"] or "")[:200]) for agent in agents[:8]],
-        attributes={
-            "joined": joined,
-            "expected": nodes,
-            "endpoint": endpoint,
-            "stage": "rendezvous",
-            "waited_s": waited_s,
-            "apart": apart,
-            "others_unseen": not apart and len(agents) + len(idle) < nodes,
-            "basis": "processes",
-        },
+        joined=joined,
+        expected=nodes,
+        endpoint=endpoint,
+        stage="rendezvous",
+        waited_s=waited_s,
+        apart=apart,
+        others_unseen=not apart and len(agents) + len(idle) < nodes,
     )
-    if not apart:
-        yield from (_without_job(host, endpoint) for host in idle)
+    for host in idle if not apart else ():
+        said = f"On {host['host']} no launcher and no rank of a distributed job runs."
+        yield _finding("startup.host_without_job", [host], lambda _: "", said, endpoint=endpoint)
 
 
 def _do_not_meet(hosts: Sequence[str], endpoint: str | None, waited_s: float, agents: Sequence[Row]) -> Finding:
     address, _, port = (endpoint or "").rpartition(":")
     where = f" at {endpoint}" if endpoint else ""
-    return Finding(
-        code="startup.launchers_apart",
-        severity=Severity.WARNING,
-        hosts=list(hosts),
-        summary=f"The launchers of all hosts run ({', '.join(hosts)}), and for {waited_s:.0f} s none has started a "
+    return _finding(
+        "startup.launchers_apart",
+        agents,
+        _command,
+        f"The launchers of all hosts run ({', '.join(hosts)}), and for {waited_s:.0f} s none has started a "
         f"rank: they do not meet{where}.",
-        evidence=[Evidence(source=agent["source"], quote=(agent["command"] or "")[:200]) for agent in agents[:8]],
-        attributes={
-            "endpoint": endpoint,
-            "address": address.strip("[]") or None,
-            "port": int(port) if port.isascii() and port.isdigit() else None,
-            "waited_s": waited_s,
-            "basis": "processes",
-        },
-    )
-
-
-def _without_job(host: Row, endpoint: str | None) -> Finding:
-    return Finding(
-        code="startup.host_without_job",
-        severity=Severity.WARNING,
-        hosts=[host["host"]],
-        summary=f"On {host['host']} no launcher and no rank of a distributed job runs.",
-        evidence=[Evidence(source=host["source"])],
-        attributes={"endpoint": endpoint, "basis": "processes"},
+        endpoint=endpoint,
+        address=address.strip("[]") or None,
+        port=int(port) if port.isascii() and port.isdigit() else None,
+        waited_s=waited_s,
     )
 
 
@@ -141,25 +142,21 @@ def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart
     size, host, master = (live[0][name] for name in ("world_size", "host", "master"))
     verb = "has" if len(missing) == 1 else "have"
     own = f" {master} is each host's own address." if apart else ""
-    return Finding(
-        code="startup.missing_ranks",
-        severity=Severity.WARNING,
-        ranks=sorted(row["rank"] for row in live if row["rank"] is not None),
-        hosts=[host],
-        summary=f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
+    return _finding(
+        "startup.missing_ranks",
+        live,
+        environment_words,
+        f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
         f"{verb} no process there, not even an ended one, and nobody got past the start.{own}",
-        evidence=[Evidence(source=row["source"], quote=environment_words(row)) for row in live[:8]],
-        attributes={
-            "joined": len(live),
-            "expected": size,
-            "endpoint": master,
-            "stage": "store",
-            "waited_s": waited_s,
-            "missing": missing,
-            "minority": len(missing) < len(live),
-            "apart": apart,
-            "basis": "processes",
-        },
+        ranks=(row["rank"] for row in live if row["rank"] is not None),
+        joined=len(live),
+        expected=size,
+        endpoint=master,
+        stage="store",
+        waited_s=waited_s,
+        missing=missing,
+        minority=len(missing) < len(live),
+        apart=apart,
     )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.gathering import gathered
 from ddx_tools.job_target import select_job
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.launch_command import meeting_of
 from ddx_tools.parsers.launchers.launcher_knowledge import launcher_knowledge
 from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
-from ddx_tools.probe import Raw, RawItem, Rows
+from ddx_tools.probe import ProbeArgs, Raw, RawItem, Rows
 from ddx_tools.schema import as_row
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.store import Store
@@ -20,14 +21,13 @@ from ddx_tools.store import Store
 _COMMAND_CHARS = 300
 
 
-def capture_processes(host: Host, target: Sequence[str]) -> Raw:
+def capture_processes(host: Host, args: ProbeArgs) -> Raw:
     """The process table of a host, and which job of it is meant: all, if the target is empty."""
     raw = Raw(host.name)
     reply = host.processes()
     snapshot = _decoded(reply.data)
     jobs = find_jobs(snapshot)
-    pids = [text for text in target if text.isdigit()]
-    chosen = select_job(jobs, pids or target).id if target else None
+    chosen = select_job(jobs, args.pids or args.target).id if args.target else None
     raw.items.append(RawItem("processes", reply.data, reply.source, {"job": chosen}))
     seen = snapshot["processes"]
     unreadable = sum(1 for row in seen if not row.get("readable") and row.get("state") != "Z")
@@ -69,8 +69,10 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     if process is None:
         return row
     seen = process.row
-    wall_s = _difference(snapshot.get("now"), seen.get("create_time"))
-    cpu_s = _sum(seen.get("cpu_user_s"), seen.get("cpu_system_s"))
+    now, began = snapshot.get("now"), seen.get("create_time")
+    wall_s = None if now is None or began is None else round(max(0.0, now - began), 3)
+    cpu: list[Any] = [seen.get("cpu_user_s"), seen.get("cpu_system_s")]
+    cpu_s = None if None in cpu else sum(cpu)
     fds = seen.get("fds") or {}
     words = [str(word) for word in seen.get("cmdline") or []]
     meeting = meeting_of(words, process.env) if member.role == "launcher" else None
@@ -92,17 +94,7 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     }
 
 
-def _difference(later: float | None, earlier: float | None) -> float | None:
-    return None if later is None or earlier is None else round(max(0.0, later - earlier), 3)
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
-
-
 def by_job(store: Store) -> list[list[dict[str, Any]]]:
     """The rows of `ranks`, job by job of each host."""
-    jobs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid"):
-        jobs.setdefault((row["host"], row["job"]), []).append(row)
-    return list(jobs.values())
+    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
+    return list(gathered(((row["host"], row["job"]), row) for row in rows).values())

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ddx_tools.errors import HostError
-from ddx_tools.job_target import select_job
+from ddx_tools.job_target import job_on
 from ddx_tools.logs.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
 from ddx_tools.logs.scan import JobLog
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.launchers.launchers import Job, find_jobs
+from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.parsers.launchers.process_table import Process
 from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
 from ddx_tools.parsers.logs.log_text import as_utf8
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
-from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
+from ddx_tools.probe import ProbeArgs, Raw, RawItem, Rows, merge_rows
 from ddx_tools.sources.hosts.base import Host
 from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
 from ddx_tools.sources.kinds import Kind, is_log_name, plain_name
@@ -31,12 +31,10 @@ _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
 _WHY = "What this log says of the ranks is not known."
 
 
-def capture_logs(host: Host, target: Sequence[str]) -> Raw:
+def capture_logs(host: Host, args: ProbeArgs) -> Raw:
     """Find every log; what is not one is left to other probes."""
     raw = Raw(host.name)
-    paths = [item for item in target if not item.isdigit()]
-    if not paths:
-        paths = _paths_of_live_job(host, target, raw)
+    paths = args.paths or _paths_of_live_job(host, args.target, raw)
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     files = taken.of(Kind.LOG, Kind.ERROR_FILE)
@@ -102,7 +100,7 @@ def _text(data: bytes) -> bytes:
 
 def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]:
     """Where the job's output goes, as far as it goes to files, and the directory of `ddx run`."""
-    job = select_job(find_jobs(json.loads(host.processes().data)), target)
+    job = job_on(host, target)
     outputs = list(dict.fromkeys(_outputs(job)))
     files = [path for path in outputs if _may_be_file(path)]
     raw.searched.append(f"the output of {job.id}: {', '.join(outputs[:8]) or 'unknown'}")

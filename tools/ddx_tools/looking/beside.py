@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddx_tools.looking.records import entries, made_at
@@ -23,8 +23,11 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
     if not suspects:
         return None
     suspect, others = suspects[0], [rank for rank in peers if rank not in suspects]
-    views = (_by_stacks, _by_records, by_logs)
-    aspects = [aspect for view in views for aspect in view(store, suspect, others, suspects)]
+
+    def is_peer(rank: int) -> bool:
+        return rank in others if others else rank not in suspects
+
+    aspects = [aspect for by in (_by_stacks, _by_records, _by_logs) for aspect in by(store, suspect, is_peer)]
     told: dict[str, Aspect] = {}
     for aspect in aspects:
         if aspect.suspect != aspect.peers or aspect.what in ("group", "last in common"):
@@ -41,11 +44,10 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
 
 def parting_places(store: Store, suspect: int, peers: Sequence[int]) -> tuple[Location, Location] | None:
     """The lines of one function at which the stacks of a suspect and of most peers part; None where they do not."""
-    views = {view.rank: view for view in rank_views(store)}
-    mine, others = views.get(suspect), [view for rank, view in views.items() if rank in peers]
-    if mine is None or not others:
+    compared = _compared(store, suspect, peers.__contains__)
+    if compared is None:
         return None
-    theirs = _most_common(others)
+    mine, theirs = compared
     depth = _parting(mine, theirs)
     if depth is None or depth >= min(len(mine.user_stack), len(theirs.user_stack)):
         return None
@@ -53,13 +55,11 @@ def parting_places(store: Store, suspect: int, peers: Sequence[int]) -> tuple[Lo
     return (own, other) if (own.file, own.function) == (other.file, other.function) else None
 
 
-def _by_stacks(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
-    views = {view.rank: view for view in rank_views(store)}
-    mine = views.get(suspect)
-    others = [view for rank, view in views.items() if (rank in peers if peers else rank not in suspects)]
-    if mine is None or not others:
+def _by_stacks(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
+    compared = _compared(store, suspect, is_peer)
+    if compared is None:
         return
-    theirs = _most_common(others)
+    mine, theirs = compared
     parted = _parting(mine, theirs)
     if parted is not None:
         yield Aspect(what="place", suspect=_frame(mine, parted), peers=_frame(theirs, parted))
@@ -68,9 +68,14 @@ def _by_stacks(store: Store, suspect: int, peers: Sequence[int], suspects: Colle
         yield Aspect(what="called from", suspect=_frame(mine, parted - 1), peers=_frame(theirs, parted - 1))
 
 
-def _most_common(views: Sequence[RankView]) -> RankView:
-    stack, _ = Counter(view.user_stack for view in views).most_common(1)[0]
-    return next(view for view in views if view.user_stack == stack)
+def _compared(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> tuple[RankView, RankView] | None:
+    """A suspect, and the first of the peers whose stack most of them have; None without either."""
+    views = {view.rank: view for view in rank_views(store)}
+    mine, peers = views.get(suspect), [view for rank, view in views.items() if is_peer(rank)]
+    if mine is None or not peers:
+        return None
+    stack, _ = Counter(view.user_stack for view in peers).most_common(1)[0]
+    return mine, next(view for view in peers if view.user_stack == stack)
 
 
 def _parting(mine: RankView, theirs: RankView) -> int | None:
@@ -96,25 +101,21 @@ def _doing(view: RankView) -> str:
 # --- by records
 
 
-def _by_records(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
+def _by_records(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
     far = _how_far(store)
     waiting: Counter[tuple[str, int]] = Counter()
     for (rank, group), row in far.items():
-        involved = rank in peers if peers else rank not in suspects
-        if involved and row["pending"] is not None and suspect in (row["members"] or [suspect]):
+        if is_peer(rank) and row["pending"] is not None and suspect in (row["members"] or [suspect]):
             waiting[group, row["pending"]] += 1
     for (group, seq), _ in waiting.most_common(4):
         rows = entries(store, "group_key = ? AND seq = ? AND NOT is_p2p", [group, seq])
         own = next((row for row in rows if row["rank"] == suspect), None)
-        other = next((row for row in rows if (row["rank"] in peers if peers else row["rank"] not in suspects)), None)
+        other = next((row for row in rows if is_peer(row["rank"])), None)
         if other is None or (own and _alike(own) == _alike(other)):
             continue
         at = far.get((suspect, group))
-        yield Aspect(
-            what="collective",
-            suspect=_call(own, seq) if own else _not_there(at, seq),
-            peers=_call(other, seq),
-        )
+        told = _call(own, seq) if own else _not_there(at, seq)
+        yield Aspect(what="collective", suspect=told, peers=_call(other, seq))
         named = _group(other, made_at(store, other["label"]))
         yield Aspect(what="group", suspect=named, peers=named)
         if own:
@@ -185,7 +186,7 @@ _LONGEST_LINE = 160
 _NOTHING = "nothing of the kind"
 
 
-def by_logs(store: Store, suspect: int, peers: Sequence[int], suspects: Collection[int]) -> Iterator[Aspect]:
+def _by_logs(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
     """In what the last that logs tell of a rank differs from the last of most peers; without any, of all others."""
     if not store.holds_any(["log_events"]):
         return
@@ -196,7 +197,7 @@ def by_logs(store: Store, suspect: int, peers: Sequence[int], suspects: Collecti
             by_kind.setdefault(row["kind"], {})[row["rank"]] = told
     for kind, what in (("step", "last step"), ("watchdog", "watchdog"), ("traceback", "raised")):
         said = by_kind.get(kind, {})
-        others = [words for rank, words in said.items() if (rank in peers if peers else rank not in suspects)]
+        others = [words for rank, words in said.items() if is_peer(rank)]
         if others and (kind != "step" or suspect in said):
             yield Aspect(what=what, suspect=said.get(suspect, _NOTHING), peers=Counter(others).most_common(1)[0][0])
 

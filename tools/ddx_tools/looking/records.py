@@ -12,6 +12,7 @@ from ddx_tools.errors import UsageError
 from ddx_tools.gathering import gathered
 from ddx_tools.model import Location, rank_list
 from ddx_tools.parsers.python.python_source import parsed
+from ddx_tools.stacks.divergence import program_texts
 from ddx_tools.store import Store
 
 _NAMELESS = ("", "undefined")
@@ -129,9 +130,9 @@ def made_at(store: Store, label: str) -> str:
     axis = label.removeprefix(_MESH)
     named: list[str] = []
     nameless: list[str] = []
-    for row in store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file ORDER BY file"):
-        for call, name in _makers(row["text"] or ""):
-            place = f"{name} at {Location(file=row['file'], line=call.lineno).short()}"
+    for file, text in program_texts(store).items():
+        for call, name in _makers(text or ""):
+            place = f"{name} at {Location(file=file, line=call.lineno).short()}"
             said = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
             if name in _MESH_MAKERS:
                 named += [f"axis {axis} of {place}"] if label.startswith(_MESH) and axis in said else []

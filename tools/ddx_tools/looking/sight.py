@@ -12,6 +12,7 @@ from ddx_tools.looking.beside import beside, parting_places
 from ddx_tools.looking.frameworks import KeywordEdit, keyword_edits
 from ddx_tools.model import Diagnosis, Differs, Location, SourceLines, Verdict
 from ddx_tools.parsers.python.python_source import asks_for_the_rank, parsed
+from ddx_tools.stacks.divergence import program_texts
 from ddx_tools.store import Store
 
 _MOST_SUSPECTS = 64
@@ -31,21 +32,15 @@ class Sight:
         """An answer with what is seen of its suspects, if these are still the same."""
         if tuple(_blamed(said)) != self.ranks:
             return said
-        return said.model_copy(
-            update={
-                "differs": self.differs,
-                "source_lines": self.source_lines,
-                "peer_lines": self.peer_lines,
-                "suggestion": self.suggestion,
-            }
-        )
+        return said.model_copy(update={name: told for name, told in vars(self).items() if name != "ranks"})
 
 
 def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sight:
     """What the rows show of the suspects of an answer."""
     ranks = _blamed(said)
     differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
-    seen = (around(store, place) for place in _places(said))
+    places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
+    seen = (around(store, place) for place in places)
     change = suggested(store, said, frameworks)
     return Sight(tuple(ranks), differs, next((lines for lines in seen if lines), None), _of_peers(store, said), change)
 
@@ -63,10 +58,6 @@ def _of_peers(store: Store, said: Diagnosis) -> SourceLines | None:
 
 def _blamed(said: Diagnosis) -> list[int]:
     return said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
-
-
-def _places(said: Diagnosis) -> list[Location]:
-    return [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
 
 
 # --- the lines of the program around a place, with the condition that leads there
@@ -126,11 +117,7 @@ def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> lis
     """The lines of a unified diff for the cause of an answer; none where no text is at hand, or nothing is certain."""
     if said.verdict is not Verdict.DIAGNOSED:
         return []
-    texts = {
-        row["file"]: row["text"]
-        for row in store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file")
-        if row["text"] and not _OTHER_LINE_END.search(row["text"])
-    }
+    texts = {file: text for file, text in program_texts(store).items() if text and not _OTHER_LINE_END.search(text)}
     try:
         file, changed = next(_changes(store, said, texts, frameworks), ("", ""))
     except RecursionError:  # an expression without end
@@ -210,10 +197,8 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     ]
     if call is None or len(others) == len(tests) or _names(guard.body, ast.Store) & _names([call], ast.Load):
         return None
-    start, end = (
-        _offset(text, call.lineno, call.col_offset),
-        _offset(text, call.end_lineno or 0, call.end_col_offset or 0),
-    )
+    start = _offset(text, call.lineno, call.col_offset)
+    end = _offset(text, call.end_lineno or 0, call.end_col_offset or 0)
     indent = " " * guard.col_offset
     moved, kept = text[start:end], text.split("\n")
     if isinstance(statement, ast.Expr) and statement.value is call:

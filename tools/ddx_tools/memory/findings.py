@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from ddx_tools.gathering import gathered
 from ddx_tools.memory.estimate import Plan, estimate
 from ddx_tools.model import Evidence, Finding, Location, Severity, rank_list
 from ddx_tools.preflight.measured import size_text
@@ -47,7 +48,7 @@ def memory_findings(store: Store) -> list[Finding]:
     held = _holders(store)
     return [
         *(_ran_out(row) for row in devices if row["tried_bytes"]),
-        *(_held(row, held[row["source"], row["device"]]) for row in devices if row["allocated_bytes"]),
+        *(_held(row, held.get((row["source"], row["device"]), [])) for row in devices if row["allocated_bytes"]),
         *_kept(store),
         *_grows(store),
         *_rank_skew(store, held),
@@ -61,13 +62,26 @@ _Held = dict[tuple[str, int], list[dict[str, Any]]]
 
 def _holders(store: Store) -> _Held:
     """The holders of each GPU at its peak or, where no history was recorded, at the end; most bytes first."""
-    found: _Held = defaultdict(list)
-    for row in store.query(
+    rows = store.query(
         "SELECT h.* FROM memory_holders h JOIN memory_devices d USING (source, device) "
         "WHERE (moment = 'peak') = (d.peak_bytes IS NOT NULL) ORDER BY bytes DESC, holder"
-    ):
-        found[row["source"], row["device"]].append(row)
-    return found
+    )
+    return gathered(((row["source"], row["device"]), row) for row in rows)
+
+
+def _finding(
+    code: str, severity: Severity, row: dict[str, Any], summary: str, at: dict[str, Any] | None = None, **facts: Any
+) -> Finding:
+    """What a snapshot says of one rank; `at`: the row that tells the place, if it is another."""
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=_ranks(row),
+        summary=summary,
+        evidence=[Evidence(source=row["source"])],
+        locations=_location(row if at is None else at),
+        attributes={**facts, "basis": "snapshot"},
+    )
 
 
 def _ran_out(row: dict[str, Any]) -> Finding:
@@ -75,49 +89,41 @@ def _ran_out(row: dict[str, Any]) -> Finding:
     tried = row["tried_bytes"]
     enough = unused >= tried and row["largest_free_bytes"] < tried
     for_what = f" It was for {row['tried_for']}." if _PHASES.get(row["tried_for"]) else ""
-    return Finding(
-        code="memory.cuda_oom",
-        severity=Severity.FAILURE,
-        ranks=_ranks(row),
-        summary=f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
+    return _finding(
+        "memory.cuda_oom",
+        Severity.FAILURE,
+        row,
+        f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
         f"{size_text(unused)} unused, in pieces of {size_text(row['largest_free_bytes'])} at most.{for_what}",
-        evidence=[Evidence(source=row["source"])],
-        locations=_location(row),
-        attributes={
-            "tried_bytes": tried,
-            "phase": _PHASES.get(row["tried_for"]),
-            "steps_done": row["updates"] > 1,
-            "free_bytes": row["device_free_bytes"],
-            "allocated_bytes": row["allocated_bytes"],
-            "reserved_unallocated_bytes": unused,
-            "devices": [str(row["device"])],
-            "fragmented": enough and unused * _SHARE_OF_RESERVED >= row["reserved_bytes"],
-            "unused_is_small": unused * _SMALL < row["reserved_bytes"] or None,
-            "basis": "snapshot",
-        },
+        tried_bytes=tried,
+        phase=_PHASES.get(row["tried_for"]),
+        steps_done=row["updates"] > 1,
+        free_bytes=row["device_free_bytes"],
+        allocated_bytes=row["allocated_bytes"],
+        reserved_unallocated_bytes=unused,
+        devices=[str(row["device"])],
+        fragmented=enough and unused * _SHARE_OF_RESERVED >= row["reserved_bytes"],
+        unused_is_small=unused * _SMALL < row["reserved_bytes"] or None,
     )
 
 
 def _held(row: dict[str, Any], holders: list[dict[str, Any]]) -> Finding:
     peak = row["peak_bytes"] or row["allocated_bytes"]
-    by_holder = _by_holder(holders)
+    by_holder: Counter[str] = Counter()
+    for each in holders:
+        by_holder[each["holder"]] += each["bytes"]
     parts = ", ".join(f"{name} {size_text(size)}" for name, size in by_holder.most_common(6))
     when = "at its peak" if row["peak_bytes"] else "when the snapshot was taken"
-    largest = holders[0] if holders else {}
-    return Finding(
-        code="memory.held",
-        severity=Severity.INFO,
-        ranks=_ranks(row),
-        summary=f"{_whose(row)} holds {size_text(peak)} of GPU memory {when}: {parts}.",
-        evidence=[Evidence(source=row["source"])],
-        locations=_location(largest),
-        attributes={
-            "peak_bytes": peak,
-            "reserved_bytes": row["reserved_bytes"],
-            "by_holder": dict(by_holder),
-            "largest": max(by_holder, key=lambda name: by_holder[name], default=None),
-            "basis": "snapshot",
-        },
+    return _finding(
+        "memory.held",
+        Severity.INFO,
+        row,
+        f"{_whose(row)} holds {size_text(peak)} of GPU memory {when}: {parts}.",
+        at=holders[0] if holders else {},
+        peak_bytes=peak,
+        reserved_bytes=row["reserved_bytes"],
+        by_holder=dict(by_holder),
+        largest=max(by_holder, key=lambda name: by_holder[name], default=None),
     )
 
 
@@ -128,16 +134,12 @@ def _kept(store: Store) -> list[Finding]:
         each = row["bytes"] // row["blocks"]
         if row["bytes"] < _LEAST_GROWTH_BYTES or (row["rank"], row["device"]) in found:
             continue
-        found[row["rank"], row["device"]] = Finding(
-            code="memory.grows",
-            severity=Severity.WARNING,
-            ranks=_ranks(row),
-            summary=f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
-            f"{_place(row)} with a backward between them, are held at the end.",
-            evidence=[Evidence(source=row["source"])],
-            locations=_location(row),
-            attributes={"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"], "basis": "snapshot"},
+        said = (
+            f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
+            f"{_place(row)} with a backward between them, are held at the end."
         )
+        facts = {"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"]}
+        found[row["rank"], row["device"]] = _finding("memory.grows", Severity.WARNING, row, said, **facts)
     return list(found.values())
 
 
@@ -147,14 +149,12 @@ def _grows(store: Store) -> list[Finding]:
         ("allocated_bytes", "memory.grows", "Allocated GPU memory"),
         ("rss_bytes", "memory.host_grows", "The memory of the process"),
     ):
-        points: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
-        sources: dict[int | None, str] = {}
-        for row in store.query(
+        rows = store.query(
             f"SELECT rank, step, {column} AS bytes, source FROM memory_series WHERE step IS NOT NULL AND {column} > 0 "
             "ORDER BY rank, step, time_s"
-        ):
-            points[row["rank"]].append((row["step"], row["bytes"]))
-            sources[row["rank"]] = row["source"]
+        )
+        points = gathered((row["rank"], (row["step"], row["bytes"])) for row in rows)
+        sources = {row["rank"]: row["source"] for row in rows}
         grown = {rank: mine for rank, mine in points.items() if _rises(mine)}
         if not grown:
             continue
@@ -264,6 +264,7 @@ def _unsharded(store: Store) -> list[Finding]:
     more = f" and {len(modules) - _MOST_NAMES} more" if modules[_MOST_NAMES:] else ""
     named = ", ".join(modules[:_MOST_NAMES]) + more
     ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
+    name = f"{whole[0]['module']}.{whole[0]['name']}" if whole[0]["module"] else whole[0]["name"]
     return [
         Finding(
             code="memory.unsharded",
@@ -271,7 +272,7 @@ def _unsharded(store: Store) -> list[Finding]:
             ranks=ranks,
             summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) lie whole on "
             f"every rank while the rest is sharded: {named}.",
-            evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{_full_name(whole[0])}"')],
+            evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{name}"')],
             attributes={
                 "modules": modules[:_MOST_NAMES],
                 "parameters": len(whole),
@@ -294,35 +295,18 @@ def _whole_beside_shards(store: Store) -> list[Finding]:
     size, total = sum(row["bytes"] for row in whole), sum(row["bytes"] for row in rows)
     if not whole or size < _MUCH_UNSHARDED * total:
         return []
-    return [
-        Finding(
-            code="memory.unsharded",
-            severity=Severity.WARNING,
-            ranks=_ranks(whole[0]),
-            summary=f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
-            f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}.",
-            evidence=[Evidence(source=whole[0]["source"])],
-            locations=_location(whole[0]),
-            attributes={"modules": [], "bytes": size, "share": round(size / total, 3), "basis": "snapshot"},
-        )
-    ]
+    said = (
+        f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
+        f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}."
+    )
+    facts = {"modules": [], "bytes": size, "share": round(size / total, 3)}
+    return [_finding("memory.unsharded", Severity.WARNING, whole[0], said, **facts)]
 
 
 def _place(row: dict[str, Any]) -> str:
     return (
         f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else "no line of a program"
     )
-
-
-def _full_name(row: dict[str, Any]) -> str:
-    return f"{row['module']}.{row['name']}" if row["module"] else str(row["name"])
-
-
-def _by_holder(holders: list[dict[str, Any]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in holders:
-        found[row["holder"]] += row["bytes"]
-    return found
 
 
 def _location(row: dict[str, Any]) -> list[Location]:

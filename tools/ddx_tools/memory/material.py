@@ -110,15 +110,17 @@ def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:
     rows: Rows = {"memory_devices": [], "memory_holders": []}
     for each in devices:
         here = {**whose, "device": each.device}
-        tried_for, (file, line, function) = each.tried_for or (None, ("", 0, ""))
-        place = {"file": file or None, "line": line or None, "function": function or None}
-        rows["memory_devices"].append(as_row("memory_devices", each, **whose, tried_for=tried_for, **place))
+        tried_for, place = each.tried_for or (None, ("", 0, ""))
+        rows["memory_devices"].append(as_row("memory_devices", each, **whose, tried_for=tried_for, **_at(place)))
         for moment, holders in (("end", each.held), ("peak", each.held_at_peak), ("kept", each.kept)):
-            for holder, (file, line, function), size, blocks in holders:
-                place = {"file": file or None, "line": line or None, "function": function or None}
+            for holder, place, size, blocks in holders:
                 said = {"moment": moment, "holder": holder, "bytes": size, "blocks": blocks}
-                rows["memory_holders"].append({**here, **said, **place})
+                rows["memory_holders"].append({**here, **said, **_at(place)})
     return rows
+
+
+def _at(place: tuple[str, int, str]) -> dict[str, Any]:
+    return {name: value or None for name, value in zip(("file", "line", "function"), place, strict=True)}
 
 
 def _report_rows(said: dict[str, Any], item: RawItem) -> Rows:

@@ -20,7 +20,7 @@ def capture(host: Host, args: ConsistencyArgs) -> Raw:
     from ddx_tools.consistency.material import read_files
 
     raw = Raw(host.name)
-    read_files(host, raw, [item for item in args.target if not item.isdigit()], run=0)
+    read_files(host, raw, args.paths, run=0)
     if args.against:
         read_files(host, raw, [args.against], run=1)
     return raw

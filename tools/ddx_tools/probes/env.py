@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.probe import Later, Probe, ProbeArgs
 
 
 class EnvArgs(ProbeArgs):
     """The target: printed environments, launch scripts, manifests, directories of them, or a pid of a live job."""
 
 
-def capture(host: Host, args: EnvArgs) -> Raw:
-    """The environments of a live job's ranks, or those of files; a file that holds none is left to other probes."""
-    from ddx_tools.environment.capture import capture_environments
-
-    return capture_environments(host, args.target)
-
-
-PROBE = Probe(
+PROBE: Probe[EnvArgs] = Probe(
     id="env",
     title="Environment and launch command",
     description=(
@@ -30,7 +22,7 @@ PROBE = Probe(
         "settings, and launch commands in notes. Executes nothing; secrets are not shown."
     ),
     args=EnvArgs,
-    capture=capture,
+    capture=Later("ddx_tools.environment.capture:capture_environments"),
     parse=Later("ddx_tools.environment.capture:captured_rows"),
     rests_on=("env_values", "launch_options", "env_versions"),
     analyse=Later("ddx_tools.environment.findings:environment_findings"),

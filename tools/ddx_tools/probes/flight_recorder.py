@@ -39,23 +39,19 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     from ddx_tools.parsers.flight_records.fr_origin import RankPattern
 
     raw = Raw(host.name)
-    paths = [item for item in args.target if not item.isdigit()]
-    pids = [item for item in args.target if item.isdigit()]
-    if paths:
+    if args.paths:
         if args.rank_pattern is not None:
             RankPattern.parse(args.rank_pattern)  # refuses what is none
-        read_paths(host, raw, paths, args.rank_pattern)
+        read_paths(host, raw, args.paths, args.rank_pattern)
     if args.endpoint:
         from ddx_tools.flight_records.endpoints import read_endpoints
 
         read_endpoints(host, raw, args.endpoint)
-    if pids or not (paths or args.endpoint):
-        from ddx_tools.flight_records.live import read_job, snapshot_of
-        from ddx_tools.job_target import select_job
-        from ddx_tools.parsers.launchers.launchers import find_jobs
+    if args.pids or not (args.paths or args.endpoint):
+        from ddx_tools.flight_records.live import read_job
+        from ddx_tools.job_target import job_on
 
-        job = select_job(find_jobs(snapshot_of(host.processes().data)), pids)
-        read_job(host, raw, job, frames=args.frames)
+        read_job(host, raw, job_on(host, args.pids), frames=args.frames)
     if not raw.of(DUMP):
         raw.status = ProbeStatus.NO_DATA
     return raw

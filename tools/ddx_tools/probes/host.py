@@ -28,9 +28,8 @@ def capture(host: Host, args: HostArgs) -> Raw:
     """Look at the machine; or keep the files that hold a text of one, and leave all others alone."""
     from ddx_tools.machine.look import look, read_files
 
-    paths = [item for item in args.target if not item.isdigit()]
-    if paths:
-        return read_files(host, paths)
+    if args.paths:
+        return read_files(host, args.paths)
     return look(host, [int(pid) for pid in args.target], args.interval_s)
 
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.probe import Later, Probe, ProbeArgs
 
 
 class JobLogArgs(ProbeArgs):
     """The target: log files, directories of them, a run directory of `ddx run`, or a pid of a live job."""
 
 
-def capture(host: Host, args: JobLogArgs) -> Raw:
-    """Find every log; what is none is left to other probes."""
-    from ddx_tools.logs.capture import capture_logs
-
-    return capture_logs(host, args.target)
-
-
-PROBE = Probe(
+PROBE: Probe[JobLogArgs] = Probe(
     id="job_log",
     title="Logs and last words",
     description=(
@@ -33,7 +25,7 @@ PROBE = Probe(
         "pod-0.log pod-1.log.gz --json": "several files; what was found, for a program",
         "4242": "a live job: the files that its ranks write their output to",
     },
-    capture=capture,
+    capture=Later("ddx_tools.logs.capture:capture_logs"),
     parse=Later("ddx_tools.logs.capture:log_rows"),
     table=(
         "SELECT rank, kind, code, exit_code, text, file, line, function, source, source_line FROM log_events "

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from ddx_tools.model import Finding
-from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.probe import Later, Probe, ProbeArgs
 from ddx_tools.store import Store
 
 
 class JobsArgs(ProbeArgs):
     """The target may be the pid of a launcher, of a rank or of a worker; without one all jobs are shown."""
-
-
-def capture(host: Host, args: JobsArgs) -> Raw:
-    """Read the process table; a pid in the target chooses the job that it belongs to."""
-    from ddx_tools.jobs.rows import capture_processes
-
-    return capture_processes(host, args.target)
 
 
 def analyse(store: Store) -> list[Finding]:
@@ -27,7 +19,7 @@ def analyse(store: Store) -> list[Finding]:
     return [*job_findings(store), *not_started(store), *asked_host_findings(store)]
 
 
-PROBE = Probe(
+PROBE: Probe[JobsArgs] = Probe(
     id="jobs",
     title="Distributed jobs on this host",
     description=(
@@ -38,7 +30,7 @@ PROBE = Probe(
         "none of them."
     ),
     args=JobsArgs,
-    capture=capture,
+    capture=Later("ddx_tools.jobs.rows:capture_processes"),
     parse=Later("ddx_tools.jobs.rows:rank_rows"),
     analyse=analyse,
     table=(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from pydantic import Field
 
 from ddx_tools.model import ProbeStatus
@@ -39,15 +37,12 @@ def capture(host: Host, args: MemoryArgs) -> Raw:
         plan = parse_plan(args.plan)
         raw.items.append(RawItem(PLAN, plan.model_dump_json().encode(), "plan"))
         return raw
-    paths = [item for item in args.target if not item.isdigit()]
-    if paths:
-        read_paths(host, raw, paths)
+    if args.paths:
+        read_paths(host, raw, args.paths)
     else:
-        from ddx_tools.job_target import select_job
-        from ddx_tools.parsers.launchers.launchers import find_jobs
+        from ddx_tools.job_target import job_on
 
-        job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
-        read_job(host, raw, job, args.looks, args.interval_s)
+        read_job(host, raw, job_on(host, args.target), args.looks, args.interval_s)
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw

@@ -6,15 +6,11 @@ local variables may show data.
 
 from __future__ import annotations
 
-import json
-
 from pydantic import Field
 
 from ddx_tools.errors import HostError
-from ddx_tools.model import Finding
 from ddx_tools.probe import Later, Probe, ProbeArgs, Raw, RawItem
 from ddx_tools.sources.hosts.base import Host
-from ddx_tools.store import Store
 
 
 class NativeStacksArgs(ProbeArgs):
@@ -27,38 +23,21 @@ class NativeStacksArgs(ProbeArgs):
 
 def capture(host: Host, args: NativeStacksArgs) -> Raw:
     """One deep dump of each rank asked for, one after the other."""
-    from ddx_tools.job_target import select_job
-    from ddx_tools.parsers.launchers.launchers import find_jobs
+    from ddx_tools.job_target import job_on
     from ddx_tools.stacks.view import STACK
 
     raw = Raw(host.name)
-    job = select_job(find_jobs(json.loads(host.processes().data)), args.target)
-    for member in job.live:
+    for member in job_on(host, args.target).live:
         if member.pid is None or (args.ranks and member.rank not in args.ranks):
             continue
-        facts = {
-            "pid": member.pid,
-            "rank": member.rank,
-            "role": member.role,
-            "look": 1,
-            "taken_s": host.now(),
-        }
+        facts = {"pid": member.pid, "rank": member.rank, "role": member.role, "look": 1, "taken_s": host.now()}
+        how = {"native": not args.show_locals, "show_locals": args.show_locals}
         try:
-            dump = host.stack(
-                member.pid,
-                native=not args.show_locals,
-                show_locals=args.show_locals,
-                timeout_s=args.timeout_s,
-            )
+            dump = host.stack(member.pid, **how, timeout_s=args.timeout_s)
             raw.items.append(RawItem(STACK, dump.data, dump.source, facts))
         except HostError as error:
             raw.failed(f"rank {member.rank} (pid {member.pid})", error, "its native stack stays unknown")
     return raw
-
-
-def analyse(store: Store) -> list[Finding]:
-    """Nothing beyond the rows: native frames are for reading."""
-    return []
 
 
 PROBE = Probe(
@@ -71,7 +50,7 @@ PROBE = Probe(
     args=NativeStacksArgs,
     capture=capture,
     parse=Later("ddx_tools.stacks.rows:stack_rows"),
-    analyse=analyse,
+    analyse=lambda _: [],  # native frames are for reading
     read_only=False,
     table=(
         "SELECT rank, depth, function, file || ':' || line AS place, variables FROM stack_frames "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from ddx_tools.model import ProbeStatus
 from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
 from ddx_tools.sources.hosts.base import Host
@@ -15,16 +13,14 @@ class NcclLogArgs(ProbeArgs):
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
     """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
-    from ddx_tools.job_target import select_job
+    from ddx_tools.job_target import job_on
     from ddx_tools.nccl.material import live_job, read_paths
-    from ddx_tools.parsers.launchers.launchers import find_jobs
 
     raw = Raw(host.name)
-    paths = [item for item in args.target if not item.isdigit()]
-    if paths:
-        read_paths(host, raw, paths)
+    if args.paths:
+        read_paths(host, raw, args.paths)
     else:
-        live_job(host, raw, select_job(find_jobs(json.loads(host.processes().data)), args.target))
+        live_job(host, raw, job_on(host, args.target))
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.network.args import NetworkArgs
-from ddx_tools.probe import Later, Probe, Raw
+from ddx_tools.probe import Later, Probe
 
-if TYPE_CHECKING:
-    from ddx_tools.sources.hosts.base import Host
-
-
-def capture(host: Host, args: NetworkArgs) -> Raw:
-    """Try the peers from this host; or read the captures that are named."""
-    from ddx_tools.network.capture import capture_network
-
-    return capture_network(host, args)
-
-
-PROBE = Probe(
+PROBE: Probe[NetworkArgs] = Probe(
     id="network",
     title="The way to other hosts",
     description="Tries the way from here to other hosts: ports, MTU, loss, throughput. Says whether a port of the "
@@ -28,7 +15,7 @@ PROBE = Probe(
     "sends packets to the hosts that are named, and to no other. Or it reads captures (pcap) through tshark: packets "
     "sent again, zero windows, resets, connections that were never answered.",
     args=NetworkArgs,
-    capture=capture,
+    capture=Later("ddx_tools.network.capture:capture_network"),
     parse=Later("ddx_tools.network.rows:network_rows"),
     analyse=Later("ddx_tools.network.findings:network_findings"),
     read_only=False,

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddx_tools.preflight.args import PreflightArgs
-from ddx_tools.probe import Export, Later, Probe, Raw
+from ddx_tools.probe import Export, Later, Probe
 
-if TYPE_CHECKING:
-    from ddx_tools.sources.hosts.base import Host
-
-
-def capture(host: Host, args: PreflightArgs) -> Raw:
-    """Start the ranks and wait for them; or read results that are there already."""
-    from ddx_tools.preflight.rows import capture_preflight
-
-    return capture_preflight(host, args)
-
-
-PROBE = Probe(
+PROBE: Probe[PreflightArgs] = Probe(
     id="preflight",
     title="Preflight",
     description="Tries out the process group before a job, or between two failures: starts ranks (nccl or gloo), "
@@ -27,7 +14,7 @@ PROBE = Probe(
     "never comes. Reads the output of nccl-tests (all_reduce_perf, …), too. It starts processes on this host that use "
     "its CPUs, GPUs and network for about half a minute, and ends all of them.",
     args=PreflightArgs,
-    capture=capture,
+    capture=Later("ddx_tools.preflight.rows:capture_preflight"),
     parse=Later("ddx_tools.preflight.rows:preflight_rows"),
     analyse=Later("ddx_tools.preflight.findings:preflight_findings"),
     read_only=False,

@@ -41,7 +41,6 @@ def capture(host: Host, args: ProfileArgs) -> Raw:
     from ddx_tools.profiles.material import read_paths
 
     raw = Raw(host.name)
-    paths = [item for item in args.target if not item.isdigit()]
     if args.record:
         from ddx_tools.profiles.record import record_endpoints, record_job
 
@@ -49,8 +48,8 @@ def capture(host: Host, args: ProfileArgs) -> Raw:
             record_endpoints(host, raw, args.endpoint, args.seconds)
         if args.target or not args.endpoint:
             record_job(host, raw, args.target, args.seconds)
-    elif paths:
-        read_paths(host, raw, paths)
+    elif args.paths:
+        read_paths(host, raw, args.paths)
     else:
         raw.problems.append(_HOW_TO)
     if not raw.items:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ddx_tools.probe import Later, Probe, ProbeArgs, Raw
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.probe import Later, Probe, ProbeArgs
 
 
 class StacksArgs(ProbeArgs):
@@ -25,14 +24,7 @@ class StacksArgs(ProbeArgs):
     )
 
 
-def capture(host: Host, args: StacksArgs) -> Raw:
-    """Dump all ranks in parallel, once or several times; with paths as target, read the dumps among these files."""
-    from ddx_tools.stacks.capture import capture_stacks
-
-    return capture_stacks(host, args.target, **args.model_dump(exclude={"target"}))
-
-
-PROBE = Probe(
+PROBE: Probe[StacksArgs] = Probe(
     id="stacks",
     title="Stacks of all ranks",
     description=(
@@ -42,7 +34,7 @@ PROBE = Probe(
     ),
     args=StacksArgs,
     shell_only=frozenset({"among_others"}),
-    capture=capture,
+    capture=Later("ddx_tools.stacks.capture:capture_stacks"),
     parse=Later("ddx_tools.stacks.rows:stack_rows"),
     rests_on=("stack_threads", "unread"),
     analyse=Later("ddx_tools.stacks.findings:stack_findings"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 from statistics import median
+from typing import Any
 
 from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
@@ -85,6 +86,19 @@ def profile_findings(store: Store) -> list[Finding]:
     return [*found, *sample_findings(store, alone=False)]
 
 
+def _finding(code: str, severity: Severity, ranks: list[int], summary: str, of: list[Step], **facts: Any) -> Finding:
+    """What the traces of some steps show. A line of them says nothing by itself: what is told is counted over all."""
+    sources = list(dict.fromkeys(step.source for step in of))[:_MAX_EVIDENCE]
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=ranks,
+        summary=summary,
+        evidence=[Evidence(source=source) for source in sources],
+        attributes={**facts, "basis": "profile"},
+    )
+
+
 def _parts(compared: Comparison, steps: list[Step]) -> Finding:
     total = sum(step.ns for step in steps)
     shares = {name: sum(step.parts[name] for step in steps) / total for name in steps[0].parts}
@@ -100,25 +114,22 @@ def _parts(compared: Comparison, steps: list[Step]) -> Finding:
     said += [f"waiting for late ranks {100 * waiting:.0f} %"] if is_compared else []
     ranks = sorted({step.rank for step in steps if step.rank is not None})
     usual_s = median(step.ns for step in steps) / 1e9
-    return Finding(
-        code="job.step_parts",
-        severity=Severity.NOTICE if much else Severity.INFO,
-        ranks=ranks,
-        summary=f"A step takes {1000 * usual_s:.3g} ms (median of {len(steps)} steps of {rank_list(ranks)}): "
+    return _finding(
+        "job.step_parts",
+        Severity.NOTICE if much else Severity.INFO,
+        ranks,
+        f"A step takes {1000 * usual_s:.3g} ms (median of {len(steps)} steps of {rank_list(ranks)}): "
         + ", ".join(said)
         + f"; {_hidden_words(hidden, exposed)}.",
-        evidence=_evidence(steps),
-        attributes={
-            "step_s": round(usual_s, 6),
-            **{name: round(share, 3) for name, share in shares.items()},
-            "exposed": round(exposed, 3),
-            "waiting": round(waiting, 3) if is_compared else None,
-            "hidden": round(hidden, 3),
-            "avoidable": round(avoidable, 3),
-            "steps": len(steps),
-            "ranks_compared": len(compared.ranks) if is_compared else None,
-            "basis": "profile",
-        },
+        steps,
+        step_s=round(usual_s, 6),
+        **{name: round(share, 3) for name, share in shares.items()},
+        exposed=round(exposed, 3),
+        waiting=round(waiting, 3) if is_compared else None,
+        hidden=round(hidden, 3),
+        avoidable=round(avoidable, 3),
+        steps=len(steps),
+        ranks_compared=len(compared.ranks) if is_compared else None,
     )
 
 
@@ -130,15 +141,13 @@ def _hidden_words(hidden: float, exposed: float) -> str:
 
 def _input_wait(steps: list[Step]) -> Iterator[Finding]:
     """Of a rank in the middle: what one rank alone waits for its data is no matter of the whole job."""
-    shares = sorted(((_share(mine, "data"), mine) for mine in _by_rank(steps).values()), key=lambda each: each[0])
+    by_rank = _by_rank(steps).values()
+    shares = [(sum(step.parts["data"] for step in mine) / sum(step.ns for step in mine), mine) for mine in by_rank]
+    shares.sort(key=lambda each: each[0])
     share, mine = shares[(len(shares) - 1) // 2]
-    yield Finding(
-        code="job.input_wait",
-        severity=Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO,
-        summary=f"Waiting for data takes {100 * share:.0f} % of the time of a step, as the profile shows.",
-        evidence=_evidence(mine),
-        attributes={"share": round(share, 3), "basis": "profile"},
-    )
+    severity = Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO
+    said = f"Waiting for data takes {100 * share:.0f} % of the time of a step, as the profile shows."
+    yield _finding("job.input_wait", severity, [], said, mine, share=round(share, 3))
 
 
 def _arrives_late(compared: Comparison, steps: list[Step]) -> list[Finding]:
@@ -184,25 +193,22 @@ def union_ns(intervals: list[tuple[int, int]]) -> int:
 def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float, mine: list[Step]) -> Finding:
     where = f" of {group}" if group else ""
     rank = mine[0].rank or 0
-    return Finding(
-        code="rank.arrives_late",
-        severity=Severity.WARNING,
-        ranks=[rank],
-        group=group or None,
-        summary=f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} at "
+    finding = _finding(
+        "rank.arrives_late",
+        Severity.WARNING,
+        [rank],
+        f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} at "
         f"which ranks wait for the last, by {median(late_ns) / 1e6:.3g} ms (median); {100 * cost:.0f} % of the time is "
         "lost so.",
-        evidence=_evidence(mine),
-        attributes={
-            "late_s": round(median(late_ns) / 1e9, 6),
-            "collectives": matched,
-            "last": len(late_ns),
-            "others_last": clear - len(late_ns),
-            "share": round(len(late_ns) / clear, 3),
-            "by": "profile",
-            "basis": "profile",
-        },
+        mine,
+        late_s=round(median(late_ns) / 1e9, 6),
+        collectives=matched,
+        last=len(late_ns),
+        others_last=clear - len(late_ns),
+        share=round(len(late_ns) / clear, 3),
+        by="profile",
     )
+    return finding.model_copy(update={"group": group or None})
 
 
 def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
@@ -214,31 +220,19 @@ def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
         others_s = median(step.parts["data"] for step in steps if step.rank != rank) / 1e9
         if mine_s - others_s < 0.5 * finding.attributes["late_s"]:
             continue
-        yield Finding(
-            code="rank.input_slow",
-            severity=Severity.WARNING,
-            ranks=[rank],
-            summary=f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms a step for its data, the "
+        yield _finding(
+            "rank.input_slow",
+            Severity.WARNING,
+            [rank],
+            f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms a step for its data, the "
             f"others {1000 * others_s:.3g} ms (medians).",
-            evidence=_evidence(by_rank[rank]),
-            attributes={
-                "input_s": round(mine_s, 6),
-                "others_s": round(others_s, 6),
-                "steps": len(by_rank[rank]),
-                "slowest_in": sum(step.parts["data"] / 1e9 > others_s for step in by_rank[rank]),
-                "basis": "profile",
-            },
+            by_rank[rank],
+            input_s=round(mine_s, 6),
+            others_s=round(others_s, 6),
+            steps=len(by_rank[rank]),
+            slowest_in=sum(step.parts["data"] / 1e9 > others_s for step in by_rank[rank]),
         )
 
 
 def _by_rank(steps: list[Step]) -> dict[int | None, list[Step]]:
     return gathered((step.rank, step) for step in steps)
-
-
-def _share(steps: list[Step], part: str) -> float:
-    return sum(step.parts[part] for step in steps) / sum(step.ns for step in steps)
-
-
-def _evidence(steps: list[Step]) -> list[Evidence]:
-    """The traces. A line of them says nothing by itself: what is told is counted over all."""
-    return [Evidence(source=source) for source in dict.fromkeys(step.source for step in steps)][:_MAX_EVIDENCE]

@@ -98,11 +98,8 @@ def comparison(store: Store) -> Comparison:
         key = tuple(row[name] for name in ("group_name", "op", "size_bytes", "step", "number"))
         rows[key][row["rank"]] = row
     complete = [each for each in rows.values() if len(each) > 1 and len(each) == _members(each, ranks)]
-    late: dict[int, list[int]] = defaultdict(list)
-    for each in complete:
-        middle = median(row["end_ns"] for row in each.values())
-        for rank, row in each.items():
-            late[rank].append(int(row["end_ns"] - middle))
+    middles = [(each, median(row["end_ns"] for row in each.values())) for each in complete]
+    late = gathered((rank, int(row["end_ns"] - middle)) for each, middle in middles for rank, row in each.items())
     found.clock_ns = {rank: int(median(offsets)) for rank, offsets in late.items()}
     for each in complete:
         matched = _matched(each, found.clock_ns)

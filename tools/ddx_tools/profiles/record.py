@@ -6,18 +6,16 @@ milliseconds 25 times a second.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ddx_tools.errors import HostError, NotFound
 from ddx_tools.flight_records.endpoints import ask_endpoints
-from ddx_tools.job_target import select_job
+from ddx_tools.job_target import job_on
 from ddx_tools.parsers.file_kinds import Kind
-from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
+from ddx_tools.parsers.launchers.launchers import Job, Member
 from ddx_tools.probe import Raw, RawItem
 from ddx_tools.sources import kinds
-from ddx_tools.sources.hosts.base import Host, Reply
+from ddx_tools.sources.hosts.base import Host, ask_together
 
 _WHY = "where the time of that rank goes is not known"
 _MOST_BYTES = 1 << 40
@@ -27,20 +25,11 @@ _AT_ONCE = 64
 
 def record_job(host: Host, raw: Raw, target: Sequence[str], seconds: float) -> None:
     """Add traces and samples of the ranks of a job on this host, of so many seconds each."""
-    job = select_job(find_jobs(json.loads(host.processes().data)), target)
+    job = job_on(host, target)
     ranks = [member for member in job.live if member.pid and member.rank is not None]
     if job.run_dir:
         _traces(host, raw, job, ranks, seconds)
-
-    def sample(member: Member) -> Reply | HostError:
-        try:
-            return host.sample(member.pid or 0, seconds)
-        except HostError as error:
-            return error
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        replies = list(pool.map(sample, ranks))
-    for member, reply in zip(ranks, replies, strict=True):
+    for member, reply in ask_together(lambda member: host.sample(member.pid or 0, seconds), ranks, _AT_ONCE):
         what = f"samples of rank {member.rank} (pid {member.pid})"
         if isinstance(reply, HostError):
             raw.failed(what, reply, _WHY)

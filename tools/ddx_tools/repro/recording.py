@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 
 from ddx_tools.analysis.collectives.records.comparable import sizes_to_agree_on
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.analysis.collectives.records.transfers import pending_transfers
 from ddx_tools.model import Diagnosis, SuspectEvent
 from ddx_tools.repro.model import NEW_GROUP, WORLD, Call, Program, Recording
 from ddx_tools.store import Store
@@ -88,27 +87,17 @@ class _FlightRecords:
         moving = first is not None and not group.pending
         after = min([*done, first - 1] if first is not None else done, default=-1)
         # Where the ring of a rank begins later, what it called before is not known, and was finished.
-        after = max(
-            [
-                after,
-                *(
-                    position.first_recorded - 1
-                    for position in group.positions.values()
-                    if position.first_recorded is not None
-                ),
-            ]
-        )
+        begins = [position.first_recorded for position in group.positions.values()]
+        after = max([after, *(number - 1 for number in begins if number is not None)])
         condition = "NOT is_p2p AND op <> 'coalesced' AND seq > ? AND seq <= ?"
         last = first if moving else max((p.entered or 0 for p in group.positions.values()), default=0)
         found = [(group, entry) for entry in self._records.entries(group, condition, [after, last])]
         return found + self._transfers(group)
 
     def _transfers(self, group: Group) -> list[tuple[Group, Entry]]:
-        members = {each.id: each.members for each in self._records.groups.values()}
-        ends = pending_transfers(self._records.store, members, only_active=self._records.only_active)
         wanted = [
             (transfer.rank, transfer.group_id, transfer.record_id)
-            for (number, _, _), by_rank in ends.items()
+            for (number, _, _), by_rank in self._records.transfers(only_active=self._records.only_active).items()
             if number == group.id
             for transfers in by_rank.values()
             for transfer in transfers

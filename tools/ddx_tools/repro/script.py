@@ -114,14 +114,11 @@ def _text(
     ]
     quoted = "\n".join(description).replace("\\", "/").replace('"""', "'''")
     groups = "\n".join(f"    {name!r}: {list(members)}," for name, members in recording.groups.items())
+    calls = [replace(call, op="transfer") if call.transfer else call for call in twin]
     return (
         f'"""{quoted}\n"""\n\n{head}GROUPS = {{\n{groups}\n}}\n\n\n{_recorded(recording.programs)}\n\n\n'
-        f"{_function('healthy', [f'    {_line(_either_end(call))}' for call in twin])}\n\n\n{body}"
+        f"{_function('healthy', [f'    {_line(call)}' for call in calls])}\n\n\n{body}"
     )
-
-
-def _either_end(call: Call) -> Call:
-    return replace(call, op="transfer") if call.transfer else call
 
 
 def _recorded(programs: Mapping[int, Program]) -> str:

@@ -46,17 +46,9 @@ _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The others take as much memory as the archive wants."""
 _DAMAGES = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    zstandard.ZstdError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    OSError,
-)
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError,
+    EOFError, NotImplementedError, RuntimeError, ValueError, OSError,
+)  # fmt: skip
 
 
 class TooMuch(UnreadableInput):

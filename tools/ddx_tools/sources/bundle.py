@@ -23,11 +23,12 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ddx_tools import __version__
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.gathering import gathered
 from ddx_tools.mistakes import first_mistake
 from ddx_tools.model import Missing
 from ddx_tools.sources.hosts.base import Call, Reply
@@ -38,10 +39,8 @@ from ddx_tools.sources.redaction.text import Counts, redact
 from ddx_tools.sources.temporary import temporary_directory
 
 
-class JournalEntry(BaseModel):
+class JournalEntry(BaseModel, extra="forbid"):
     """One call to a host and where its answer lies."""
-
-    model_config = ConfigDict(extra="forbid")
 
     host: str
     op: str
@@ -60,10 +59,12 @@ class JournalEntry(BaseModel):
     help: str = ""
 
 
-class ProbeRun(BaseModel):
-    """One probe as it ran at capture."""
+OF_REPLIES = ("rc", "truncated", "kind", "error", "message", "help")
+"""What an entry keeps of a reply as it is."""
 
-    model_config = ConfigDict(extra="forbid")
+
+class ProbeRun(BaseModel, extra="forbid"):
+    """One probe as it ran at capture."""
 
     probe: str
     host: str
@@ -73,10 +74,8 @@ class ProbeRun(BaseModel):
     missing: list[Missing] = Field(default_factory=list)
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, extra="forbid"):
     """`manifest.json`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_: Literal["ddx.bundle/1", "ddx.bundle/2"] = Field("ddx.bundle/2", alias="schema")
     ddx_version: str = __version__
@@ -140,13 +139,8 @@ class BundleWriter:
             section=section,
             path=path,
             content=content,
-            rc=reply.rc,
-            truncated=reply.truncated,
-            kind=reply.kind,
             tail=bool(call.options.get("tail")) if call.op == "read" else None,
-            error=reply.error,
-            message=reply.message,
-            help=reply.help,
+            **{name: getattr(reply, name) for name in OF_REPLIES},
         )
         with self._lock:
             self.manifest.journal.append(entry)
@@ -203,10 +197,7 @@ class Bundle:
     @cached_property
     def by_host(self) -> dict[str, list[JournalEntry]]:
         """The journal of each host."""
-        found: dict[str, list[JournalEntry]] = {}
-        for entry in self.manifest.journal:
-            found.setdefault(entry.host, []).append(entry)
-        return found
+        return gathered((entry.host, entry) for entry in self.manifest.journal)
 
     @cached_property
     def names(self) -> dict[str, str]:

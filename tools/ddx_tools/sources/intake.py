@@ -56,38 +56,23 @@ _WORTH_WORKERS = 64
 _TEXTS = (None, file_kinds.Kind.TABLE, file_kinds.Kind.HEADER)
 _READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS, Kind.FINGERPRINTS, Kind.SAMPLES}
 """Who takes these reads on where a text is longer than what was read of it, or says so."""
-_WORDS: dict[str, str] = {
-    file_kinds.Kind.DUMP: "flight records",
-    file_kinds.Kind.HEADER: "side-cars of flight records",
-    file_kinds.Kind.TRACE: "profiler traces",
-    file_kinds.Kind.SNAPSHOT: "memory snapshots",
-    file_kinds.Kind.MEMORY: "memory reports",
-    Kind.LOG: "logs",
-    Kind.ERROR_FILE: "error files",
-    Kind.STACKS: "stack dumps",
-    Kind.MACHINE: "texts of machines",
-    Kind.LAUNCH: "environments or launch scripts",
-    Kind.NOTE: "notes",
-    Kind.FINGERPRINTS: "files of fingerprints",
-    Kind.SAMPLES: "samples of stacks",
+_WORDS: dict[str, tuple[str, str]] = {
+    file_kinds.Kind.DUMP: ("flight record", "flight records"),
+    file_kinds.Kind.HEADER: ("side-car of a flight record", "side-cars of flight records"),
+    file_kinds.Kind.TRACE: ("profiler trace", "profiler traces"),
+    file_kinds.Kind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
+    file_kinds.Kind.MEMORY: ("memory report", "memory reports"),
+    Kind.LOG: ("log", "logs"),
+    Kind.ERROR_FILE: ("error file", "error files"),
+    Kind.STACKS: ("stack dump", "stack dumps"),
+    Kind.MACHINE: ("text of a machine", "texts of machines"),
+    Kind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
+    Kind.NOTE: ("note", "notes"),
+    Kind.FINGERPRINTS: ("file of fingerprints", "files of fingerprints"),
+    Kind.SAMPLES: ("sample of stacks", "samples of stacks"),
 }
-_SINGULAR = {
-    "flight records": "flight record",
-    "side-cars of flight records": "side-car of a flight record",
-    "profiler traces": "profiler trace",
-    "memory snapshots": "memory snapshot",
-    "memory reports": "memory report",
-    "logs": "log",
-    "error files": "error file",
-    "stack dumps": "stack dump",
-    "texts of machines": "text of a machine",
-    "environments or launch scripts": "environment or launch script",
-    "notes": "note",
-    "files of fingerprints": "file of fingerprints",
-    "samples of stacks": "sample of stacks",
-    "other files": "other file",
-    "files that could not be read": "file that could not be read",
-}
+"""One of a kind, and several."""
+_OTHER, _UNREAD = ("other file", "other files"), ("file that could not be read", "files that could not be read")
 
 
 class Intake:
@@ -303,12 +288,12 @@ class Intake:
 
     def counts(self) -> str:
         """`16 flight records, 1 log, 2 other files`: what was there to look at."""
-        seen = Counter({"flight records": 0, "logs": 0})
+        seen = Counter({_WORDS[file_kinds.Kind.DUMP]: 0, _WORDS[Kind.LOG]: 0})
         for material in self.materials:
             kinds = {_WORDS[kind] for kind in material.kinds if kind in _WORDS}
-            seen.update(kinds or {"files that could not be read" if material.error else "other files"})
-        told = ((count, _SINGULAR[words] if count == 1 else words) for words, count in sorted(seen.items()))
-        return ", ".join(f"{count} {words}" for count, words in told)
+            seen.update(kinds or {_UNREAD if material.error else _OTHER})
+        told = sorted(seen.items(), key=lambda item: item[0][1])
+        return ", ".join(f"{count} {one if count == 1 else several}" for (one, several), count in told)
 
     def note_gaps(self, raw: Raw, why: str) -> None:
         """Tell a capture what could not be read or was left out; `why` that matters."""
@@ -380,7 +365,7 @@ def take_files(host: Host, raw: Raw, paths: Sequence[str], kinds: Mapping[str, s
                 continue
             facts = {"path": label, "rank": facts_of_name(material.name).rank}
             raw.items.append(RawItem(kind, reply.data, material.source, facts, reply.file))
-    found = ", ".join(f"{len(raw.of(kind))} {_WORDS[kind]}" for kind in kinds)
+    found = ", ".join(f"{len(raw.of(kind))} {_WORDS[kind][1]}" for kind in kinds)
     raw.searched.append(f"{len(taken.materials)} files in {shown(', '.join(paths))}: {found}")
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.errors import HostError, UnreadableInput
-from ddx_tools.job_target import select_job
+from ddx_tools.job_target import job_on
 from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.launchers.launchers import Member, find_jobs
+from ddx_tools.parsers.launchers.launchers import Member
 from ddx_tools.parsers.python.frame_classes import KernelView, frame_rules
 from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack, parse_pyspy
 from ddx_tools.probe import Raw, RawItem
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.probes.stacks import StacksArgs
+from ddx_tools.sources.hosts.base import Host, Reply, ask_together
 from ddx_tools.stacks.brought import read_dump, read_paths
 from ddx_tools.stacks.rows import KernelReading, Readings, activity_of, kernel_readings, native_frames, readings_by_look
 from ddx_tools.stacks.view import AFTER, BEFORE, CHILD, NATIVE, OUTPUT, SOURCE, STACK, THREADS, UNREAD
@@ -45,41 +45,32 @@ class _Process:
     name: str = ""
 
 
-def capture_stacks(
-    host: Host,
-    target: Sequence[str],
-    *,
-    looks: int = 1,
-    apart_s: float = 0.7,
-    confirm_s: float = 0.0,
-    among_others: bool = False,
-) -> Raw:
+def capture_stacks(host: Host, args: StacksArgs) -> Raw:
     """Dump all ranks in parallel, once or several times; one that fails does not stop the others.
 
     `among_others`: ranks on other hosts may wait for those here, so that it is confirmed also where none waits.
     With paths as target nothing is attached to: the dumps among these files are read.
     """
     raw = Raw(host.name)
-    paths = [item for item in target if not item.isdigit()]
-    if paths:
-        read_paths(host, raw, paths)
+    if args.paths:
+        read_paths(host, raw, args.paths)
         _read_sources(host, raw)
         raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
         return raw
-    job = select_job(find_jobs(json.loads(host.processes().data)), target)
+    job = job_on(host, args.target)
     ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
     raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
-    outputs = _outputs(job.live) if looks > 1 else {}
+    outputs = _outputs(job.live) if args.looks > 1 else {}
     _look(host, raw, ranks, 1)
     _read_ends(host, raw, outputs)
     watched = [*ranks, *_workers_of_interest(raw, job.members), *_children_of_interest(raw, job.members)]
     if len(watched) > len(ranks):
         _look(host, raw, watched[len(ranks) :], 1)
-    if looks > 1:
-        host.pause(apart_s)
+    if args.looks > 1:
+        host.pause(args.apart_s)
         _look(host, raw, watched, 2)
         _look_into_native_code(host, raw)
-        short_s = _short_of(raw, confirm_s, confirm_s - apart_s if among_others else None)
+        short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if args.among_others else None)
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
@@ -181,23 +172,20 @@ def _look_into_native_code(host: Host, raw: Raw) -> None:
     except HostError:
         return  # a bundle of an older version did not ask
 
-    def dump(facts: dict[str, Any]) -> RawItem | None:
-        try:
-            reply = host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
-        except HostError:
-            return None  # the plain frames are there; what it waits for stays unknown
-        return RawItem(NATIVE, reply.data, reply.source, facts)
+    def dump(facts: dict[str, Any]) -> Reply:
+        return host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
 
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        raw.items.extend(item for item in pool.map(dump, spinning) if item is not None)
+    for facts, reply in ask_together(dump, spinning, _PARALLEL):
+        # Of one that does not answer the plain frames are there; what it waits for stays unknown.
+        if isinstance(reply, Reply):
+            raw.items.append(RawItem(NATIVE, reply.data, reply.source, facts))
 
 
 def _activity(
     readings: Readings, item: RawItem, thread: ThreadStack, native: Mapping[int, Sequence[Frame]] | None = None
 ) -> str:
     """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
-    reading = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid))
-    kernel = KernelView(reading.state, reading.wchan, reading.syscall, reading.blocked_on) if reading else KernelView()
+    kernel = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid)) or KernelView()
     return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 

@@ -38,12 +38,17 @@ def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
     return ours[0] == theirs[0] and ours[2].rsplit(".", 1)[-1] == theirs[2].rsplit(".", 1)[-1]
 
 
+def program_texts(store: Store) -> dict[str, str | None]:
+    """The texts of the program that were captured, by file."""
+    rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file ORDER BY file")
+    return {row["file"]: row["text"] for row in rows}
+
+
 class ProgramTexts:
     """The program texts of a store, parsed when first asked for."""
 
     def __init__(self, store: Store) -> None:
-        rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file")
-        self._texts = {row["file"]: row["text"] for row in rows}
+        self._texts = program_texts(store)
         self._store = store
 
     @cache  # noqa: B019 - lives as long as one analysis
@@ -125,21 +130,17 @@ class ProgramTexts:
         return place
 
 
+_OF_RELATION = ("guard", "guard_side", "guard_on_rank", "leaves", "same_call_ahead", "in_loop")
+
+
 def described(view: RankView, parting: Parting) -> dict[str, Any]:
     """What a playbook may ask about a rank whose stack parts from its peers'."""
     relation = parting.relation
     return {
-        "activity": view.activity,
-        "phase": view.phase,
-        "operation": view.operation,
+        **{name: getattr(view, name) for name in ("activity", "phase", "operation")},
         "contexts": list(view.contexts),
         "relation": relation.kind,
-        "guard": relation.guard,
-        "guard_side": relation.guard_side,
-        "guard_on_rank": relation.guard_on_rank,
-        "leaves": relation.leaves,
-        "same_call_ahead": relation.same_call_ahead,
-        "in_loop": relation.in_loop,
+        **{name: getattr(relation, name) for name in _OF_RELATION},
         "user_functions": [name for _, _, name in view.user_stack],
         "left_at": parting.place.short() if parting.place else None,
         "parted_in": (parting.place.function or "").rsplit(".", 1)[-1] if parting.place else None,

@@ -19,8 +19,8 @@ from ddx_tools.stacks.view import (
     grouped,
     make_finding,
     place_of_row,
-    places_of,
     rank_views,
+    who,
 )
 from ddx_tools.stacks.within_rank import awaited_children, busy_threads, called_by_program, lock_waits, stuck_workers
 from ddx_tools.store import Store
@@ -36,7 +36,8 @@ def stack_findings(store: Store) -> list[Finding]:
     outside = [view for view in awake if not view.waits_for_peers]
     findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
     works = [] if stopped else counted_work(store, outside, waiting)
-    findings += _progress(awake, waiting, outside, works, steps_printed=_steps_printed(store))
+    steps_printed = bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
+    findings += _progress(awake, waiting, outside, works, steps_printed=steps_printed)
     if any(finding.code == "job.progressing" for finding in findings):
         return findings + outside_in_every_look(store, views)
     findings += held_global_locks(store, outside)
@@ -48,9 +49,7 @@ def stack_findings(store: Store) -> list[Finding]:
         findings += stuck_workers(store, outside)
         findings += awaited_children(store, outside)
     elif outside and all(view.brought for view in outside):
-        findings += _held(store, outside)
-        findings += lock_waits(store, outside)
-        findings += stuck_workers(store, outside)
+        findings += [*_held(store, outside), *lock_waits(store, outside), *stuck_workers(store, outside)]
     if not outside and not stopped:
         findings += disagreements(store, waiting, texts)
     return findings
@@ -67,17 +66,16 @@ def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     for view in outside:
         if view.activity not in _HELD:
             continue
-        finding = make_finding(
+        yield make_finding(
             "rank.held",
             Severity.WARNING,
             [view],
-            f"{rank_list([view.rank])} is {frame_rules().words(view.activity)}{at(view)}",
+            f"{who([view])} is {frame_rules().words(view.activity)}{at(view)}",
+            evidence=[*called_by_program(store, view), view.evidence()],
             activity=view.activity,
             contexts=list(view.contexts),
             state=view.state,
         )
-        finding.evidence = [*called_by_program(store, view), *finding.evidence]
-        yield finding
 
 
 def _unread(store: Store) -> list[Finding]:
@@ -101,13 +99,8 @@ def _unread(store: Store) -> list[Finding]:
 
 def _stopped(view: RankView) -> Finding:
     how = "stopped by a debugger" if view.state == "t" else "stopped by a signal"
-    return make_finding(
-        "rank.stopped",
-        Severity.FAILURE,
-        [view],
-        f"{rank_list([view.rank])} is {how} (state {view.state}){at(view)}",
-        state=view.state,
-    )
+    said = f"{who([view])} is {how} (state {view.state}){at(view)}"
+    return make_finding("rank.stopped", Severity.FAILURE, [view], said, state=view.state)
 
 
 def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
@@ -116,7 +109,7 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
             "rank.uninterruptible",
             Severity.FAILURE,
             [view],
-            f"{rank_list([view.rank])} sits in an uninterruptible kernel call (state D){at(view)}",
+            f"{who([view])} sits in an uninterruptible kernel call (state D){at(view)}",
             moving=view.moved,
             wchan=view.wchan,
             kernel_part=frame_rules().kernel_part(view.wchan),
@@ -138,82 +131,72 @@ def _progress(
     if awake and len(starting) * 2 >= len(awake):
         summary = f"{len(starting)} of {len(awake)} ranks are still starting ({starting[0].activity})"
         return [make_finding("job.starting", Severity.INFO, starting, summary)]
-    moving = [view for view in waiting if view.moved]
-    if moving:
-        summary = f"{rank_list([v.rank for v in moving])} moved on between two looks: the job makes steps"
-        return [make_finding("job.progressing", Severity.INFO, moving, summary, brought=moving[0].brought)]
+    views, why = _at_work(waiting, outside, works, steps_printed=steps_printed)
+    return [make_finding("job.progressing", Severity.INFO, views, why, brought=views[0].brought)] if why else []
+
+
+def _at_work(
+    waiting: Sequence[RankView], outside: Sequence[RankView], works: Sequence[CountedWork], *, steps_printed: bool
+) -> tuple[Sequence[RankView], str]:
+    """Ranks that show that the job gets on, and how they do; nobody where nothing shows it."""
+    if moving := [view for view in waiting if view.moved]:
+        return moving, f"{who(moving)} moved on between two looks: the job makes steps"
     # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
     if waiting and steps_printed and all(view.activity == "device_sync" for view in waiting):
-        summary = "the job prints further steps, and no rank waits in a collective call"
-        return [make_finding("job.progressing", Severity.INFO, waiting, summary, brought=waiting[0].brought)]
-    if outside and not waiting and all(view.moved for view in outside) and steps_printed:
-        summary = f"no rank waits for another, all {len(outside)} run, and the job prints further steps"
-        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
-    if outside and not waiting and works and all(view.moved for view in outside):
-        summary = f"no rank waits for another, all {len(outside)} run, and {works[0].words}"
-        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
+        return waiting, "the job prints further steps, and no rank waits in a collective call"
     usual = {rank for work in works if work.repeated and work.within_limit for rank in work.ranks}
     if waiting and outside and usual >= {view.rank for view in outside}:
-        summary = f"{works[0].words}; training went on after the same work before"
-        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
-    # An evaluation prints no steps, and may take long.
-    if outside and not waiting and all(view.moved and "evaluation" in view.contexts for view in outside):
-        summary = f"no rank waits for another, and all {len(outside)} move through an evaluation"
-        return [make_finding("job.progressing", Severity.INFO, outside, summary, brought=outside[0].brought)]
-    return []
-
-
-def _steps_printed(store: Store) -> bool:
-    return bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
+        return outside, f"{works[0].words}; training went on after the same work before"
+    if outside and not waiting and all(view.moved for view in outside):
+        alone = f"no rank waits for another, all {len(outside)} run"
+        if steps_printed:
+            return outside, f"{alone}, and the job prints further steps"
+        if works:
+            return outside, f"{alone}, and {works[0].words}"
+        # An evaluation prints no steps, and may take long.
+        if all("evaluation" in view.contexts for view in outside):
+            return outside, f"no rank waits for another, and all {len(outside)} move through an evaluation"
+    return [], ""
 
 
 def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
     """One finding for each operation and place in which ranks wait."""
-    findings = []
-    for members in grouped(waiting, lambda view: (view.operation, view.place and view.place.short())):
-        wait_s = min(view.wait_s for view in members)
-        ranks = [view.rank for view in members]
-        verb = "waits" if len(ranks) == 1 else "wait"
-        findings.append(
-            make_finding(
-                "collective.peers_wait",
-                Severity.WARNING,
-                members,
-                f"{rank_list(ranks)} {verb} in {members[0].operation}{at(members[0])}",
-                operation=members[0].operation,
-                kind=members[0].activity,
-                wait_s=wait_s,
-                brought=members[0].brought,
-                contexts=list(members[0].contexts),
-            )
+    return [
+        make_finding(
+            "collective.peers_wait",
+            Severity.WARNING,
+            members,
+            f"{who(members)} {'waits' if len(members) == 1 else 'wait'} in {members[0].operation}{at(members[0])}",
+            operation=members[0].operation,
+            kind=members[0].activity,
+            wait_s=min(view.wait_s for view in members),
+            brought=members[0].brought,
+            contexts=list(members[0].contexts),
         )
-    return findings
+        for members in grouped(waiting, lambda view: (view.operation, view.place and view.place.short()))
+    ]
 
 
 def _outside(
     store: Store, outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts
-) -> list[Finding]:
-    findings = []
+) -> Iterator[Finding]:
     for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
         odd = members[0]
-        ranks = [view.rank for view in members]
         parting = texts.parting(odd, _nearest(odd, waiting))
         moving = _moving(members)
-        finding = make_finding(
+        verb = "is" if len(members) == 1 else "are"
+        yield make_finding(
             "rank.outside_collective",
             Severity.WARNING,
             members,
-            f"{rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} elsewhere: "
-            f"{_activity_words(odd, moving)}{at(odd)}",
+            f"{who(members)} {verb} elsewhere: {_activity_words(odd, moving)}{at(odd)}",
+            places=[odd.place, parting.place],
             minority=len(outside) < len(waiting),
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy_threads(store, members),
             **described(odd, parting),
         )
-        finding.locations = places_of([odd.place, parting.place])
-        findings.append(finding)
-    return findings
 
 
 def _moving(views: Sequence[RankView]) -> bool | None:
@@ -265,13 +248,12 @@ def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Findi
 
 
 def _finding(members: Sequence[RankView], looks: int) -> Finding:
-    ranks = rank_list([view.rank for view in members])
     words = frame_rules().words(members[0].activity)
     return make_finding(
         "rank.outside_in_every_look",
         Severity.INFO,
         members,
-        f"{ranks} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
+        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
         f"{words}{at(members[0])}; all other ranks waited in one each time",
         activity=members[0].activity,
         contexts=list(members[0].contexts),
@@ -285,16 +267,15 @@ _LEAST_OF_HOLDER = 2
 """Somebody holds the lock in every look at a healthy program; seldom the same thread, in the same call."""
 
 
-def held_global_locks(store: Store, outside: Sequence[RankView]) -> list[Finding]:
+def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Ranks of which one side thread had the lock in every look, in one call, while the main thread did not get on."""
-    findings = []
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
-        holders = [rows for rows in threads if not rows[0]["is_main"] and _keeps_the_lock(rows)]
+        others = [rows for rows in threads if not rows[0]["is_main"]]
+        holders = [rows for rows in others if all(row["owns_gil"] for row in rows) and _stands(rows)]
         if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
-            findings.append(_holds_lock(view, holders[0][-1], len(holders[0])))
-    return findings
+            yield _holds_lock(view, holders[0][-1], len(holders[0]))
 
 
 def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
@@ -308,10 +289,6 @@ def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
     looks = len({row["snapshot"] for row in rows})
     threads = gathered((row["tid"], row) for row in rows)
     return [of_thread for of_thread in threads.values() if len(of_thread) == looks >= _LEAST_OF_HOLDER]
-
-
-def _keeps_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
-    return all(row["owns_gil"] for row in rows) and _stands(rows)
 
 
 def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
@@ -334,18 +311,16 @@ def _stands(rows: Sequence[dict[str, Any]]) -> bool:
 def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
     place = place_of_row(holder)
     name = holder["thread"] or holder["tid"]
-    waits = f" at {view.place.short()}" if view.place else ""
-    finding = make_finding(
+    return make_finding(
         "rank.gil_held",
         Severity.FAILURE,
         [view],
-        f"thread {name} of {rank_list([view.rank])} has Python's global lock at {place.short()} in {looks} looks, "
-        f"and the main thread does not get on{waits}",
+        f"thread {name} of {who([view])} has Python's global lock at {place.short()} in {looks} looks, "
+        f"and the main thread does not get on{at(view)}",
+        evidence=[evidence_of_row(holder)],
+        places=[place],
         thread=str(name),
         computes=bool(holder["running"]),
         looks=looks,
         main_place=view.place.short() if view.place else None,
     )
-    finding.locations = [place]
-    finding.evidence = [evidence_of_row(holder)]
-    return finding

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from ddx_tools.model import Finding, Location, Severity, rank_list
+from ddx_tools.model import Finding, Location, Severity
 from ddx_tools.parsers.python.peer_numbers import local_peers
 from ddx_tools.stacks.divergence import ProgramTexts
-from ddx_tools.stacks.view import RankView, at, grouped, make_finding, minority_of, places_of
+from ddx_tools.stacks.view import RankView, at, grouped, make_finding, minority_of, who
 from ddx_tools.store import Store
 
 _ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}
@@ -57,20 +58,19 @@ def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> l
         text = texts.of(place.file) if place else None
         function = text.function(place.line) if text and place and place.line else None
         for peer in local_peers(function)[:1] if function is not None else []:
-            who = rank_list([view.rank for view in members])
             where = Location(file=members[0].user_stack[-1][0], line=peer.line, function=members[0].user_stack[-1][2])
             finding = make_finding(
                 "p2p.numbered_within_group",
                 Severity.FAILURE,
                 members,
-                f"{who} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} takes "
-                f"`{peer.expression}` for the other rank: a number within a group, which is the rank of the whole job "
-                "only in the group that begins with rank 0",
+                f"{who(members)} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} "
+                f"takes `{peer.expression}` for the other rank: a number within a group, which is the rank of the "
+                "whole job only in the group that begins with rank 0",
                 operation=peer.operation,
                 expression=peer.expression,
                 first_group_through=_is_whole_group([view for view in waiting if view not in members], len(waiting)),
+                places=[members[0].place, where],
             )
-            finding.locations = places_of([members[0].place, where])
             findings.append(finding)
     return findings
 
@@ -86,7 +86,7 @@ def _different_schedules(store: Store, p2p: Sequence[RankView]) -> list[Finding]
     if len(by_schedule) < 2 or len(schedules) < len(p2p):
         return []
     odd, _, tie = minority_of(by_schedule)
-    sides = "; ".join(f"{rank_list([v.rank for v in m])}: {schedules[m[0].rank]}" for m in by_schedule)
+    sides = "; ".join(f"{who(m)}: {schedules[m[0].rank]}" for m in by_schedule)
     return [
         make_finding(
             "pipeline.schedule_differs",
@@ -116,29 +116,19 @@ def _beside_a_pipeline(p2p: Sequence[RankView], texts: ProgramTexts) -> list[Fin
 def _nobody_answers(p2p: Sequence[RankView], texts: ProgramTexts, *, alone: bool) -> list[Finding]:
     """All send, or all receive, or (`alone`) all ranks of the job wait in operations of either kind."""
     operations = sorted({str(view.operation) for view in p2p})
-    who = rank_list([view.rank for view in p2p])
     operation, many = operations[0], len(p2p) > 1
     other_end = None
     if len(operations) == 1 and operation in _ONE_SIDED:
         other_end = _other_end(p2p, texts)
         if not many or (other_end == "other_branch" and not alone):
             return [_unmatched(p2p, texts, f"no rank is in {_ONE_SIDED[operation]}")]
-        summary = f"{who} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
+        summary = f"{who(p2p)} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
     elif alone and many:
-        summary = f"{who} all wait for each other's sends and receives"
+        summary = f"{who(p2p)} all wait for each other's sends and receives"
     else:
         return []
-    return [
-        make_finding(
-            "p2p.circular_wait",
-            Severity.FAILURE,
-            p2p,
-            summary,
-            operations=operations,
-            everybody=alone,
-            other_end=other_end,
-        )
-    ]
+    facts: dict[str, Any] = {"operations": operations, "everybody": alone, "other_end": other_end}
+    return [make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, **facts)]
 
 
 def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, beside_a_pipeline: bool = False) -> Finding:
@@ -149,7 +139,7 @@ def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, besi
         "p2p.unmatched",
         Severity.FAILURE,
         views,
-        f"{rank_list([view.rank for view in views])} {verb} in {operation}, and {why}",
+        f"{who(views)} {verb} in {operation}, and {why}",
         operation=operation,
         beside_a_pipeline=beside_a_pipeline,
         other_end=_other_end(views, texts),

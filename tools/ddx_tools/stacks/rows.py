@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.errors import UnreadableInput
+from ddx_tools.gathering import gathered
 from ddx_tools.parsers.logs.progress import parse_progress
 from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
 from ddx_tools.parsers.plain_json import read_object
@@ -62,16 +63,12 @@ class _Texts:
 
 
 @dataclass(frozen=True)
-class KernelReading:
+class KernelReading(KernelView):
     """One thread as the kernel saw it at one moment."""
 
-    state: str | None
-    wchan: str | None
-    syscall: str | None
-    blocked_on: str | None
-    switches: int | None
-    cpu_ns: int | None
-    blocked_s: float | None
+    switches: int | None = None
+    cpu_ns: int | None = None
+    blocked_s: float | None = None
 
     def ran_since(self, earlier: KernelReading) -> bool | None:
         """Whether the thread ran between two readings; None if the kernel does not say.
@@ -188,7 +185,7 @@ def _thread_row(
     user = _program_frames(thread.frames)
     innermost = user[0] if user else None
     code = texts.line(innermost) if innermost else None
-    kernel = KernelView(now.state, now.wchan, now.syscall, now.blocked_on) if now else KernelView()
+    kernel = now or KernelView()
     telling = innermost or next(iter(thread.frames), None)
     activity = activity_of(thread, code, kernel, native.get(pid))
     line = _line_of(item, telling)
@@ -283,12 +280,9 @@ def output_rows(raw: Raw) -> list[dict[str, Any]]:
 
     That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
     """
-    ends: dict[str, list[_End]] = {}
-    rank: dict[str, int | None] = {}
-    for item in raw.of(OUTPUT):
-        path, ranks = item.facts["path"], item.facts["ranks"]
-        ends.setdefault(path, []).append(_read_end(item.data))
-        rank[path] = ranks[0] if len(ranks) == 1 else None
+    ends = gathered((item.facts["path"], _read_end(item.data)) for item in raw.of(OUTPUT))
+    ranks = {item.facts["path"]: item.facts["ranks"] for item in raw.of(OUTPUT)}
+    rank = {path: of_path[0] if len(of_path) == 1 else None for path, of_path in ranks.items()}
     return [
         {"host": raw.host, "path": path, "rank": rank[path], "stepped": _rises(seen), **_work(seen)}
         for path, seen in ends.items()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.raising import Shown
 from ddx_tools.gathering import gathered
-from ddx_tools.model import Evidence, Finding, Location, Severity
+from ddx_tools.model import Evidence, Finding, Location, Severity, distinct, rank_list
 from ddx_tools.parsers.python.frame_classes import frame_rules
 from ddx_tools.store import Store
 
@@ -148,11 +148,23 @@ def _moved(rows: list[dict[str, Any]]) -> bool | None:
 
 # --- what the analyses of stacks share: making a finding out of views, grouping views, finding the odd ones
 
-_BASIS = {"basis": "stacks"}
+
+def who(views: Iterable[RankView]) -> str:
+    """`ranks 0-2`."""
+    return rank_list([view.rank for view in views])
 
 
-def make_finding(code: str, severity: Severity, views: Sequence[RankView], summary: str, **attributes: Any) -> Finding:
-    """A finding about ranks, with their dumps as evidence and their innermost user lines as places."""
+def make_finding(
+    code: str,
+    severity: Severity,
+    views: Sequence[RankView],
+    summary: str,
+    *,
+    evidence: list[Evidence] | None = None,
+    places: Iterable[Location | None] | None = None,
+    **attributes: Any,
+) -> Finding:
+    """A finding about ranks, with their dumps as evidence and their innermost user lines as places, unless others."""
     pointed = shown(views)
     return Finding(
         code=code,
@@ -160,9 +172,9 @@ def make_finding(code: str, severity: Severity, views: Sequence[RankView], summa
         ranks=sorted({view.rank for view in views}),
         hosts=sorted(pointed.hosts),
         summary=summary,
-        evidence=pointed.evidence,
-        locations=pointed.locations,
-        attributes={**_BASIS, **attributes},
+        evidence=pointed.evidence if evidence is None else evidence,
+        locations=pointed.locations if places is None else distinct(places),
+        attributes={"basis": "stacks", **attributes},
     )
 
 
@@ -172,13 +184,7 @@ def shown(views: Sequence[RankView]) -> Shown:
     A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
     """
     hosts = {view.host for view in views if not view.brought}
-    return Shown([view.evidence() for view in views[:4]], places_of(view.place for view in views), hosts)
-
-
-def places_of(places: Iterable[Location | None]) -> list[Location]:
-    """Places without repetition, in order."""
-    unique = {(p.file, p.line, p.function): p for p in places if p is not None}
-    return list(unique.values())
+    return Shown([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
 
 
 def at(view: RankView) -> str:
@@ -196,8 +202,7 @@ def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[Ran
 
 def place_of_row(row: dict[str, Any]) -> Location:
     """The innermost user line of a row of `stack_threads`."""
-    stack = json.loads(row["user_stack"])
-    file, line, function = stack[-1] if stack else ("unknown", None, None)
+    file, line, function = (json.loads(row["user_stack"]) or [("unknown", None, None)])[-1]
     return Location(file=file, line=line, function=function, source=row["user_source"])
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.parsers.python.frame_classes import frame_rules
-from ddx_tools.stacks.view import CHILD, RankView, at, evidence_of_row, make_finding, place_of_row, places_of
+from ddx_tools.stacks.view import CHILD, RankView, at, evidence_of_row, make_finding, place_of_row, who
 from ddx_tools.store import Store
 
 
@@ -38,19 +38,17 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
         )
         if not rows:
             continue
-        places = places_of(place_of_row(row) for row in rows)
         names = ", ".join(f"{row['thread'] or row['tid']} at {place_of_row(row).short()}" for row in rows)
-        finding = make_finding(
+        yield make_finding(
             "rank.lock_wait",
             Severity.FAILURE,
             [view],
-            f"threads of {rank_list([view.rank])} wait for locks: {names}",
+            f"threads of {who([view])} wait for locks: {names}",
+            places=map(place_of_row, rows),
             threads=len(rows),
             circular=len(rows) > 1,
             main=bool(rows[0]["is_main"]),
         )
-        finding.locations = places
-        yield finding
 
 
 def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
@@ -75,18 +73,17 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
             place = place_of_row(row)
             words = frame_rules().words(row["activity"])
             still = "does not move: " if row["moved"] is False else "is "
-            finding = make_finding(
+            yield make_finding(
                 "rank.worker_stuck",
                 Severity.FAILURE,
                 [view],
-                f"worker process {row['pid']} of {rank_list([view.rank])} {still}{words} at {place.short()}",
+                f"worker process {row['pid']} of {who([view])} {still}{words} at {place.short()}",
+                evidence=[evidence_of_row(row)],
                 role=row["role"],
                 activity=row["activity"],
                 pid=row["pid"],
                 worker_place=place.short(),
             )
-            finding.evidence = [evidence_of_row(row)]
-            yield finding
 
 
 def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
@@ -99,11 +96,11 @@ def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Find
         )
         for row in rows:
             words = frame_rules().words(row["activity"])
-            finding = make_finding(
+            yield make_finding(
                 "rank.awaits_child",
                 Severity.WARNING,
                 [view],
-                f"{rank_list([view.rank])} waits for its child process {row['thread']} (pid {row['pid']}), which is "
+                f"{who([view])} waits for its child process {row['thread']} (pid {row['pid']}), which is "
                 f"{words}{at(view)}",
                 activity=row["activity"],
                 name=row["thread"],
@@ -112,7 +109,6 @@ def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Find
                 wchan=row["wchan"],
                 moving=row["moved"],
             )
-            yield finding
 
 
 def called_by_program(store: Store, view: RankView) -> list[Evidence]:

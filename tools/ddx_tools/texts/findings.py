@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddx_tools.analysis.collectives.waiting import circle_in
+from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Location, Severity
 from ddx_tools.store import Store
 
@@ -20,13 +21,10 @@ def text_findings(store: Store) -> list[Finding]:
     rows = store.query("SELECT * FROM text_facts ORDER BY source, source_line")
     for row in rows:
         row["attributes"], row["ranks"] = json.loads(row["attributes"]), json.loads(row["ranks"])
-    plain: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    parts: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["code"].startswith("_"):
-            parts[row["code"]].append(row)
-        else:
-            plain[row["code"], json.dumps(row["attributes"], sort_keys=True)].append(row)
+    parts = gathered((row["code"], row) for row in rows if row["code"].startswith("_"))
+    plain = gathered(
+        ((row["code"], json.dumps(row["attributes"], sort_keys=True)), row) for row in rows if row["code"] not in parts
+    )
     return [_finding(same[0]["code"], same) for same in plain.values()] + list(_together(parts))
 
 
@@ -50,14 +48,15 @@ def _finding(code: str, rows: Sequence[Row], **changes: Any) -> Finding:
 
 
 def _together(parts: dict[str, list[Row]]) -> Iterator[Finding]:
-    yield from _names(parts["_address"])
-    if circle := _circle(parts["_transfer"]):
-        first = [rows[0] for rank, rows in _by_rank(parts["_transfer"]).items() if rank in circle]
+    transfers = parts.get("_transfer", [])
+    yield from _names(parts.get("_address", []))
+    if circle := _circle(transfers):
+        first = [rows[0] for rank, rows in _by_rank(transfers).items() if rank in circle]
         yield _finding(
             "p2p.sends_cross", first, ranks=sorted(circle), severity="failure",
             summary="Each of these ranks first sends to the next around a circle, and receives afterwards",
         )  # fmt: skip
-    elif alone := _without_other_end(parts["_transfer"]):
+    elif alone := _without_other_end(transfers):
         one = alone[0]["attributes"]
         yield _finding(
             "p2p.unmatched", alone, operation="send" if one["send"] else "recv",
@@ -80,10 +79,7 @@ def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _by_rank(transfers: Sequence[Row]) -> dict[int, list[Row]]:
-    by_rank: dict[int, list[Row]] = defaultdict(list)
-    for row in transfers:
-        by_rank[row["attributes"]["rank"]].append(row)
-    return by_rank
+    return gathered((row["attributes"]["rank"], row) for row in transfers)
 
 
 def _without_other_end(transfers: Sequence[Row]) -> list[Row]:

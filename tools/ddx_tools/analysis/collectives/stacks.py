@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from ddx_tools.analysis.collectives import raising
 from ddx_tools.analysis.collectives.raising import Aspect, Where
 from ddx_tools.analysis.collectives.sides import Sides
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.model import Finding, Severity, distinct
 from ddx_tools.parsers.python.phases import beside_step, in_step, phase_words
 from ddx_tools.stacks.divergence import ProgramTexts, described
 from ddx_tools.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
-from ddx_tools.stacks.view import RankView, at, grouped, minority_of, places_of, shown
+from ddx_tools.stacks.view import RankView, at, grouped, minority_of, shown, who
 from ddx_tools.store import Store
 
 
@@ -77,16 +76,19 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     """
     deciding = _in_and_beside_steps(parties)
     odd, usual, tie = minority_of(deciding)
-    told = None if odd else _told_apart(deciding, texts)
-    if told:
-        odd, usual = told.odd, told.usual
+    told_by = None
+    if not odd and (told := _told_apart(deciding, texts)):
+        odd, usual, told_by = told
     views = odd or [view for members in parties for view in members]
     parting = texts.parting(views[0], usual[0])
     below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
-    sides = "; ".join(
-        f"{rank_list([v.rank for v in m])} in {m[0].operation}{_during(m[0]) if below else ''}{at(m[0])}"
-        for m in parties
-    ) + (f"; they part in {below.short()}" if below else "")
+
+    def words(members: list[RankView]) -> str:
+        phase = members[0].phase if below else None  # where the program's line does not tell the ranks apart
+        during = f" ({phase_words(phase)})" if phase else ""
+        return f"{who(members)} in {members[0].operation}{during}{at(members[0])}"
+
+    sides = "; ".join(map(words, parties)) + (f"; they part in {below.short()}" if below else "")
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:
@@ -97,13 +99,13 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         Sides(
             tuple((members[0].doing, tuple(sorted(view.rank for view in members))) for members in parties),
             tuple(sorted(view.rank for view in views)),
-            tie and not told,
+            tie and not told_by,
         ),
         Where("stacks"),
         shown(views),
         says=f"ranks wait for each other in different calls: {sides}",
-        minority=bool(odd) and not told,
-        told_by=told.by if told else None,
+        minority=bool(odd) and not told_by,
+        told_by=told_by,
         peer_phase=usual[0].phase,
         peer_operation=usual[0].operation,
         peer_activity=usual[0].activity,
@@ -117,7 +119,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         **description,
     )
     if odd:
-        finding.locations = places_of([*(view.place for view in odd), parting.place, below])
+        finding.locations = distinct([*(view.place for view in odd), parting.place, below])
     return finding
 
 
@@ -133,42 +135,28 @@ def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
     return sorted([inside, beside], key=len, reverse=True) if told else parties
 
 
-def _during(view: RankView) -> str:
-    """` (logging)`: the phase, where the program's line does not tell the ranks apart."""
-    return f" ({phase_words(view.phase)})" if view.phase else ""
+def _told_apart(
+    parties: list[list[RankView]], texts: ProgramTexts
+) -> tuple[list[RankView], list[RankView], str] | None:
+    """Of two equal parties (the odd one, the other, what tells), by the first thing that holds of one alone.
 
-
-@dataclass(frozen=True)
-class _Told:
-    """Which of two equal parties is the odd one."""
-
-    odd: list[RankView]
-    usual: list[RankView]
-    by: str
-    """rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
-    what is made beside the steps of training, and its peers are in a step."""
-
-
-def _told_apart(parties: list[list[RankView]], texts: ProgramTexts) -> _Told | None:
-    """Of two equal parties the odd one, by the first thing that holds of one and not of the other."""
+    rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
+    what is made beside the steps of training, and its peers are in a step.
+    """
     if len(parties) != 2:
         return None
-    first, second = parties
-    for by, holds in (("rank", _is_led_by_rank), ("loop", _has_left_loop), ("phase", _has_left_step)):
-        odd = [(one, other) for one, other in ((first, second), (second, first)) if holds(one[0], other[0], texts)]
+
+    def has_left_loop(view: RankView, peer: RankView) -> bool:
+        relation = texts.parting(view, peer).relation
+        return relation.kind == "past_loop" and not relation.in_loop
+
+    tests: dict[str, Callable[[RankView, RankView], bool]] = {
+        "rank": lambda view, peer: texts.parting(view, peer).alone_by is not None,
+        "loop": has_left_loop,
+        "phase": lambda view, peer: beside_step(view.phase) and in_step(peer.phase),
+    }
+    for by, holds in tests.items():
+        odd = [(one, other) for one, other in (parties, parties[::-1]) if holds(one[0], other[0])]
         if odd:
-            return _Told(*odd[0], by) if len(odd) == 1 else None
+            return (*odd[0], by) if len(odd) == 1 else None
     return None
-
-
-def _is_led_by_rank(view: RankView, peer: RankView, texts: ProgramTexts) -> bool:
-    return texts.parting(view, peer).alone_by is not None
-
-
-def _has_left_loop(view: RankView, peer: RankView, texts: ProgramTexts) -> bool:
-    relation = texts.parting(view, peer).relation
-    return relation.kind == "past_loop" and not relation.in_loop
-
-
-def _has_left_step(view: RankView, peer: RankView, _: ProgramTexts) -> bool:
-    return beside_step(view.phase) and in_step(peer.phase)

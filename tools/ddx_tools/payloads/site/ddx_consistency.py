@@ -79,8 +79,7 @@ class Recorder:
     def _lines(self, roots: List[Any], optimizer: Any, batch: Any, values: Dict[str, Any]) -> Iterator[Line]:
         yield {"what": "rng", **_rng()}
         yield {"what": "calls", "step_at": _place(), **self.calls, "reductions": _quietly(self._reductions) or []}
-        for line in [*_batch(batch), *self.own.values()]:
-            yield line
+        yield from [*_batch(batch), *self.own.values()]
         names: Dict[int, str] = {}
         for root in roots:
             yield _wrapper(root)
@@ -102,8 +101,7 @@ class Recorder:
                     name = "%s/%s" % (names.get(id(parameter), "?"), key)
                     yield {"what": "optimizer", "name": name, **fingerprint(value)}
         for name, value in values.items():
-            for line in _batch(value, "value", name):
-                yield line
+            yield from _batch(value, "value", name)
 
     def _arm(self, roots: List[Any], with_batch: bool) -> None:
         """For one step: gradients as this rank has them before any reduction, and what its model is given."""
@@ -299,12 +297,10 @@ def _batch(value: Any, what: str = "batch", name: str = "") -> Iterator[Line]:
         yield {"what": what, "name": name, **fingerprint(value)}
     elif isinstance(value, dict) or hasattr(value, "items"):
         for key, part in value.items():
-            for line in _batch(part, what, "%s.%s" % (name, key) if name else str(key)):
-                yield line
+            yield from _batch(part, what, "%s.%s" % (name, key) if name else str(key))
     elif isinstance(value, (list, tuple)):
         for at, part in enumerate(value):
-            for line in _batch(part, what, "%s.%d" % (name, at) if name else str(at)):
-                yield line
+            yield from _batch(part, what, "%s.%d" % (name, at) if name else str(at))
 
 
 def _is_tensor(value: Any) -> bool:

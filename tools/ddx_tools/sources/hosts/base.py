@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ddx_tools.errors import HostError, NotFound, NotPermitted, NotRecorded, TimedOut
 
+T = TypeVar("T")
+R = TypeVar("R")
 _ERRORS: dict[str, type[HostError]] = {
     "not_found": NotFound,
     "not_permitted": NotPermitted,
@@ -109,6 +111,20 @@ class Walk:
 
 UNKNOWN_HOST = "unknown"
 """The host of files that somebody brought: nothing says where they were written."""
+
+
+def ask_together(ask: Callable[[T], R], of: Sequence[T], at_once: int) -> Iterator[tuple[T, R | HostError]]:
+    """What each of some answers, or why it does not: asked side by side, told in their order."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def asked(one: T) -> R | HostError:
+        try:
+            return ask(one)
+        except HostError as error:
+            return error
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from zip(of, pool.map(asked, of), strict=True)
 
 
 class Host(ABC):

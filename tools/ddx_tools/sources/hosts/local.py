@@ -75,10 +75,6 @@ class LocalHost(Host):
         return answer(file, call, self.roots if str(file) == call.key else ())
 
 
-def _now(_: Call) -> Reply:
-    return Reply(f"{time.time():.3f}".encode())
-
-
 def _run(call: Call) -> Reply:
     argv = json.loads(call.key)
     limit = call.options["timeout_s"]
@@ -143,10 +139,6 @@ def _processes(_: Call) -> Reply:
     return Reply(snapshot())
 
 
-def _nvml(_: Call) -> Reply:
-    return Reply(read_gpus())
-
-
 def _interfaces(_: Call) -> Reply:
     from ddx_tools.sources.hosts.interfaces import read_interfaces
 
@@ -160,15 +152,8 @@ def _threads(call: Call) -> Reply:
 
 def _stack(call: Call) -> Reply:
     pid, *flags = call.key.split()
-    return Reply(
-        pyspy.dump(
-            int(pid),
-            blocking="nonblocking" not in flags,
-            native="native" in flags,
-            show_locals="locals" in flags,
-            timeout_s=call.options["timeout_s"],
-        )
-    )
+    how = {"blocking": "nonblocking" not in flags, "native": "native" in flags, "show_locals": "locals" in flags}
+    return Reply(pyspy.dump(int(pid), **how, timeout_s=call.options["timeout_s"]))
 
 
 def _sample(call: Call) -> Reply:
@@ -197,12 +182,12 @@ def _tcp(call: Call) -> Reply:
 
 _OF_FILES = frozenset({"read", "look", "unpack"})
 _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
-    "now": _now,
+    "now": lambda _: Reply(f"{time.time():.3f}".encode()),
     "run": _run,
     "glob": _glob,
     "walk": _walk,
     "processes": _processes,
-    "nvml": _nvml,
+    "nvml": lambda _: Reply(read_gpus()),
     "interfaces": _interfaces,
     "threads": _threads,
     "stack": _stack,

@@ -54,15 +54,8 @@ _STATE_LETTERS = {
 }
 
 _RANK_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "SLURM_PROCID",
-)
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID",
+)  # fmt: skip
 _PYTHON = re.compile(r"(?:^|/)python[\d.]*t?$", re.IGNORECASE)
 _TITLED_PYTHON = re.compile(r"^(?:ray::|pt_)")
 
@@ -173,7 +166,7 @@ def _describe(look: _Look) -> dict[str, Any]:
             "uid": uids.real if uids else None,
             "user": _ask(process.username),
             "name": look.name[:64],
-            "cmdline": _bounded(redact_argv(look.cmdline)),
+            "cmdline": [word[:_MAX_ARGUMENT_CHARS] for word in redact_argv(look.cmdline)[:_MAX_ARGUMENTS]],
             "exe": None,
             "cwd": None,
             "state": look.state,
@@ -213,10 +206,6 @@ def _ask(question: Callable[[], T], denied: list[str] | None = None, what: str =
     except (psutil.Error, OSError):
         pass
     return None
-
-
-def _bounded(arguments: list[str]) -> list[str]:
-    return [argument[:_MAX_ARGUMENT_CHARS] for argument in arguments[:_MAX_ARGUMENTS]]
 
 
 def _descriptor(pid: int, fd: str, denied: list[str]) -> str | None:

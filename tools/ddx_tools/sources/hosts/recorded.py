@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
 from ddx_tools.errors import UnreadableInput
-from ddx_tools.sources.bundle import Bundle, BundleWriter, JournalEntry
+from ddx_tools.gathering import gathered
+from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
 from ddx_tools.sources.hosts.base import Call, Host, Reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
 from ddx_tools.sources.redaction.files import redact_file
@@ -72,9 +73,7 @@ class RecordedHost(Host):
         self._bundle = bundle
         self._journal: dict[_Question, dict[int, JournalEntry]] = {}
         own = {section, ""}
-        asked: dict[_Question, list[JournalEntry]] = {}
-        for entry in bundle.by_host.get(name, ()):
-            asked.setdefault((entry.op, entry.key, entry.tail), []).append(entry)
+        asked = gathered(((entry.op, entry.key, entry.tail), entry) for entry in bundle.by_host.get(name, ()))
         for question, entries in asked.items():
             mine = [entry for entry in entries if entry.section in own] if section else []
             entries = mine or [entry for entry in entries if entry.section == entries[0].section]
@@ -136,18 +135,8 @@ class RecordedHost(Host):
                 data = self._bundle.read(entry.path)
         except UnreadableInput as error:
             return _not_recorded(error.message, "The bundle is incomplete: copy it again from where it was captured.")
-        source = entry.path or ""
-        return Reply(
-            data,
-            entry.rc,
-            entry.truncated,
-            entry.error,
-            entry.message,
-            entry.help,
-            source,
-            file,
-            entry.kind,
-        )
+        kept = {name: getattr(entry, name) for name in OF_REPLIES}
+        return Reply(data, source=entry.path or "", file=file, **kept)
 
     # --- bundles of version 1 hold other questions about files
 
@@ -188,8 +177,8 @@ class RecordedHost(Host):
 
     def _opened(self, call: Call) -> Reply:
         """An archive that was kept as it was."""
-        kept = [e for e in self._journal.get(("read", call.key, None), {}).values() if e.path and not e.truncated]
-        kept += [e for e in self._journal.get(("read", call.key, False), {}).values() if e.path and not e.truncated]
+        read = [e for tail in (None, False) for e in self._journal.get(("read", call.key, tail), {}).values()]
+        kept = [entry for entry in read if entry.path and not entry.truncated]
         if not kept or not kept[0].path:
             return _not_recorded(f"the bundle does not hold {call.key}", "")
         file = self._bundle.file(max(kept, key=self._size_bytes).path or "")

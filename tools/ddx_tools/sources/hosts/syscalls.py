@@ -39,42 +39,12 @@ _AARCH64 = {
 
 _TABLES = {"x86_64": _X86_64, "amd64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
 
-FD_CALLS = frozenset(
-    [
-        "read",
-        "write",
-        "readv",
-        "writev",
-        "pread64",
-        "pwrite64",
-        "recvfrom",
-        "sendto",
-        "recvmsg",
-        "sendmsg",
-        "recvmmsg",
-        "accept",
-        "accept4",
-        "connect",
-        "fsync",
-        "fdatasync",
-        "flock",
-        "fcntl",
-        "ioctl",
-        "lseek",
-        "ftruncate",
-        "fallocate",
-        "getdents64",
-        "splice",
-        "syncfs",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-        "close",
-        "shutdown",
-        "fstat",
-        "sendfile",
-    ]
-)
+FD_CALLS = frozenset({
+    "read", "write", "readv", "writev", "pread64", "pwrite64", "recvfrom", "sendto", "recvmsg", "sendmsg",
+    "recvmmsg", "accept", "accept4", "connect", "fsync", "fdatasync", "flock", "fcntl", "ioctl", "lseek",
+    "ftruncate", "fallocate", "getdents64", "splice", "syncfs", "epoll_wait", "epoll_pwait", "epoll_pwait2",
+    "close", "shutdown", "fstat", "sendfile",
+})  # fmt: skip
 """Calls whose first argument is the file descriptor they wait for."""
 
 

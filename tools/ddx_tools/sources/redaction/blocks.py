@@ -100,7 +100,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
     while at < limit:
         named = by_name.search(block, at, limit) if named and named.start() < at else named
         shaped = by_shape.search(block, at, limit) if shaped and shaped.start() < at else shaped
-        match = min((hint for hint in (named, shaped) if hint), key=_begin, default=None)
+        match = min((hint for hint in (named, shaped) if hint), key=lambda hint: int(hint.start()), default=None)
         if match is None:
             break
         place = match.start() + (block[match.start()] == _NEWLINE)  # what a name may stand behind
@@ -141,10 +141,6 @@ def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
         at = block.find(b"\n", min(max(begin + _STRETCH_BYTES, match.end() - 1), size)) + 1 or size
         found.append((begin, at))
     return found
-
-
-def _begin(match: Any) -> int:
-    return int(match.start())
 
 
 def _before_escape(block: bytes, at: int) -> int:

@@ -184,15 +184,13 @@ _ROOTED = ("gather", "scatter")
 
 def root_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
     """One finding for each such operation that nobody gets out of."""
-    return [
-        finding
-        for hold in holds
-        if hold.op in _ROOTED and (finding := _root_mismatch(records, hold, hold.op)) is not None
-    ]
+    found = (_root_mismatch(records, hold, hold.op) for hold in holds if hold.op in _ROOTED)
+    return [finding for finding in found if finding is not None]
 
 
 def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
-    roots = sorted((entry for entry in hold.entries() if _is_root(entry)), key=lambda entry: entry.rank)
+    takers = (entry for entry in hold.entries() if _lists(op, entry.input_sizes, entry.output_sizes))
+    roots = sorted(takers, key=lambda entry: entry.rank)
     complete = hold.is_complete and len(hold.entries()) == len(hold.group.ranks())
     if len(roots) == 1 or not (roots or complete):
         return None
@@ -200,11 +198,8 @@ def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
     odd = [entry.rank for entry in roots if entry.rank not in usual] if len(usual) == 1 else []
     tie = len(odd) != 1
     ranks = odd if not tie else [entry.rank for entry in roots] or sorted(hold.waiting)
-    many = (
-        f"{rank_list([entry.rank for entry in roots])} each take themselves for the root"
-        if roots
-        else "nobody is the root"
-    )
+    who = rank_list([entry.rank for entry in roots])
+    many = f"{who} each take themselves for the root" if roots else "nobody is the root"
     before = f"; so far it was {rank_list(usual)}" if len(usual) == 1 else ""
     entries = roots or hold.entries()
     return raising.finding(
@@ -218,10 +213,6 @@ def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
         minority=not tie,
         tie=tie,
     )
-
-
-def _is_root(entry: Entry) -> bool:
-    return _lists(entry.op, entry.input_sizes, entry.output_sizes)
 
 
 def _lists(op: str, input_sizes: str | None, output_sizes: str | None) -> bool:
@@ -248,11 +239,8 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         return None
     entries = [_oldest(records, rank) for rank in ranks]
     called = [entry for entry in entries if entry is not None]
-    waits = [
-        (taken - entry.created_ns) / 1e9
-        for entry in called
-        if (taken := records.ranks[entry.rank].taken_ns) is not None and entry.created_ns is not None
-    ]
+    told = [records.wait_s(entry.rank, entry.created_ns) for entry in called]
+    waits = [wait_s for wait_s in told if wait_s is not None]
     if not called or (waits and max(waits) < records.patience_s):
         return None
     limits = {entry.timeout_ms for entry in called if entry.timeout_ms}
@@ -276,10 +264,9 @@ def stands_in_something(records: Records, fronts: Fronts) -> bool:
         return True
     for rank, status in fronts.status.items():
         if status in ("unseen", "not_started"):
-            taken, entry = records.ranks[rank].taken_ns, _oldest(records, rank)
-            if taken is None or entry is None or entry.created_ns is None:
-                return True
-            if (taken - entry.created_ns) / 1e9 >= records.patience_s:
+            entry = _oldest(records, rank)
+            wait_s = records.wait_s(rank, entry.created_ns) if entry else None
+            if wait_s is None or wait_s >= records.patience_s:
                 return True
     return False
 

@@ -10,10 +10,13 @@ import json
 import math
 import re
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ddx_tools.parsers.flight_records.fr_calls import Call
 from ddx_tools.store import Store
+
+if TYPE_CHECKING:
+    from ddx_tools.analysis.collectives.records.records import Entry
 
 _BY_INPUT = (
     "all_reduce",
@@ -48,30 +51,6 @@ _COMPLETES_TOGETHER = (
 )
 
 
-class Called(Protocol):
-    """What is compared of a call; sizes and types are JSON texts."""
-
-    @property
-    def op(self) -> str:
-        """The operation, without the backend."""
-
-    @property
-    def input_sizes(self) -> str | None:
-        """Shapes."""
-
-    @property
-    def input_dtypes(self) -> str | None:
-        """Types."""
-
-    @property
-    def output_sizes(self) -> str | None:
-        """Shapes."""
-
-    @property
-    def output_dtypes(self) -> str | None:
-        """Types."""
-
-
 class Rules:
     """The table `rules`: for each call of a store, as numbers, what its group must agree on.
 
@@ -103,7 +82,7 @@ class Rules:
         return self._numbers.setdefault(text, len(self._numbers))
 
 
-def sizes_to_agree_on(call: Called) -> str | None:
+def sizes_to_agree_on(call: Call | Entry) -> str | None:
     """The sizes that all members must share, as elements per tensor; None if the operation asks for none.
 
     Shapes of equal size are equal here: all backends move elements, not dimensions.
@@ -114,7 +93,7 @@ def sizes_to_agree_on(call: Called) -> str | None:
     return elements(call.output_sizes) if op in _BY_OUTPUT else None
 
 
-def dtypes_to_agree_on(call: Called) -> str | None:
+def dtypes_to_agree_on(call: Call | Entry) -> str | None:
     """The data types that all members must share; None if the operation asks for none or none is recorded."""
     op = _plain(call.op)
     if op in _BY_INPUT:

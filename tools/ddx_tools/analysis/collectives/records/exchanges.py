@@ -48,19 +48,21 @@ def _unpaired(hold: Recorded) -> Finding | None:
     tie = len(odd) != 1
     ranks = sorted(set.union(*involved)) if tie else odd
     source, target, rows, wanted = wrong[0]
-    return raising.finding(
-        "collective.shape_mismatch",
-        Severity.FAILURE,
-        ranks,
+    said = (
         f"The splits of {hold.op} {hold.seq} of {hold.group.label} do not pair up at {rank_list(ranks)}: "
         f"rank {source} sends {rows} rows to rank {target}, which expects {wanted}"
-        + (f", and so with {len(wrong) - 1} more pairs." if len(wrong) > 1 else "."),
-        where(hold.group, hold.seq, hold.op),
-        shown([entries[rank] for rank in ranks if rank in entries]),
-        splits=True,
-        finished=False,
-        minority=not tie,
-        tie=tie,
+        + (f", and so with {len(wrong) - 1} more pairs." if len(wrong) > 1 else ".")
+    )
+    return _finding(hold, ranks, said, entries, tie, splits=True)
+
+
+def _finding(
+    hold: Recorded, ranks: list[int], said: str, entries: Mapping[int, Entry], tie: bool, **more: bool
+) -> Finding:
+    at, pointed = where(hold.group, hold.seq, hold.op), shown([entries[rank] for rank in ranks if rank in entries])
+    code = "collective.shape_mismatch"
+    return raising.finding(
+        code, Severity.FAILURE, ranks, said, at, pointed, **more, finished=False, minority=not tie, tie=tie
     )
 
 
@@ -96,19 +98,12 @@ def _unbalanced(records: Records, hold: Recorded) -> Finding | None:
     odd = _without_mirror(records, hold, entries)
     tie = len(odd) != 1
     ranks = sorted(entries) if tie else odd
-    return raising.finding(
-        "collective.shape_mismatch",
-        Severity.FAILURE,
-        ranks,
+    said = (
         f"The sizes of {hold.op} {hold.seq} of {hold.group.label} do not add up: its members send {sent} "
         f"elements and expect {received}."
-        + ("" if tie else f" The exchange beside it has those of all but {rank_list(odd)} the other way round."),
-        where(hold.group, hold.seq, hold.op),
-        shown([entries[rank] for rank in ranks]),
-        finished=False,
-        minority=not tie,
-        tie=tie,
+        + ("" if tie else f" The exchange beside it has those of all but {rank_list(odd)} the other way round.")
     )
+    return _finding(hold, ranks, said, entries, tie)
 
 
 def _without_mirror(records: Records, hold: Recorded, entries: Mapping[int, Entry]) -> list[int]:
@@ -119,17 +114,14 @@ def _without_mirror(records: Records, hold: Recorded, entries: Mapping[int, Entr
         others = records.collective(hold.group, beside)
         if others.keys() != entries.keys() or any(other.op != hold.op for other in others.values()):
             continue
-        odd = [rank for rank, entry in entries.items() if _volume(entry) != _turned(_volume(others[rank]))]
+        odd = [rank for rank, entry in entries.items() if _volume(entry) != _volume(others[rank], turned=True)]
         if len(odd) == 1:
             return odd
     return []
 
 
-def _volume(entry: Entry) -> tuple[int, int] | None:
-    """Elements sent and elements expected; None if one of them is not recorded."""
-    sent, expected = (json.loads(elements(sizes) or "[]") for sizes in (entry.input_sizes, entry.output_sizes))
-    return (sum(sent), sum(expected)) if sent and expected else None
-
-
-def _turned(volume: tuple[int, int] | None) -> tuple[int, int] | None:
-    return None if volume is None else (volume[1], volume[0])
+def _volume(entry: Entry, *, turned: bool = False) -> tuple[int, int] | None:
+    """Elements sent and elements expected, or the other way round; None if one of them is not recorded."""
+    ways = (entry.output_sizes, entry.input_sizes) if turned else (entry.input_sizes, entry.output_sizes)
+    first, second = (json.loads(elements(sizes) or "[]") for sizes in ways)
+    return (sum(first), sum(second)) if first and second else None

@@ -17,7 +17,7 @@ from ddx_tools.analysis.collectives.records.patience import SETTLED_S
 from ddx_tools.analysis.collectives.records.rank_records import RankRecord
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import kind_of
-from ddx_tools.analysis.collectives.records.transfers import Transfer, pending_transfers
+from ddx_tools.analysis.collectives.records.transfers import Transfer, Transfers
 
 Status = Literal["idle", "hidden", "inside", "not_started", "unseen", "finished_by_peers"]
 
@@ -48,8 +48,7 @@ class Fronts:
     """idle: nothing is pending; hidden: so it seems, but the backend does not record sends and receives, and it may
     be in one; not_started: its device came to nothing that is pending; unseen: the ring has lost what
     it is in; finished_by_peers: peers finished what it has pending."""
-    pending: Mapping[tuple[int, int, int], Mapping[int, list[Transfer]]]
-    """Pending transfers: {(group, source, target): {rank: in order}}."""
+    pending: Transfers
     called: Mapping[int, tuple[tuple[Group, int], ...]]
     """Of ranks whose front is unseen: the first collective of each group that is surely not finished."""
 
@@ -67,11 +66,7 @@ class Fronts:
 
 def fronts_of(records: Records) -> Fronts:
     """The fronts of all ranks."""
-    pending = pending_transfers(
-        records.store,
-        {group.id: group.members for group in records.groups.values()},
-        only_active=records.only_active,
-    )
+    pending = records.transfers(only_active=records.only_active)
     heads: dict[int, list[Front]] = {rank: [] for rank in records.ranks}
     for group in records.groups.values():
         for rank, entry in group.pending.items():
@@ -103,9 +98,7 @@ def _called(records: Records, rank: int) -> Iterator[tuple[Group, int]]:
             yield group, entry.seq
 
 
-def _of_transfers(
-    records: Records, pending: Mapping[tuple[int, int, int], Mapping[int, list[Transfer]]]
-) -> dict[int, list[Front]]:
+def _of_transfers(records: Records, pending: Transfers) -> dict[int, list[Front]]:
     """The first pending transfer of each direction, and whole batches as one."""
     heads: dict[int, list[Front]] = {}
     batches: dict[tuple[int, int, int], list[Transfer]] = {}

@@ -13,7 +13,6 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.records.patience import SETTLED_S
 from ddx_tools.analysis.collectives.records.records import Group, Records
-from ddx_tools.analysis.collectives.records.transfers import pending_transfers
 from ddx_tools.gathering import gathered
 from ddx_tools.mesh.groups import axis_names
 from ddx_tools.parsers.names import shown
@@ -76,15 +75,13 @@ class _Waits:
             for rank, entry in group.pending.items():
                 if entry.seq > group.finished_by_peers(rank):
                     self._add(group, rank, entry.op, entry.seq, entry.created_ns)
-        members = {group.id: group.members for group in records.groups.values()}
-        for (group_id, _, _), ends in pending_transfers(records.store, members).items():
+        for (group_id, _, _), ends in records.transfers().items():
             for rank, transfers in ends.items():
                 first = transfers[0]
                 self._add(records.groups[group_id], rank, first.words, None, first.created_ns)
 
     def _add(self, group: Group, rank: int, op: str, seq: int | None, created_ns: int | None) -> None:
-        taken_ns = self._records.ranks[rank].taken_ns
-        wait_s = None if taken_ns is None or created_ns is None else max(0.0, (taken_ns - created_ns) / 1e9)
+        wait_s = self._records.wait_s(rank, created_ns)
         if wait_s is None or wait_s >= SETTLED_S:
             mine = self.of_group.setdefault(group.id, {})
             known = mine.get(rank)

@@ -23,7 +23,7 @@ from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.shown import where
 from ddx_tools.gathering import gathered
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.model import Finding, Severity, rank_list
 
 _CLEARLY_S = 0.15
 """A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
@@ -78,16 +78,12 @@ def late_ranks(records: Records) -> list[Late]:
         took_s = (max(calls) - min(calls)) / 1e9
         if count >= max(_OFTEN, _SHARE * len(clear)) and sum(lost) >= _COSTS * took_s:
             found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, median(lost), by_calls)
-    return _not_victims(list(found.values()))
+    return [late for late in found.values() if not _is_victim(late.rank, found.values())]
 
 
-def _not_victims(found: list[Late]) -> list[Late]:
-    """Without those who are late because they wait for another late rank in a group that they share."""
-    ranks = {late.rank for late in found}
-    waits_for = {
-        rank: {late.rank for late in found if late.rank != rank and rank in late.group.ranks()} for rank in ranks
-    }
-    return [late for late in found if not waits_for[late.rank]]
+def _is_victim(rank: int, found: Iterable[Late]) -> bool:
+    """Whether it is late because it waits for another late rank in a group that they share."""
+    return any(late.rank != rank and rank in late.group.ranks() for late in found)
 
 
 def _pipelines(records: Records) -> list[set[int]]:
@@ -137,6 +133,7 @@ def arrives_late(records: Records) -> list[Finding]:
 
 
 def _finding(records: Records, late: Late) -> Finding:
+    calls = records.entries(late.group, "NOT is_p2p AND rank = ?", [late.rank])
     return raising.finding(
         "rank.arrives_late",
         Severity.WARNING,
@@ -144,7 +141,7 @@ def _finding(records: Records, late: Late) -> Finding:
         f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
         f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
         where(late.group),
-        Shown(_evidence(records, [late])),
+        Shown([entry.evidence() for entry in calls[-1:]]),
         late_s=round(late.late_s, 2),
         collectives=late.collectives,
         last=late.last,
@@ -152,12 +149,3 @@ def _finding(records: Records, late: Late) -> Finding:
         share=round(late.last / late.collectives, 3),
         by="calls" if late.by_calls else "completions",
     )
-
-
-def _evidence(records: Records, found: Iterable[Late]) -> list[Evidence]:
-    """The last call of each in that group."""
-    return [
-        entry.evidence()
-        for late in found
-        for entry in records.entries(late.group, "NOT is_p2p AND rank = ?", [late.rank])[-1:]
-    ]

@@ -125,17 +125,9 @@ def _just_called(records: Records, group: Group, rank: int) -> bool:
 
 
 def _is_moment(records: Records, rank: int) -> bool:
-    record = records.ranks[rank]
-    if record.taken_ns is not None:
-        taken = [
-            records.true_ns(each.rank, each.taken_ns) for each in records.ranks.values() if each.taken_ns is not None
-        ]
-        return (max(taken) - records.true_ns(rank, record.taken_ns)) / 1e9 < SETTLED_S
+    dated = records.ranks[rank].taken_ns is not None
     # The latest that undated records mention comes near their moments while a job moves.
-    signs = [
-        records.true_ns(each.rank, each.latest_sign_ns)
-        for each in records.ranks.values()
-        if each.latest_sign_ns is not None
-    ]
-    sign = record.latest_sign_ns
-    return sign is not None and (max(signs) - records.true_ns(rank, sign)) / 1e9 < _MOMENT_OF_UNDATED_S
+    told = {each.rank: each.taken_ns if dated else each.latest_sign_ns for each in records.ranks.values()}
+    times = {each: records.true_ns(each, time) for each, time in told.items() if time is not None}
+    within_s = SETTLED_S if dated else _MOMENT_OF_UNDATED_S
+    return rank in times and (max(times.values()) - times[rank]) / 1e9 < within_s

@@ -35,32 +35,22 @@ class RankRecord:
     """Its backend counts sends and receives without recording them (Gloo), and it made some or may be in its first."""
 
 
-@dataclass(frozen=True)
-class RankRecords:
-    """The records of all ranks, and what they share."""
+def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tuple[dict[int, RankRecord], bool, float]:
+    """The records behind the dumps that count, by rank, and what they share: (records, starts seen, patience).
 
-    ranks: dict[int, RankRecord]
-    starts_seen: bool
-    """They tell what has started on the devices: timing is on for all ranks of a job or for none."""
-    patience_s: float
-    """So long a rank may wait without anything being wrong, by the longest operation that did finish."""
-
-
-def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> RankRecords:
-    """The records behind the dumps that count, by rank."""
+    Starts seen: they tell what has started on the devices; timing is on for all ranks of a job or for none.
+    Patience: so many seconds a rank may wait without anything being wrong, by the longest operation that did finish.
+    """
     seen = {row["rank"]: row for row in store.query(_SEEN)}
     active = _is_only_active(dumps, seen)
     beginning = {row["rank"] for row in store.query(_BEGINNING)}
     longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
     patience_s = patience_for(longest_s, only_active=active)
-    return RankRecords(
-        {
-            rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s, begins=rank in beginning)
-            for rank, mine in dumps.items()
-        },
-        any(row["starts_seen"] for row in seen.values()),
-        patience_s,
-    )
+    records = {
+        rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s, begins=rank in beginning)
+        for rank, mine in dumps.items()
+    }
+    return records, any(row["starts_seen"] for row in seen.values()), patience_s
 
 
 _SEEN = """
@@ -127,11 +117,6 @@ def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, within_s: float) ->
     """
     taken_ns: int | None = dump["taken_ns"]
     written_ns: int | None = dump["written_ns"]
-    if (
-        taken_ns is None
-        and written_ns is not None
-        and sign_ns is not None
-        and 0 <= written_ns - sign_ns < within_s * 1e9
-    ):
-        return written_ns
-    return taken_ns
+    if taken_ns is not None or written_ns is None or sign_ns is None:
+        return taken_ns
+    return written_ns if 0 <= written_ns - sign_ns < within_s * 1e9 else None

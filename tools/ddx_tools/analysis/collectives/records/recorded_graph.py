@@ -42,15 +42,12 @@ def recorded_graph(
 
 def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], bool]:
     """The fewest ranks without a record that explain waits which no record does, and whether others would do."""
-    silent = {
-        rank for group in records.groups.values() for rank in group.members or () if rank not in records.ranks
-    } | {rank for rank in range(records.world_size or 0) if rank not in records.ranks}
     found = {hold.unknown[0] for hold in holds if len(hold.unknown) == 1}
     rest = [hold for hold in holds if not found & set(hold.unknown)]
     more, tie = fewest(set(hold.unknown) for hold in rest)
     found |= more
-    if found and may_be_a_host(silent):
-        return sorted(silent), False
+    if found and may_be_a_host(records.absent):
+        return sorted(records.absent), False
     # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
     # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
     in_one = {(hold.group.id, hold.seq) for hold in holds}
@@ -59,7 +56,7 @@ def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], boo
     lone = len(records.ranks) == 1
     # What ranks only called ahead of what they are in, which their rings have lost, others may have called as well.
     ahead = not any(hold.fronts for hold in holds)
-    return sorted(found), tie or lone or ahead or found != silent or len(found) > 1 or unsaid
+    return sorted(found), tie or lone or ahead or found != records.absent or len(found) > 1 or unsaid
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:
@@ -120,9 +117,9 @@ def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool
     reached = set(few)
     grew = True
     while grew:
-        more = {rank for hold in holds if set(hold.blockers) & reached for rank in hold.waiting if rank not in reached}
-        reached |= more
-        grew = bool(more)
+        before = len(reached)
+        reached.update(rank for hold in holds if set(hold.blockers) & reached for rank in hold.waiting)
+        grew = len(reached) > before
     return circle <= reached
 
 
@@ -248,6 +245,5 @@ def _called_before(records: Records, smaller: Recorded, larger: Recorded) -> dic
 
 
 def _last_called(group: Group, rank: int) -> int:
-    position = group.positions.get(rank)
-    entered = None if position is None else position.entered
-    return -1 if entered is None else entered
+    last = group.last_entered(rank)
+    return -1 if last is None else last

@@ -18,7 +18,7 @@ from ddx_tools.analysis.collectives.records.comparable import Rules, completes_t
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
 from ddx_tools.analysis.collectives.records.rank_records import rank_records
 from ddx_tools.analysis.collectives.records.selection import with_texts
-from ddx_tools.analysis.collectives.records.transfers import make_batches
+from ddx_tools.analysis.collectives.records.transfers import Transfers, make_batches, pending_transfers
 from ddx_tools.model import Evidence, Location
 from ddx_tools.store import Store
 
@@ -140,11 +140,15 @@ class Group:
         """The members, or, where no record lists them, the ranks that recorded something in the group."""
         return self.members if self.members is not None else tuple(sorted(self.positions))
 
+    def last_entered(self, rank: int) -> int | None:
+        """The last collective that a rank entered; None if its record cannot tell."""
+        position = self.positions.get(rank)
+        return None if position is None else position.entered
+
     def entered(self, rank: int, seq: int) -> bool | None:
         """Whether a rank entered the collective `seq`; None if its record cannot tell."""
-        position = self.positions.get(rank)
-        entered = None if position is None else position.entered
-        return None if entered is None else entered >= seq
+        last = self.last_entered(rank)
+        return None if last is None else last >= seq
 
 
 class Records:
@@ -158,10 +162,7 @@ class Records:
         make_differences(store)
         self.world_size = chosen.world_size
         self.left_out = chosen.left_out
-        found = rank_records(store, chosen.dumps)
-        self.ranks = found.ranks
-        self.starts_seen = found.starts_seen
-        self.patience_s = found.patience_s
+        self.ranks, self.starts_seen, self.patience_s = rank_records(store, chosen.dumps)
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()
         self._load_pending()
@@ -181,13 +182,25 @@ class Records:
         """A time of a rank's clock, on the clock that all ranks are compared by."""
         return time_ns - int(self.clock_offsets_s.get(rank, 0.0) * 1e9)
 
+    def wait_s(self, rank: int, since_ns: int | None) -> float | None:
+        """Seconds from a time of a rank's clock to the moment of its record; None if one of them is unknown."""
+        taken_ns = self.ranks[rank].taken_ns
+        return None if taken_ns is None or since_ns is None else max(0.0, (taken_ns - since_ns) / 1e9)
+
+    @cached_property
+    def absent(self) -> frozenset[int]:
+        """Ranks of the world, or of a group, that left no record."""
+        members = (group.members or () for group in self.groups.values())
+        return frozenset(range(self.world_size or 0)).union(*members) - self.ranks.keys()
+
+    def transfers(self, *, only_active: bool = False) -> Transfers:
+        """Sends and receives that are not finished; see `pending_transfers`."""
+        members = {group.id: group.members for group in self.groups.values()}
+        return pending_transfers(self.store, members, only_active=only_active)
+
     def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
         """Rows over the store, and the views `chosen`, `recorded` and `rules` in it."""
         return self.store.query(sql, parameters)
-
-    def execute(self, sql: str) -> None:
-        """Make a temporary table or view."""
-        self.store.execute(sql)
 
     def entries(self, group: Group, condition: str, parameters: Iterable[Any] = ()) -> list[Entry]:
         """Entries of a group that meet an SQL condition on the view `recorded`, by rank and record id."""
@@ -222,7 +235,7 @@ class Records:
                 "GROUP BY group_id, rank"
             )
         }
-        self.execute(MAKE_POSITIONS)
+        self.store.execute(MAKE_POSITIONS)
         recorded = {(row["group_id"], row["rank"]): row for row in self.query("SELECT * FROM positions")}
         for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
             counted: Mapping[str, Any] = counters.get((group_id, rank), {})
@@ -241,8 +254,8 @@ class Records:
 
     def _load_pending(self) -> None:
         """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
-        self.execute(MAKE_PENDING)
-        self.execute(MAKE_SAME_NUMBERS)
+        self.store.execute(MAKE_PENDING)
+        self.store.execute(MAKE_SAME_NUMBERS)
         oldest = self.query(OLDEST_PENDING)
         for row in oldest:
             self.groups[row["group_id"]].pending[row["rank"]] = _entry(row)
@@ -303,7 +316,6 @@ def _entry(row: dict[str, Any]) -> Entry:
 # As tables, since several queries need them and millions of entries are behind each. The entry that closes a batch of
 # transfers carries the number of the collective before it.
 
-# The entry that closes a batch of transfers carries the number of the collective before it.
 _COLLECTIVES = """
 SELECT * FROM recorded_numbers JOIN rules USING (call) ANTI JOIN batches USING (rank, group_id, record_id)
 WHERE NOT is_p2p AND seq IS NOT NULL

@@ -11,7 +11,7 @@ from ddx_tools.analysis.collectives.raising import Shown
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import locations, where
 from ddx_tools.gathering import gathered
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.model import Finding, Severity, rank_list
 
 _MAX_EVIDENCE = 6
 
@@ -39,13 +39,14 @@ def _finding(records: Records, group: Group, alike: list[Shift], compared: Compa
         odd = _present(theirs, shift.seq, -shift.calls)
         others = [calls[rank][shift.seq] for rank in ranks]
     singled_out = sorted({*ranks, shift.reference}) if tie else ranks
+    pointed = [*[*odd, *others][:_MAX_EVIDENCE], _pairing(calls, shift)]
     return raising.finding(
         "collective.call_site_shift",
         Severity.FAILURE,
         singled_out,
         _summary(group, shift, ranks, odd, tie),
         where(group, shift.seq, odd[0].op),
-        Shown(_evidence([*odd, *others][:_MAX_EVIDENCE], _pairing(calls, shift)), locations([*odd, *others])),
+        Shown([entry.evidence() for entry in dict.fromkeys(pointed)], locations([*odd, *others])),
         kind="extra_call" if extra else "left_out",
         shift=shift.calls,
         call=_place(odd[0]),
@@ -87,10 +88,6 @@ def _pairing(calls: dict[int, dict[int, Entry]], shift: Shift) -> Entry:
     own = calls[shift.rank].get(shift.seq + max(shift.calls, 0))
     other = calls[shift.reference].get(shift.seq + max(-shift.calls, 0))
     return (own if shift.calls > 0 else other) or calls[shift.rank][shift.seq]
-
-
-def _evidence(entries: list[Entry], pairing: Entry) -> list[Evidence]:
-    return [entry.evidence() for entry in dict.fromkeys([*entries, pairing])]
 
 
 def _present(entries: dict[int, Entry], seq: int, count: int) -> list[Entry]:
@@ -201,7 +198,7 @@ class _Calls:
         column = "place" if with_sites else "sizes"
         condition = "AND place IS NOT NULL" if with_sites else ""
         # Of a coalesced block the last call stands for all.
-        records.execute(
+        records.store.execute(
             "CREATE OR REPLACE TEMP TABLE group_calls AS "
             f"SELECT rank, seq, last(op) AS op, last({column}) AS detail FROM tokens "
             f"WHERE group_id = {group.id} {condition} GROUP BY rank, seq"
@@ -224,10 +221,10 @@ class _Calls:
             "WHERE g.rank <> ? GROUP BY ALL ORDER BY g.rank, min(seq)",
             [reference, reference],
         )
-        by_rank: dict[int, _Pairs] = {}
-        for row in rows:
-            pair = (row["op"], row["detail"]), (row["other_op"], row["other_detail"])
-            by_rank.setdefault(row["rank"], []).append((row["seq"], *pair))
+        by_rank: dict[int, _Pairs] = gathered(
+            (row["rank"], (row["seq"], (row["op"], row["detail"]), (row["other_op"], row["other_detail"])))
+            for row in rows
+        )
         starts = {rank: _first_conflict(pairs) for rank, pairs in by_rank.items()}
         return {rank: (start, by_rank[rank]) for rank, start in starts.items() if start is not None}
 

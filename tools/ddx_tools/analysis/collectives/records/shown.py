@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddx_tools.analysis.collectives.raising import Shown, Where
 from ddx_tools.analysis.collectives.records.records import Entry, Group
-from ddx_tools.model import Location
+from ddx_tools.model import Location, distinct
 
 BASIS = "flight_records"
 _MOST_EVIDENCE = 6
@@ -16,9 +16,8 @@ _MOST_PLACES = 64
 def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> Shown:
     """The first of some entries, and the distinct user lines of these (or of others), in order."""
     wanted = entries if places is None else places
-    found = [place for entry in wanted[:_MOST_PLACES] if (place := entry.location()) is not None]
-    unique = {(place.file, place.line, place.function): place for place in reversed(found)}
-    return Shown([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], list(unique.values())[::-1])
+    found = distinct(entry.location() for entry in wanted[:_MOST_PLACES])
+    return Shown([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
 
 
 def locations(entries: Sequence[Entry]) -> list[Location]:

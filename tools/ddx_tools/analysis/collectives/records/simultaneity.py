@@ -17,30 +17,18 @@ _NS = 1e9
 _MAX_EVIDENCE = 8
 
 
-def missing(records: Records) -> list[int]:
-    """Ranks of the world, or of a group, that left no record."""
-    expected = set(range(records.world_size or 0))
-    for group in records.groups.values():
-        expected.update(group.members or ())
-    return sorted(expected - records.ranks.keys())
-
-
 def missing_records(records: Records) -> Finding | None:
     """Said if some ranks left no record."""
-    absent = missing(records)
+    absent = sorted(records.absent)
     if not absent:
         return None
-    evidence = [
-        *_last_calls_with(records, set(absent)),
-        Evidence(source="fr_dumps"),
-    ]
     return raising.finding(
         "records.rank_missing",
         Severity.NOTICE,
         absent,
         f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
         where(None),
-        Shown(evidence),
+        Shown([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
         recorded=len(records.ranks),
     )
 

@@ -70,14 +70,18 @@ def make_batches(store: Store) -> None:
     )
 
 
+Transfers = dict[tuple[int, int, int], dict[int, list[Transfer]]]
+"""{(group, source, target): {rank: its pending ends in order}}."""
+
+
 def pending_transfers(
     store: Store, members: Mapping[int, tuple[int, ...] | None], *, only_active: bool = False
-) -> dict[tuple[int, int, int], dict[int, list[Transfer]]]:
-    """{(group, source, target): {rank: its pending ends in order}}. `members`: by group id, in group order.
+) -> Transfers:
+    """All that are not finished. `members`: by group id, in group order.
 
     `only_active`: finished entries are left out, and with them those that closed batches.
     """
-    found: dict[tuple[int, int, int], dict[int, list[Transfer]]] = {}
+    found: Transfers = {}
     if not store.query("SELECT 1 FROM rules WHERE is_p2p LIMIT 1"):
         return found
     store.execute(_MAKE_CLOSED + ("" if only_active else " LIMIT 0"))
@@ -85,16 +89,9 @@ def pending_transfers(
         ends = ends_of(members[row["group_id"]], row["peer"])
         if ends is None or row["rank"] not in ends or ends[0] == ends[1]:
             continue
-        transfer = Transfer(
-            row["rank"],
-            row["group_id"],
-            row["record_id"],
-            *ends,
-            row["batch"],
-            bool(row["started"]),
-            row["created_ns"],
-            elements(row["sizes"]),
-        )
+        as_read = {name: row[name] for name in ("rank", "group_id", "record_id", "batch", "created_ns")}
+        started, moved = bool(row["started"]), elements(row["sizes"])
+        transfer = Transfer(source=ends[0], target=ends[1], started=started, elements=moved, **as_read)
         found.setdefault(transfer.direction, {}).setdefault(transfer.rank, []).append(transfer)
     return found
 

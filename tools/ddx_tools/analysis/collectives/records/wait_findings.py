@@ -14,13 +14,13 @@ from ddx_tools.analysis.collectives.waiting import Graph
 from ddx_tools.gathering import gathered
 from ddx_tools.model import Evidence, Finding, Severity, rank_list
 
-_MAX_EVIDENCE = 6
+_MAX_EVIDENCE = 8
 _MAX_PLACES = 64
 
 
 def waiting(records: Records, holds: list[Recorded], graph: Graph[Recorded] | None, moving: bool) -> list[Finding]:
     """All findings about waits, those of all groups of one kind together."""
-    findings = [_peers_wait(records, together) for together in _alike(hold for hold in holds)]
+    findings = [_peers_wait(records, together) for together in _alike(holds)]
     if graph is None:
         return findings + _all_entered(holds)
     findings += _waited_for(records, graph, moving)
@@ -67,7 +67,8 @@ def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Itera
         own = [hold for hold in graph.holds if set(ranks) & hold.waiting.keys()]
         first = direct[0] if direct else None
         pointed = shown(_entries(records, direct), [e for e in _entries(records, own) if e.rank in ranks])
-        before = _behind(direct, ranks) if state == "device_behind" else _own_calls(records, own, ranks)[:1]
+        called = [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
+        before = _behind(direct, ranks) if state == "device_behind" else called[:1]
         yield raising.waited_for(
             state,
             ranks,
@@ -118,7 +119,7 @@ def _missing_ranks(records: Records, graph: Graph[Recorded]) -> Finding | None:
         Shown(shown(_entries(records, [hold])[:1]).evidence + _last_of(records, group, ranks, last_calls)),
         severity=Severity.FAILURE if balance >= 0 and not hold.undated else Severity.WARNING,
         simultaneous="unknown" if hold.undated else "yes",
-        last_seq={rank: _last_seq(group, rank) for rank in ranks},
+        last_seq={rank: group.last_entered(rank) or 0 for rank in ranks},
         balance=balance,
         unclear=graph.tie,
         last_call={str(last.rank): place.short() for last in last_calls if (place := last.location())},
@@ -165,16 +166,8 @@ def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
     """What the ranks called themselves and their devices did not come to: among the peers' the odd one."""
     called = [hold.group.at.get(hold.seq, {}) for hold in holds if hold.seq is not None]
     own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
-    places = [entry.evidence() for entry in own[:_MAX_EVIDENCE]]
-    return [
-        place.model_copy(update={"quote": f"{place.quote}: {entry.state}"})
-        for place, entry in zip(places, own, strict=False)
-    ]
-
-
-def _own_calls(records: Records, own: Sequence[Recorded], ranks: Sequence[int]) -> list[Evidence]:
-    """What the ranks that are waited for are in themselves."""
-    return [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
+    places = ((entry.evidence(), entry.state) for entry in own[:_MAX_EVIDENCE])
+    return [place.model_copy(update={"quote": f"{place.quote}: {state}"}) for place, state in places]
 
 
 def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
@@ -187,11 +180,6 @@ def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entr
     return list({entry.rank: entry for entry in entries}.values())
 
 
-def _last_seq(group: Group, rank: int) -> int:
-    position = group.positions.get(rank)
-    return (position.entered if position else None) or 0
-
-
 def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]) -> list[Evidence]:
     """Where each missing rank's record ends."""
     seen = {entry.rank for entry in last}
@@ -199,9 +187,6 @@ def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]
     return [entry.evidence() for entry in last[:_MAX_EVIDENCE]] + [
         Evidence(source=records.ranks[rank].source) for rank in silent
     ]
-
-
-_MAX_EVIDENCE = 8
 
 
 def point_to_point(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:

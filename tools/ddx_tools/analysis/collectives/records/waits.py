@@ -16,8 +16,6 @@ from ddx_tools.analysis.collectives.records.shown import where
 from ddx_tools.analysis.collectives.records.transfers import Transfer
 from ddx_tools.analysis.collectives.waiting import Hold
 
-_NS = 1e9
-
 
 @dataclass(kw_only=True)
 class Recorded(Hold):
@@ -47,7 +45,7 @@ def find_holds(
     others: list[Recorded] = []
     for rank, mine in fronts.of.items():
         for front in mine:
-            wait_s = _wait_s(records, rank, front.created_ns)
+            wait_s = records.wait_s(rank, front.created_ns)
             if wait_s is not None and wait_s < patience_s:
                 continue
             if front.entry is None:
@@ -79,7 +77,7 @@ def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Recorded]:
     """
     callers: dict[tuple[int, int], list[int]] = {}
     for rank, called in fronts.called.items():
-        silent_s = _wait_s(records, rank, records.ranks[rank].latest_sign_ns)
+        silent_s = records.wait_s(rank, records.ranks[rank].latest_sign_ns)
         if silent_s is not None and silent_s < records.patience_s:
             continue
         for group, seq in called:
@@ -101,13 +99,6 @@ def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Recorded]:
             )
             hold.undated = any(records.ranks[rank].taken_ns is None for rank in lacking)
             yield hold
-
-
-def _wait_s(records: Records, rank: int, created_ns: int | None) -> float | None:
-    taken = records.ranks[rank].taken_ns
-    if taken is None or created_ns is None:
-        return None
-    return max(0.0, (taken - created_ns) / _NS)
 
 
 def _find_absent(records: Records, fronts: Fronts, hold: Recorded, deviating: Set[int]) -> None:
@@ -155,13 +146,12 @@ def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
     if entry.created_ns is None:
         return None
     called = records.true_ns(entry.rank, entry.created_ns)
-    if record.taken_ns is not None:
-        return (records.true_ns(member, record.taken_ns) - called) / _NS
     # An undated dump was taken at or after the last thing that it mentions.
-    if record.latest_sign_ns is not None:
-        margin = (records.true_ns(member, record.latest_sign_ns) - called) / _NS
-        return margin if margin >= SETTLED_S else None
-    return None
+    sign_ns = record.latest_sign_ns if record.taken_ns is None else record.taken_ns
+    if sign_ns is None:
+        return None
+    margin = (records.true_ns(member, sign_ns) - called) / 1e9
+    return margin if record.taken_ns is not None or margin >= SETTLED_S else None
 
 
 def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Recorded]:
