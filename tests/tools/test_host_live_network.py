@@ -221,6 +221,26 @@ def test_a_connection_that_is_only_just_asked_for_is_not_unreachable(backoff: in
     assert ("startup.endpoint_unreachable" in codes(found)) is silent
 
 
+ARP = "IP address       HW type     Flags       HW address            Mask     Device\n"
+
+
+@pytest.mark.parametrize(
+    ("seen", "there"),
+    [
+        (ARP + "10.0.0.9         0x1         0x2         02:00:00:00:00:09     *        eth0\n", True),
+        (ARP + "10.0.0.9         0x1         0x0         00:00:00:00:00:00     *        eth0\n", False),
+        (ARP + "10.0.0.8         0x1         0x2         02:00:00:00:00:08     *        eth0\n", False),
+        ("10.0.0.9 dev eth0 lladdr 02:00:00:00:00:09 STALE\n10.0.0.8 dev eth0  FAILED\n", True),
+        ("10.0.0.8 dev eth0 lladdr 02:00:00:00:00:08 REACHABLE\n10.0.0.9 dev eth0  FAILED\n", False),
+        ("ESTAB 0 0 10.0.0.7:29500 10.0.0.9:51844\n\t cubic rto:204 mss:1448 cwnd:10\n", True),
+    ],
+)
+def test_a_silent_port_of_a_host_that_answers_otherwise_is_not_a_host_that_is_down(seen: str, there: bool) -> None:
+    found = findings_of(job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3), text(seen))
+    cut = one(found, "startup.endpoint_unreachable")
+    assert (cut.attributes["host_answers"], "The host is there" in cut.summary) == (there, there)
+
+
 def test_where_neither_answers_the_other_no_host_is_named() -> None:
     found = findings_of_hosts(
         left=[interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3)],

@@ -73,6 +73,16 @@ SHOWN: dict[str, set[tuple[str, tuple[int, ...]]]] = {
         ("collective.peers_wait", (1, 2)),
         ("p2p.circular_wait", (1, 2)),
     },
+    "signed-snapshots": {
+        ("collective.peers_wait", (0, 1, 2)),
+        ("rank.outside_collective", (3,)),
+        ("rank.gil_held", (3,)),
+    },
+    "staged-from-tape": {
+        ("collective.peers_wait", (0, 2)),
+        ("rank.outside_collective", (1,)),
+        ("rank.awaits_child", (1,)),
+    },
     "healthy": {("job.progressing", (0, 1, 2, 3))},
     "raised-unreaped": {("collective.peers_wait", (0, 1, 2)), ("collective.all_entered", (0, 1, 2))},
 }
@@ -118,6 +128,25 @@ def test_a_rank_that_waits_for_data_is_named_also_where_nobody_saw_its_worker(tm
     diagnosis = found.diagnose()
     assert (diagnosis.verdict, diagnosis.causes[0].id) == ("diagnosed", "dataloader-stuck")
     assert diagnosis.culprits.ranks == [1]
+
+
+def test_who_slept_and_cannot_return_for_want_of_the_global_lock() -> None:
+    assert one("signed-snapshots", "rank.outside_collective").attributes["activity"] == "sleep"
+    assert one("signed-snapshots", "rank.gil_held").locations[0].file.endswith("signature.py")
+
+
+def test_what_an_awaited_child_does_is_told_and_decides(tmp_path: Path) -> None:
+    found = one("staged-from-tape", "rank.awaits_child")
+    told = {name: found.attributes[name] for name in ("activity", "name", "moving")}
+    assert told == {"activity": "file_io", "name": "cat", "moving": False}
+    assert "its child process cat (pid " in found.summary
+    diagnosis = replayed("staged-from-tape").diagnose()
+    assert (diagnosis.verdict, diagnosis.causes[0].id) == ("diagnosed", "filesystem-stalled")
+    bundle = unpacked("staged-from-tape", tmp_path)
+    assert forget(bundle, lambda entry: entry["op"] == "threads" and str(found.attributes["pid"]) in entry["key"])
+    unseen = replay(bundle)
+    assert "rank.awaits_child" not in {finding.code for finding in unseen.findings}
+    assert unseen.diagnose().verdict == "undecided"
 
 
 def test_a_worker_that_hangs_is_named_with_its_own_place() -> None:
