@@ -79,6 +79,23 @@ def test_a_name_that_means_loopback_is_no_matter_where_the_interface_is_chosen()
     assert codes(found) == set()
 
 
+def met_at(name_of_peer: str, *addresses: str) -> RawItem:
+    item = name(name_of_peer, *addresses)
+    item.facts["of"] = "peer"
+    return item
+
+
+@pytest.mark.parametrize(
+    ("addresses", "told"), [(("127.0.1.1",), True), (("10.0.0.9", "127.0.1.1"), False), ((), False)]
+)
+def test_the_name_of_the_meeting_point_that_means_this_host(addresses: tuple[str, ...], told: bool) -> None:
+    found = findings_of(job(16), interfaces(LO, ETH), name("node-1", "10.0.0.7"), met_at("node-0", *addresses))
+    assert ("network.hostname_loopback" in codes(found)) is told
+    if told:
+        said = one(found, "network.hostname_loopback")
+        assert (said.attributes["name"], said.attributes["of"], said.hosts) == ("node-0", "peer", ["node-1"])
+
+
 def test_a_variable_that_names_no_interface() -> None:
     found = findings_of(job(NCCL_SOCKET_IFNAME="bond7"), interfaces(LO, ETH), name("node-1", "10.0.0.7"))
     wrong = one(found, "startup.interface_unusable")

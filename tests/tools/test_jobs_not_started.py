@@ -157,6 +157,16 @@ def test_who_meets_nobody(command: str) -> None:
     assert meeting_of(command.split(), {}) is None
 
 
+@pytest.mark.parametrize(
+    ("conf", "limit_s"),
+    [("timeout=60", 60.0), ("is_host=1,join_timeout=90", 90.0), ("last_call_timeout=5", None), ("timeout=long", None)],
+)
+def test_how_long_launchers_wait_for_each_other(conf: str, limit_s: float | None) -> None:
+    meeting = meeting_of(["torchrun", "--nnodes=2", f"--rdzv-conf={conf}", "train.py"], {})
+    assert meeting is not None
+    assert meeting.timeout_s == limit_s
+
+
 # --- ranks
 
 IMPORTING: dict[int, tuple[str, str | None]] = {20 + rank: ("import", None) for rank in range(3)}

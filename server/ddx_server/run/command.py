@@ -105,7 +105,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
         for channel in channels:
             os.close(channel.inner)
         pumps = [Pump(channel, log) for channel in channels]
-        watch = RankWatch(run_dir, log.path, patience, _limits(job.environ), attendant)
+        watch = RankWatch(run_dir, log.path, patience, _limits(argv, job.environ), attendant)
 
         def on_stop(launcher_knows: bool) -> None:
             watch.save_before_stop()
@@ -150,11 +150,15 @@ def _in_words(code: int) -> str:
     return f"the job failed with exit code {code}"
 
 
-def _limits(environ: Mapping[str, str]) -> Limits:
-    """What variables say of limits; the limits of process groups are asked of the ranks."""
+def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> Limits:
+    """What the command and variables say of limits; the limits of process groups are asked of the ranks."""
+    from ddx_tools.parsers.launchers.launch_command import meeting_of
+
+    meeting = meeting_of(argv, environ)
     heartbeat_s = _number(environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"))
     end_s = _number(environ.get("SLURM_JOB_END_TIME"))
-    return Limits(heartbeat_s, time.monotonic() + end_s - time.time() if end_s else None)
+    ends_at_s = time.monotonic() + end_s - time.time() if end_s else None
+    return Limits(heartbeat_s, ends_at_s, meeting.timeout_s if meeting else None)
 
 
 def _number(text: str | None) -> float | None:

@@ -80,6 +80,8 @@ class Limits:
     """Of the thread that watches over NCCL."""
     ends_at_s: float | None = None
     """When the scheduler's time is over, by the monotonic clock."""
+    meeting_s: float | None = None
+    """How long launchers wait for those of other hosts, before there is a rank."""
 
 
 class RankWatch:
@@ -235,6 +237,8 @@ class RankWatch:
         # Not all backends count their sends and receives: a rank may wait where none is seen to.
         since = waiting or [(rank, self._patience.moved_s) for rank in joined]
         limits = [Limit(since_s, self._limit_of(rank)) for rank, since_s in since]
+        if self._limits.meeting_s and not self._known:
+            limits.append(Limit(self._patience.moved_s, self._limits.meeting_s))
         if self._limits.ends_at_s:
             limits.append(Limit(self._patience.moved_s, self._limits.ends_at_s - self._patience.moved_s))
         return min(limits, key=lambda limit: limit.strikes_s, default=None)

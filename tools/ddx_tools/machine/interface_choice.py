@@ -55,6 +55,26 @@ def interface_findings(facts: list[Seen]) -> Iterator[Finding]:
             yield from _told(choice, names, several, down)
         if "GLOO_SOCKET_IFNAME" not in variables:
             yield from _name(names[0], several)
+        yield from (_peer_name(name) for name in of_topic(of_host, "peer_name") if _means_this_host(name))
+
+
+def _means_this_host(name: Seen) -> bool:
+    addresses = name.values["addresses"]
+    return bool(addresses) and all(map(is_loopback, addresses))
+
+
+def _peer_name(name: Seen) -> Finding:
+    address = name.values["addresses"][0]
+    return finding(
+        "network.hostname_loopback",
+        Severity.WARNING,
+        [name],
+        f"The name {name.subject}, where launchers of several hosts are to meet, means {address} here: this host "
+        "itself. By that name it will never reach another host; see /etc/hosts.",
+        name=name.subject,
+        addresses=name.values["addresses"][:8],
+        of="peer",
+    )
 
 
 def nccl_choice(interfaces: list[Seen], variables: Mapping[str, str]) -> Choice:

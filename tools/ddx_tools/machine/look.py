@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ddx_tools.errors import DdxError, HostError, NotPermitted, NotRecorded
 from ddx_tools.machine.texts import fact_rows, goes_on
 from ddx_tools.model import ProbeStatus
+from ddx_tools.parsers.launchers.launch_command import meeting_of
 from ddx_tools.parsers.launchers.launchers import Job, find_jobs
 from ddx_tools.parsers.names import shown
 from ddx_tools.probe import Raw, RawItem, Rows, merge_rows
@@ -23,6 +24,7 @@ PROCESSES, INTERFACES, NVML, NAMES = "processes", "interfaces", "nvml", "host_na
 _MOST_RANKS = 64
 _KERNEL_LOG_BYTES = 8 << 20
 _NAME_BYTES = 256
+_HOST_NAME = re.compile(r"[A-Za-z][A-Za-z0-9.-]{0,250}")
 _OF_PROCESS = ("limits", "status", "uid_map")
 _CONTROLLERS = {
     "memory": (
@@ -55,7 +57,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     _counters(asking, cgroups, devices, connected=connected, first=True)
     asking.ask("memory", lambda: host.read("/proc/meminfo"))
     _kernel_log(asking)
-    _names(asking)
+    _names(asking, jobs)
     _pci(asking)
     _gpus(asking)
     if interval_s > 0:
@@ -201,8 +203,8 @@ def _printed(host: Host, argv: Sequence[str]) -> Reply:
     return reply
 
 
-def _names(asking: Asking) -> None:
-    """What the host's own name means to those who ask the resolver, as Gloo does."""
+def _names(asking: Asking, jobs: Sequence[Job]) -> None:
+    """What the host's own name means to those who ask the resolver, as Gloo does, and that of the meeting point."""
     asking.ask("default route", lambda: asking.host.read("/proc/net/route"))
     try:
         # The kernel sets memory aside for as much as one asks of a file of /proc/sys.
@@ -212,6 +214,27 @@ def _names(asking: Asking) -> None:
     name = reply.data.decode("ascii", "replace").strip()
     if asking.ask("host name", lambda: asking.host.run(["getent", "ahosts", name], timeout_s=3.0), NAMES):
         asking.raw.items[-1].facts["name"] = name
+    for peer in dict.fromkeys(_met_at(jobs)):
+        # Where the others meet on this very host, its name may well mean loopback here.
+        if _first_label(peer) != _first_label(name):
+            question = partial(asking.host.run, ["getent", "ahosts", peer], timeout_s=3.0)
+            if asking.ask("name of the meeting point", question, NAMES):
+                asking.raw.items[-1].facts.update(name=peer, of="peer")
+
+
+def _met_at(jobs: Sequence[Job]) -> Iterator[str]:
+    """The names, not the addresses, of the hosts where launchers of several hosts meet."""
+    members = (member for job in jobs for member in job.members)
+    for process in (member.process for member in members if member.role == "launcher"):
+        words = [str(word) for word in process.row.get("cmdline") or []] if process else []
+        meeting = meeting_of(words, process.env) if process else None
+        host = (meeting.endpoint or "").rpartition(":")[0] if meeting else ""
+        if _HOST_NAME.fullmatch(host) and host != "localhost":
+            yield host
+
+
+def _first_label(name: str) -> str:
+    return name.partition(".")[0].lower()
 
 
 def _pci(asking: Asking) -> None:

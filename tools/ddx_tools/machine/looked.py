@@ -200,7 +200,14 @@ def _name_row(item: RawItem) -> FactRow:
     addresses = list(dict.fromkeys(found["address"] for found in _GETENT.finditer(text)))
     name = shown(str(item.facts.get("name", "")))
     words = f"{name}: {', '.join(addresses) or 'no address'}"
-    return _row("host_name", name, {"addresses": addresses}, words, item.source, 1)
+    return _row(
+        "peer_name" if item.facts.get("of") == "peer" else "host_name",
+        name,
+        {"addresses": addresses},
+        words,
+        item.source,
+        1,
+    )
 
 
 # --- rows of `host_facts` out of what NVML says, in the words of the readers of nvidia-smi: both are judged alike

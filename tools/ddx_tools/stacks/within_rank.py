@@ -79,6 +79,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
                 [view],
                 f"worker process {row['pid']} of {who([view])} {still}{words} at {place.short()}",
                 evidence=[evidence_of_row(row)],
+                places=[place, view.place],
                 role=row["role"],
                 activity=row["activity"],
                 pid=row["pid"],

@@ -219,6 +219,7 @@ def _by_spelling() -> dict[str, str]:
 # Options and their defaults: torch 2.13, distributed/run.py; each may come as a variable PET_<OPTION> instead.
 
 _SPAN = re.compile(r"([0-9]{1,5})(?::[0-9]{1,5})?")
+_MEETING_LIMIT = re.compile(r"(?:^|,)(?:join_)?timeout=([0-9]{1,6})(?:,|$)")
 _MOST_CHARS = 200
 _DEFAULT_ADDRESS, _DEFAULT_PORT = "127.0.0.1", "29500"
 
@@ -231,6 +232,8 @@ class Meeting:
     """Agents that have to come before any of them starts a rank: the smaller number of `--nnodes=1:4`."""
     endpoint: str | None
     """Address and port; None if the command does not say it."""
+    timeout_s: float | None = None
+    """How long an agent waits for the others, if the command says so (`--rdzv-conf timeout=…`)."""
 
 
 def meeting_of(words: Sequence[str], env: Mapping[str, str]) -> Meeting | None:
@@ -251,4 +254,5 @@ def meeting_of(words: Sequence[str], env: Mapping[str, str]) -> Meeting | None:
         endpoint = f"{said('master_addr') or _DEFAULT_ADDRESS}:{said('master_port') or _DEFAULT_PORT}"
     else:
         endpoint = said("rdzv_endpoint") or ""
-    return Meeting(int(span[1]), endpoint[:_MOST_CHARS] or None)
+    limit = _MEETING_LIMIT.search(said("rdzv_conf") or "")
+    return Meeting(int(span[1]), endpoint[:_MOST_CHARS] or None, float(limit[1]) if limit else None)
