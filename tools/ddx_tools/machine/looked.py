@@ -199,7 +199,7 @@ def _name_row(item: RawItem) -> FactRow:
     text = item.data.decode("ascii", "replace")
     addresses = list(dict.fromkeys(found["address"] for found in _GETENT.finditer(text)))
     name = shown(str(item.facts.get("name", "")))
-    words = f"{name}: {', '.join(addresses) or 'no address'}"
+    words = next(iter(text.splitlines()), f"{name}: no address")
     return _row(
         "peer_name" if item.facts.get("of") == "peer" else "host_name",
         name,
