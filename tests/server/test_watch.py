@@ -182,7 +182,7 @@ def test_of_ten_thousand_ranks_those_that_do_the_same_stand_together(tmp_path: P
         for host in range(49)
     }
     does["node_49"] = telling(tmp_path, "last", *(row(9800 + rank, "outside, busy") for rank in range(200)))
-    grid = watched(hosts_that(tmp_path, **does), 5, force_terminal=True)
+    grid = watched(hosts_that(tmp_path, **does), 8, force_terminal=True)
     lines = [line for line in grid.splitlines() if "waits in tp" in line or "outside, busy" in line][-2:]
     assert "9800-9999" in lines[0] and "node-49" in lines[0]
     assert "0-9799" in lines[1] and "node-[0-48]" in lines[1] and "sequence" not in lines[1]

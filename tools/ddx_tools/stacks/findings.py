@@ -292,19 +292,14 @@ def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
 
 
 def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
-    """Who waits for the global lock stands in one place, in no other wait, and wakes again and again to ask for it.
-
-    A look may meet it awake, so that one look that shows it waiting suffices.
-    """
-    elsewhere = any(row["wchan"] and not row["wchan"].startswith("futex") for row in rows)
-    return _stands(rows) and not elsewhere and any(map(_asks_for_the_lock, rows))
-
-
-def _asks_for_the_lock(row: dict[str, Any]) -> bool:
-    if row["activity"] == "lock_wait":
-        return bool(row["in_own_code"] and row["switched"])
+    """Who waits for the global lock stands in one place, in no other wait, and wakes again and again to ask for it."""
+    last = rows[-1]
+    if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
+        return False
+    if last["activity"] == "lock_wait":
+        return bool(last["in_own_code"] and last["switched"])
     # A sleep waits for the clock; one that waits on a futex is over, and wants the lock to return.
-    return row["activity"] == "idle" or (row["activity"] in ("running", "sleep") and bool(row["wchan"]))
+    return last["activity"] == "idle" or (last["activity"] in ("running", "sleep") and bool(last["wchan"]))
 
 
 def _stands(rows: Sequence[dict[str, Any]]) -> bool:
