@@ -68,7 +68,7 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
             struck = time.monotonic()
             code = _end(run, notes, limit_s)
             printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
-            answers = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+            answers = _answers(notes)
             unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
             wrong = _mistakes(_told_first(answers)["diagnosis"], run) if answers else unanswered
             wrong += _late(printed) if scenario.settles.how != "exited" else []
@@ -88,24 +88,25 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
 
 def _told_first(answers: list[dict[str, Any]]) -> dict[str, Any]:
     """The first diagnosis that a cause was named in, on whichever host; else the first answer."""
-    named = [answer for answer in answers if answer["diagnosis"]["verdict"] == "diagnosed"]
-    return (named or answers)[0]
+    return next(filter(_names_a_cause, answers), answers[0])
+
+
+def _names_a_cause(answer: dict[str, Any]) -> bool:
+    return bool(answer["diagnosis"]["verdict"] == "diagnosed")
 
 
 def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
     """Wait until a cause was named; without one, until the job's end, or its limit and a little more are over."""
     deadline = time.monotonic() + 2 * limit_s
-    while time.monotonic() < deadline and not _is_named(notes) and run.exit_code() is None:
+    while time.monotonic() < deadline and not any(map(_names_a_cause, _answers(notes))) and run.exit_code() is None:
         time.sleep(0.2)
     return run.exit_code()
 
 
-def _is_named(notes: Path) -> bool:
+def _answers(notes: Path) -> list[dict[str, Any]]:
+    """What `--notify-file` got so far, whole lines only."""
     written = notes.read_text(encoding="utf-8") if notes.exists() else ""
-    if not written.endswith("\n"):
-        return False
-    answers = [json.loads(line) for line in written.splitlines()]
-    return bool(_told_first(answers)["diagnosis"]["verdict"] == "diagnosed")
+    return [json.loads(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _mistakes(printed: dict[str, Any], run: LabRun) -> list[str]:

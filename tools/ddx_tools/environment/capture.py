@@ -84,7 +84,7 @@ def package_patterns(job: Job) -> list[str]:
     prefixes: list[str] = []
     for member in job.live:
         process = member.process
-        words = [str(word) for word in (process.row.get("cmdline") or [])[:1]] if process else []
+        words = process.words[:1] if process else []
         if process and "VIRTUAL_ENV" in process.env:
             words += [process.exe, f"{process.env['VIRTUAL_ENV']}/bin/python"]
         prefixes += [found[1] for word in words if (found := _PYTHON.fullmatch(posixpath.normpath(word)))]
@@ -120,7 +120,7 @@ def process_rows(job: Job, host: str, source: str) -> Rows:
         rows["env_values"] += value_rows(found, _head(job, member, host) | {"whole": True, "pid": member.pid}, source)
     for member in _launching(job):
         found = FoundEnvironment("process")
-        words = [str(word) for word in (member.process.row.get("cmdline") or [])] if member.process else []
+        words = member.process.words if member.process else []
         if layers := layers_of(words):
             found.launches.append(FoundLaunch(layers, 1, True))
             head = {key: value for key, value in _head(job, member, host).items() if key != "rank"}

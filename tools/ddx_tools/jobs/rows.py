@@ -74,8 +74,7 @@ def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], sourc
     cpu: list[Any] = [seen.get("cpu_user_s"), seen.get("cpu_system_s")]
     cpu_s = None if None in cpu else sum(cpu)
     fds = seen.get("fds") or {}
-    words = [str(word) for word in seen.get("cmdline") or []]
-    meeting = meeting_of(words, process.env) if member.role == "launcher" else None
+    meeting = meeting_of(process.words, process.env) if member.role == "launcher" else None
     return row | {
         "ppid": process.ppid,
         "state": process.state,

@@ -169,7 +169,8 @@ def _counters(asking: Asking, cgroups: Sequence[str], ports: Sequence[str], *, c
     asking.files("RDMA counters", counted, below=True)
     if connected:
         asking.run("TCP connections", "ss", "-tinp")
-        asking.ask("neighbours", lambda: asking.host.read("/proc/net/arp"), absent=False)
+        if first:
+            asking.ask("neighbours", lambda: asking.host.read("/proc/net/arp"), absent=False)
 
 
 def _rdma_ports(asking: Asking) -> list[str]:
@@ -226,8 +227,7 @@ def _met_at(jobs: Sequence[Job]) -> Iterator[str]:
     """The names, not the addresses, of the hosts where launchers of several hosts meet."""
     members = (member for job in jobs for member in job.members)
     for process in (member.process for member in members if member.role == "launcher"):
-        words = [str(word) for word in process.row.get("cmdline") or []] if process else []
-        meeting = meeting_of(words, process.env) if process else None
+        meeting = meeting_of(process.words, process.env) if process else None
         host = (meeting.endpoint or "").rpartition(":")[0] if meeting else ""
         if _HOST_NAME.fullmatch(host) and host != "localhost":
             yield host

@@ -122,17 +122,19 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
     sockets = [socket for socket in of_topic(facts, "tcp_socket") if not others(socket)]
     silent = {ends(socket): socket for socket in sockets if _is_unanswered(socket)}
     between = {(socket.host, owners.get(host_of(peer))) for (_, peer), socket in silent.items()}
-    connected = {(fact.host, owners.get(host_of(ends(fact)[1]))) for fact in of_topic(facts, "tcp_established")}
+    reached = {(fact.host, host_of(ends(fact)[1])) for fact in of_topic(facts, "tcp_established")}
+    connected = {(host, owners.get(address)) for host, address in reached}
     masters = {(fact.host, fact.values.get("master")) for fact in of_topic(facts, "job")}
-    answering = {(fact.host, fact.subject) for fact in of_topic(facts, "neighbour") if fact.values["answers"]}
-    answering |= {(fact.host, host_of(ends(fact)[1])) for fact in of_topic(facts, "tcp_established")}
+    neighbours = {(fact.host, fact.subject) for fact in of_topic(facts, "neighbour") if fact.values["answers"]}
     told: set[tuple[str | None, str]] = set()
     for (_, peer), socket in silent.items():
         if (socket.host, peer) in told:
             continue
         told.add((socket.host, peer))
         at_store = any(_port_of(peer) == _port_of(at or "") for _, at in masters)
-        yield _unreachable(socket, peer, at_store=at_store, host_answers=(socket.host, host_of(peer)) in answering)
+        yield _unreachable(
+            socket, peer, at_store=at_store, host_answers=(socket.host, host_of(peer)) in reached | neighbours
+        )
         owner = owners.get(host_of(peer))
         ways = {(socket.host, owner), (owner, socket.host)}
         others_ask = any(of == owner and host not in (owner, socket.host) for host, of in between)

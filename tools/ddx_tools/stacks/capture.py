@@ -29,8 +29,6 @@ _END_BYTES = 2048
 _STOPPED_STATES = frozenset("TtD")
 _GPUS = "/dev/nvidia[0-9]*"
 _MOST_NATIVE = 16
-_MAY_WAIT_FOR_CHILD = ("subprocess_wait", "child_wait", "pipe_read")
-"""Who reads a pipe mostly reads what a child prints."""
 _MOST_CHILDREN = 16
 
 
@@ -63,7 +61,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
     outputs = _outputs(job.live) if args.looks > 1 else {}
     _look(host, raw, ranks, 1)
     _read_ends(host, raw, outputs)
-    watched = [*ranks, *_workers_of_interest(raw, job.members), *_children_of_interest(raw, job.members)]
+    watched = [*ranks, *_processes_of_interest(raw, job.members)]
     if len(watched) > len(ranks):
         _look(host, raw, watched[len(ranks) :], 1)
     if args.looks > 1:
@@ -189,24 +187,22 @@ def _activity(
     return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 
-def _workers_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
-    """Worker processes of the ranks that wait for their data loader: only there they decide."""
+def _processes_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
+    """The processes that ranks wait for, which decide only there: workers of data loaders, and any other children."""
     readings = readings_by_look(raw)
-    hungry = {i.facts["rank"] for i, thread in _main_threads(raw, 1) if _activity(readings, i, thread) == "data_wait"}
-    workers = [m for m in members if m.role == "dataloader_worker" and m.rank in hungry]
-    return [_Process(member.pid, member.rank, member.role) for member in workers if member.pid]
-
-
-def _children_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
-    """Processes that ranks started and now wait for: what these do is what the rank does. They may be any program."""
-    readings = readings_by_look(raw)
-    asking = {
-        item.facts["rank"]
-        for item, thread in _main_threads(raw, 1)
-        if _activity(readings, item, thread) in _MAY_WAIT_FOR_CHILD
-    }
-    children = [m for m in members if m.role == "helper" and m.rank in asking and m.process]
-    return [_Process(m.process.pid, m.rank, CHILD, name=m.process.name) for m in children if m.process][:_MOST_CHILDREN]
+    doing = {item.facts["rank"]: _activity(readings, item, thread) for item, thread in _main_threads(raw, 1)}
+    live = [(member, member.process) for member in members if member.process]
+    workers = [
+        _Process(process.pid, member.rank, member.role)
+        for member, process in live
+        if member.role == "dataloader_worker" and doing.get(member.rank) == "data_wait"
+    ]
+    children = [
+        _Process(process.pid, member.rank, CHILD, name=process.name)
+        for member, process in live
+        if member.role == "helper" and doing.get(member.rank) in frame_rules().may_wait_for_child
+    ]
+    return workers + children[:_MOST_CHILDREN]
 
 
 def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ddx_tools.model import Evidence, Finding, Severity
 from ddx_tools.parsers.python.frame_classes import frame_rules
@@ -58,11 +59,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
     hardly anybody who would give it back.
     """
     for view in outside:
-        rows = store.query(
-            "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE '%_worker' AND is_main "
-            "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
-            [view.host, view.rank],
-        )
+        rows = _last_rows(store, view, "%_worker")
         stuck = [
             row
             for row in rows
@@ -87,15 +84,19 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
             )
 
 
+def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:
+    """The main threads of a rank's processes of this role (a pattern of LIKE), each as the last look showed it."""
+    return store.query(
+        "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE ? AND is_main "
+        "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
+        [view.host, view.rank, role],
+    )
+
+
 def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """What the processes do that ranks started and wait for, as far as the kernel tells."""
     for view in outside:
-        rows = store.query(
-            "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role = ? "
-            "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
-            [view.host, view.rank, CHILD],
-        )
-        for row in rows:
+        for row in _last_rows(store, view, CHILD):
             words = frame_rules().words(row["activity"])
             yield make_finding(
                 "rank.awaits_child",

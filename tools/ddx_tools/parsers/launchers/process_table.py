@@ -30,6 +30,11 @@ class Process:
     """The snapshot's own record."""
 
     @property
+    def words(self) -> list[str]:
+        """The arguments of its command line, the program first."""
+        return [str(word) for word in self.row.get("cmdline") or []]
+
+    @property
     def is_dead(self) -> bool:
         """It ended; only its entry is left, until its parent asks for it."""
         return self.state in ("Z", "X")

@@ -44,6 +44,7 @@ class FrameRules:
         self._polling_wchan = re.compile(data["polling_wchan"])
         self._kernel_parts = {part: re.compile(pattern) for part, pattern in data["kernel_parts"].items()}
         self.starting = frozenset(data["starting"])
+        self.may_wait_for_child = frozenset(data["may_wait_for_child"])
         self._words: dict[str, str] = data["words"]
         self._qualify = [re.compile(pattern) for pattern in data["qualify"]]
         self._activities = [_compile(rule) for rule in data["activities"]]
