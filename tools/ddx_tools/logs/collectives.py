@@ -40,17 +40,18 @@ _EVIDENCE_LIMIT = 8
 
 
 def collective_findings(
-    events: list[Event], signature_findings: dict[str, list[str]], known_ranks: set[int]
+    events: list[Event], signature_findings: dict[str, list[str]], known_ranks: set[int], seen_size: int | None
 ) -> list[Finding]:
     """Findings about collectives.
 
-    `signature_findings`: codes that each signature raises; `known_ranks`: all ranks that the logs speak of.
+    `signature_findings`: codes that each signature raises; `known_ranks`: all ranks that the logs speak of;
+    `seen_size`: how many ranks there are, by something else than logs.
     """
     enclosing = Enclosing(events)
     reports = [event for event in events if event.kind in ("gloo", "watchdog", "signature")]
     watchdog = read_reports(events)
     watchdog += desync_reports(events, watchdog)
-    crowd = read_crowd(events)
+    crowd = read_crowd(events, seen_size)
     whereabouts = Whereabouts(events)
 
     def raising_code(code: str) -> list[Event]:

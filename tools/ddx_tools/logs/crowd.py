@@ -17,7 +17,7 @@ class Crowd:
     """The ranks of a job."""
 
     world_size: int | None
-    """If the output states one, and only one."""
+    """If the output states one, and only one; else as it was seen otherwise."""
     known: frozenset[int]
     """Ranks that the logs speak of."""
     silent: frozenset[int]
@@ -52,11 +52,11 @@ class Crowd:
         return True if self.world_size else None
 
 
-def read_crowd(events: list[Event]) -> Crowd:
-    """The ranks of the job that these events are of."""
+def read_crowd(events: list[Event], seen_size: int | None = None) -> Crowd:
+    """The ranks of the job that these events are of. `seen_size`: how many it has, by something else than its output."""
     known = frozenset(rank for event in events for rank in event.ranks if rank < 1 << 20)
     stated = {int(e.details["world_size"]) for e in events if e.row["code"] == "world_size_stated"}
-    world_size = next(iter(stated)) if len(stated) == 1 else None
+    world_size = next(iter(stated)) if len(stated) == 1 else None if stated else seen_size
     if world_size is not None and (world_size > 1 << 20 or max(known, default=0) >= world_size):
         world_size = None
     crowd = Crowd(world_size, known, frozenset())

@@ -38,7 +38,7 @@ def log_findings(store: Store) -> list[Finding]:
     raises = {known.id: known.findings for known in signatures()}
     findings = [
         *failure_findings(events, codes),
-        *collective_findings(events, raises, {rank for event in events for rank in event.ranks}),
+        *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, _seen_size(store)),
         *message_findings(events),
         *ran_out_of_data(events, read_crowd(events)),
         *left_the_loop(events),
@@ -48,6 +48,15 @@ def log_findings(store: Store) -> list[Finding]:
     ]
     findings += _ranks_unseen(store, events, findings)
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _seen_size(store: Store) -> int | None:
+    """How many ranks the job has by its processes and records, if all say the same."""
+    sizes = store.query(
+        "SELECT world_size FROM ranks WHERE world_size IS NOT NULL "
+        "UNION SELECT world_size FROM fr_dumps WHERE world_size IS NOT NULL"
+    )
+    return sizes[0]["world_size"] if len(sizes) == 1 else None
 
 
 def _mark_caught(store: Store, events: list[Event]) -> None:

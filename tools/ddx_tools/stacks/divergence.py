@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from ddx_tools.model import Location
@@ -30,12 +31,17 @@ class Parting:
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
     """The rank's call stands in a loop of a function that its peers are not in: one turn more than theirs, as with
-    more data, looks like a call of theirs that was left out."""
+    more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their turns are layers."""
 
 
 def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
     """One text, whatever class `self` had on each rank."""
     return ours[0] == theirs[0] and ours[2].rsplit(".", 1)[-1] == theirs[2].rsplit(".", 1)[-1]
+
+
+def _above_forward(frames: Sequence[UserFrame]) -> Sequence[UserFrame]:
+    """Those that are not part of a module's forward pass."""
+    return list(takewhile(lambda frame: frame[2].rsplit(".", 1)[-1] != "forward", frames))
 
 
 def program_texts(store: Store) -> dict[str, str | None]:
@@ -107,7 +113,7 @@ class ProgramTexts:
             self._place(rank, depth),
             (theirs_by_rank or theirs[0]) if left_out else None,
             own_by_rank if theirs_by_rank is None else None,
-            self._in_loop(rank.user_stack[depth + 1 :]),
+            self._in_loop(_above_forward(rank.user_stack[depth + 1 :])),
         )
 
     def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:
