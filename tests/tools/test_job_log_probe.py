@@ -332,3 +332,16 @@ def test_a_broken_error_file_is_no_error_of_ours(tmp_path: Path, name: str) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{"message": {"message": "KeyErr')
     assert findings_of(tmp_path) == []
+
+
+def test_of_a_rank_that_left_with_code_0_the_place_is_that_of_its_last_collective(tmp_path: Path) -> None:
+    shutil.copy(LOGS / "torchrun_leaves_early.log", tmp_path)
+    calls = [
+        ["/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"],
+        ["/job/train.py", 20, "reduce"],
+    ]
+    note = {"rank": 2, "pid": 78, "at_ns": 1, "failed": False, "host": "node1", "last_call": [*calls, "junk"]}
+    (tmp_path / "rank-2.78.exit.json").write_text(json.dumps(note))
+    said = diagnose(findings_of(tmp_path), load_playbooks())
+    assert said.causes[0].id == "rank-exited-early"
+    assert [place.short() for place in said.culprits.locations] == ["train.py:20 reduce"]

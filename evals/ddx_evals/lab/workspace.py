@@ -18,7 +18,12 @@ _MAKES_A_GROUP = r"(?:init_process_group\(|init_distributed\(dist_backend=|DDPSt
 _LIMITS = (
     (re.compile(rf'({_MAKES_A_GROUP}"gloo")\)'), r'\1, timeout=__import__("datetime").timedelta(seconds={}))'),
     (re.compile(r'("--timeout-s", type=\w+, default=)[\d_.]+'), r"\g<1>{}"),
-    (re.compile(r'(ddp_backend="gloo",)'), r"\1 ddp_timeout={},"),
+    # On CPUs, Transformers hands no `ddp_timeout` on.
+    (
+        re.compile(r"^( *)(?=return TrainingArguments\()", re.MULTILINE),
+        r'\1__import__("torch").distributed.init_process_group'
+        r'("gloo", timeout=__import__("datetime").timedelta(seconds={}))\n\1',
+    ),
 )
 """Where jobs of the lab say, or leave to torch, how long a collective may take."""
 

@@ -238,7 +238,7 @@ def _is_worth_saying(look: Look, silence: Silence) -> bool:
         return look.verdict == "diagnosed" and look.lasting
     if look.at_work:
         return look.verdict == "diagnosed" and _is_near(silence)
-    return look.verdict == "diagnosed" or look.waiting
+    return look.verdict == "diagnosed" or look.waiting or look.is_narrowed
 
 
 def _is_near(silence: Silence) -> bool:

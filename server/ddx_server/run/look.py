@@ -36,6 +36,11 @@ class Look:
     bundle: Path | None = None
     took_s: float = 0.0
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether causes of one kind alone are left: that a start never came together, say."""
+        return bool(self.diagnosis.get("narrowed_to"))
+
 
 class LookFailed(Exception):
     """There is no answer. The text says why."""

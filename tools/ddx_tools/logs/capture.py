@@ -176,6 +176,9 @@ def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIde
         row.update(kind="exit", code=None, text=f"the interpreter of rank {content.rank} ended {words}")
         row["exit_code"] = content.asked_code
         details.update(event="note", failed=content.failed)
+        details["last_call"] = [
+            user_place(frame) for frame in content.last_call if frame.function != "<module>"
+        ] or None
         if content.traceback:
             row.update(user_place(content.traceback.user_frame))
     else:

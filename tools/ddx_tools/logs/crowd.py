@@ -53,7 +53,7 @@ class Crowd:
 
 
 def read_crowd(events: list[Event], seen_size: int | None = None) -> Crowd:
-    """The ranks of the job that these events are of. `seen_size`: how many it has, by something else than its output."""
+    """The ranks of the job that these events are of. `seen_size`: their number, by something else than its output."""
     known = frozenset(rank for event in events for rank in event.ranks if rank < 1 << 20)
     stated = {int(e.details["world_size"]) for e in events if e.row["code"] == "world_size_stated"}
     world_size = next(iter(stated)) if len(stated) == 1 else None if stated else seen_size

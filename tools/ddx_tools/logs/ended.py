@@ -125,12 +125,13 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
     places = _called_exit(case, events)
     called = bool(places) or None
     if case.reason and case.reason.startswith("missing from"):
-        did = "ended with exit code 0 while others failed."
+        last = [] if places else _last_calls(case, events)
+        behind = f" The last collective was called at {last[0].short()}." if last else ""
         return case.finding(
             "rank.exited",
             Severity.WARNING,
-            did,
-            places=places,
+            f"ended with exit code 0 while others failed.{behind}",
+            places=places or last,
             exit_code=0,
             joined=case.reason,
             reason=None,
@@ -151,6 +152,12 @@ def _called_exit(case: Case, events: list[Event]) -> list[Location]:
     """Where its ranks called sys.exit, as their notes tell."""
     notes = [event for event in events if event.is_note and set(event.ranks) & case.ranks]
     return distinct_places([event.location for event in notes if event.location])
+
+
+def _last_calls(case: Case, events: list[Event]) -> list[Location]:
+    """Where its ranks called their last collective, as their notes tell."""
+    notes = [event for event in events if event.is_note and set(event.ranks) & case.ranks]
+    return distinct_places([place for event in notes for place in event.last_call])
 
 
 def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:

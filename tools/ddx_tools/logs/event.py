@@ -70,6 +70,11 @@ class Event:
         return _location(self.row)
 
     @property
+    def last_call(self) -> list[Location]:
+        """Where a rank that has ended called its last collective, innermost first."""
+        return [place for told in self.details.get("last_call", ()) if (place := _location(told))]
+
+    @property
     def origin_location(self) -> Location | None:
         """The place where the oldest exception of the chain was raised."""
         causes = self.details.get("causes")

@@ -9,7 +9,8 @@ it leaves alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/r
                                     ends the rank (label `exception`), or when `save` asks
     ….<label>.<part>.pickle         the flight records to it, without frames
     ….<label>.stacks.txt            Python stacks of all threads at that moment, but for the label `exception`
-    ….exit.json                     the interpreter came to its end by itself, and where it called sys.exit
+    ….exit.json                     the interpreter came to its end by itself, where it called sys.exit, and where its
+                                    last collective was called
 
 One connection asks one question. The request is one line of JSON, at most 4 KiB, sent within a second. The
 answer is one line of JSON, the header, and then `header["bytes"]` bytes of payload.
@@ -205,6 +206,15 @@ def _dump(name: str, stacks: bool, only_active: bool) -> bytes:
         return bytes(function(True, stacks, only_active))
     except TypeError:  # torch 2.2 and 2.3 take no arguments
         return bytes(function())
+
+
+def _last_call() -> List[List[Any]]:
+    """[file, line, function] of the last recorded operation, innermost first."""
+    import pickle
+
+    dumps = [pickle.loads(_dump(name, True, False)) for _, name in _recorders(_groups())]
+    last = max((entry for dump in dumps for entry in dump["entries"]), key=lambda entry: entry["time_created_ns"])
+    return [[frame["filename"], frame["line"], frame["name"]] for frame in last["frames"][:100]]
 
 
 def _counters(groups: list[Header]) -> Header:
@@ -499,6 +509,8 @@ class RankAgent:
         self.has_left_note = True
         note: Header = {"rank": self.rank, "pid": self.pid, "at_ns": time.time_ns(), "failed": self.failed}
         note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
+        # Who takes its groups down has come to the end that is meant.
+        note["last_call"] = _or_none(_last_call) if note["initialized"] else None
         self._write(self.stem + ".exit.json", json.dumps(note).encode())
 
     def _in_fork_child(self) -> None:

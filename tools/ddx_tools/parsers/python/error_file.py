@@ -18,7 +18,8 @@ from typing import Any
 
 from ddx_tools.parsers.plain_json import read_object, whole
 from ddx_tools.parsers.python.python_traceback import parse_traceback
-from ddx_tools.parsers.python.traceback_parts import Traceback
+from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.python.user_frames import is_user_file
 
 _TEXT_LIMIT = 64_000
 
@@ -47,6 +48,8 @@ class ExitNote:
     host: str | None
     traceback: Traceback | None = None
     """From where it called sys.exit, if it did."""
+    last_call: tuple[Frame, ...] = ()
+    """The program's frames of the last collective, innermost first, if a process group was left in place."""
 
     @property
     def asked_code(self) -> int | None:
@@ -71,8 +74,15 @@ def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
             nanoseconds / 1e9 if isinstance(nanoseconds, int) else None,
             _text(document.get("host")) or None,
             parse_traceback(_text(document.get("left_at"))),
+            _program_frames(document.get("last_call")),
         )
     return _elastic(document.get("message")) if set(document) <= {"message"} else None
+
+
+def _program_frames(told: Any) -> tuple[Frame, ...]:
+    frames = [frame for frame in told if isinstance(frame, list) and len(frame) == 3] if isinstance(told, list) else []
+    known = (Frame(_text(file), whole(line) or 0, _text(function)) for file, line, function in frames[:100])
+    return tuple(frame for frame in known if is_user_file(frame.file))
 
 
 def _agent_exception(document: dict[str, Any], reason: dict[str, Any]) -> ErrorFile:
