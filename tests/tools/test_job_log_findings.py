@@ -8,8 +8,10 @@ import pytest
 from log_reading import LOGS, findings_of, independent, of_code, recorded
 from watchdog_logs import timed_out
 
+from ddx_tools.diagnose import diagnose
 from ddx_tools.findings import is_registered
 from ddx_tools.model import Severity
+from ddx_tools.playbook import load_playbooks
 
 ALL_LOGS = sorted(
     path.name for path in LOGS.iterdir() if path.suffix == ".log" or (path.is_dir() and path.name != "programs")
@@ -62,6 +64,20 @@ def test_a_rank_aborted_on_size_is_named_with_the_line_its_main_thread_was_in(na
     assert (root.attributes["received_bytes"], root.attributes["expected_bytes"]) == (30000, 15000)
     assert [place.short() for place in root.locations] == ["train.py:27 step"]
     assert not [f for f in of_code(recorded(name), "rank.killed") if 2 in f.ranks]
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"), [("step", "collective-shape-mismatch"), ("evaluate", "collective-order-mismatch")]
+)
+def test_sizes_of_calls_in_different_functions_are_an_order_of_calls(tmp_path: Path, function: str, cause: str) -> None:
+    """The peers' exceptions say where they were; only the name of that function differs."""
+    text = (LOGS / "torchrun_size_tee.log").read_text(encoding="utf-8")
+    lines = [
+        line.replace(", in step", f", in {function}") if "[rank" in line else line for line in text.splitlines(True)
+    ]
+    (tmp_path / "job.log").write_text("".join(lines), encoding="utf-8")
+    said = diagnose(findings_of(tmp_path / "job.log"), load_playbooks())
+    assert (said.causes[0].id, said.causes[0].culprits.ranks) == (cause, [2])
 
 
 def test_an_unlabelled_abort_is_joined_with_the_only_rank_that_died_so() -> None:

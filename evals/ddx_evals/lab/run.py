@@ -182,8 +182,11 @@ class LabRun:
         if len(self.rank_pids()) != self.nproc:
             raise self._error(f"found the ranks {list(self.rank_pids())} of {self.nproc}")
 
-    def wait_struck(self, timeout_s: float = 120.0) -> None:
-        """Wait until the scenario has struck and settled; sends its signal, if any. Raises LabError."""
+    def wait_struck(self, timeout_s: float = 120.0, *, may_exit: bool = False) -> None:
+        """Wait until the scenario has struck and settled; sends its signal, if any. Raises LabError.
+
+        `may_exit`: a job that ends instead of standing still will do, too: a message in the wrong receive aborts it.
+        """
         deadline = time.monotonic() + timeout_s
         if self.scenario.signal or self.scenario.unplugged:
             self._wait(lambda: self.last_step() >= self.step, timeout_s, f"step {self.step}")
@@ -195,7 +198,7 @@ class LabRun:
             "printed": self._has_printed,
             "waiting": self._is_waiting,
         }[self.scenario.settles.how]
-        may_exit = self.scenario.settles.how == "exited"
+        may_exit = may_exit or self.scenario.settles.how == "exited"
         remaining_s = deadline - time.monotonic()
         self._wait(settled, remaining_s, f"the state {self.scenario.settles.how!r}", may_exit=may_exit)
 

@@ -64,14 +64,14 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
         prefix = [ddx_command(), "run", "--stall-after", str(limit_s), "--notify-file", str(notes), "--"]
         with LabRun(scenario, nproc, launcher_prefix=prefix, limit_s=limit_s) as run:
             run.start()
-            run.wait_struck(_STRUCK_WITHIN_S)
-            struck = time.monotonic()
+            run.wait_struck(_STRUCK_WITHIN_S, may_exit=True)
+            struck, hangs = time.monotonic(), run.exit_code() is None
             code = _end(run, notes, limit_s)
             printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
             answers = _answers(notes)
             unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
             wrong = _mistakes(_told_first(answers)["diagnosis"], run) if answers else unanswered
-            wrong += _late(printed) if scenario.settles.how != "exited" else []
+            wrong += _late(printed) if hangs and scenario.settles.how != "exited" else []
             return Unattended(scenario, answers, code, wrong, time.monotonic() - struck, printed)
 
 

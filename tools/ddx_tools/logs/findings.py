@@ -309,6 +309,9 @@ def _aborted_finding(case: Case, events: list[Event], codes: dict[int, int]) -> 
     enclosing = Enclosing(events).of(case.events[0])
     places = [event.location for event in [*fatal, *([enclosing] if enclosing else [])] if event.location]
     where = f" at {places[0].short()}" if places else ""
+    ours = {(place.file, place.function) for place in places}
+    peers = [e.location for e in events if e.exception and e.location and not set(e.ranks) & case.ranks]
+    elsewhere = [place for place in peers if (place.file, place.function) not in ours] if ours else []
     return case.finding(
         "rank.aborted_on_size",
         Severity.FAILURE,
@@ -319,4 +322,6 @@ def _aborted_finding(case: Case, events: list[Event], codes: dict[int, int]) -> 
         expected_bytes=expected,
         exit_codes=case.codes(codes),
         operation=next((event.operation for event in fatal), None),
+        called_elsewhere=len(elsewhere) == len(peers) if ours and peers else None,
+        peer_place=elsewhere[0].short() if elsewhere else None,
     )

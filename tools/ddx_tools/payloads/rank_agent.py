@@ -427,7 +427,7 @@ class RankAgent:
             part["file"] = "{}.{}.{}.pickle".format(self.stem, label, part["part"])
             data, payload = payload[: part["bytes"]], payload[part["bytes"] :]
             self._write(part["file"], data)
-        if label != "exception":  # where it was, the traceback tells; what is on its stack by now is ours
+        if not self.failed:  # where it was, the traceback tells; what is on its stack by now is ours
             self._write("{}.{}.stacks.txt".format(self.stem, label), self.stacks({})[1])
         self._write("{}.{}.json".format(self.stem, label), json.dumps(header).encode())
         return {"files": [part["file"] for part in header["parts"]]}, b""
