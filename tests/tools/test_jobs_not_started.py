@@ -82,7 +82,7 @@ def test_of_hosts_that_nobody_looked_at_nothing_is_claimed() -> None:
     assert of_startup(found)[0].attributes["others_unseen"] is True
     assert cause_of(found) is None
     check = diagnose(found, load_playbooks()).next_check
-    assert check and "launcher of this job run on the other hosts (1 of 2 came)" in check.question
+    assert check and "launcher of this job run on the other hosts (1 of 2 seen)" in check.question
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:
 
 def _job_of_pid(jobs: Sequence[Job], target: Sequence[str]) -> Job:
     wanted = [_pid(text) for text in target]
-    found = [next((job for job in jobs if _belongs(pid, job)), None) for pid in wanted]
+    found = [next((job for job in jobs if job.is_named_by(pid)), None) for pid in wanted]
     for pid, job in zip(wanted, found, strict=True):
         if job is None:
             known = "\n".join(f"  {_handle(job)}   # {_describe(job)}" for job in jobs)
@@ -61,14 +61,6 @@ def _pid(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{text[:80]!r} is not a process id.", "`ddx jobs` lists the jobs and their processes.")
     return int(text)
-
-
-def _belongs(pid: int, job: Job) -> bool:
-    """A member, or what started the launcher (`ddx run`, a shell script)."""
-    if job.member(pid):
-        return True
-    root = job.member(job.root_pid)
-    return bool(root and root.role == "launcher" and root.process and root.process.ppid == pid)
 
 
 def _handle(job: Job) -> int:

@@ -92,7 +92,7 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
         "startup.missing_ranks",
         agents,
         _command,
-        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} came, and for "
+        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} {'is' if joined == 1 else 'are'} seen, and for "
         f"{waited_s:.0f} s no rank was started.",
         joined=joined,
         expected=nodes,

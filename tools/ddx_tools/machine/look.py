@@ -68,7 +68,8 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
         asking.unavailable(f"network of process {pid}", words)
     if asking.not_recorded and all(item.kind == PROCESSES for item in asking.raw.items):
         raise asking.not_recorded
-    whom = f"{len(subjects)} processes of the job" if subjects else "no job: the limits are those of ddx itself"
+    processes = "1 process" if len(subjects) == 1 else f"{len(subjects)} processes"
+    whom = f"{processes} of the job" if subjects else "no process of a job: the limits are those of ddx itself"
     asking.raw.searched.append(f"this machine, for {whom}")
     return asking.raw
 
@@ -93,13 +94,7 @@ def _subjects(jobs: Sequence[Job], pids: Sequence[int]) -> list[int]:
 
 def jobs_meant(jobs: Sequence[Job], pids: Sequence[int]) -> list[Job]:
     """The jobs of these processes; without one, all that run here."""
-    return [job for job in jobs if not pids or any(_is_of(pid, job) for pid in pids)]
-
-
-def _is_of(pid: int, job: Job) -> bool:
-    """A member, or what started the launcher (`ddx run`, a shell script)."""
-    root = job.member(job.root_pid)
-    return bool(job.member(pid) or (root and root.process and root.process.ppid == pid))
+    return [job for job in jobs if not pids or any(map(job.is_named_by, pids))]
 
 
 # --- processes and their containers

@@ -79,6 +79,13 @@ class Job:
         """The member with this process id."""
         return next((member for member in self.members if member.pid == pid), None)
 
+    def is_named_by(self, pid: int) -> bool:
+        """Whether this is a member, or what started the launcher (`ddx run`, a shell script)."""
+        if self.member(pid):
+            return True
+        root = self.member(self.root_pid)
+        return bool(root and root.role == "launcher" and root.process and root.process.ppid == pid)
+
 
 def find_jobs(snapshot: Mapping[str, Any]) -> list[Job]:
     """All distributed jobs of a snapshot, by root process. Raises UnreadableInput if it is no snapshot."""
