@@ -88,11 +88,12 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
     verb = "waits" if len(hosts) == 1 else "wait"
     where = f" at {endpoint}" if endpoint else ""
     each = ", which is each host's own address" if apart else ""
+    seen = "1 is" if joined == 1 else f"{joined} are"
     yield _finding(
         "startup.missing_ranks",
         agents,
         _command,
-        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {joined} {'is' if joined == 1 else 'are'} seen, and for "
+        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {seen} seen, and for "
         f"{waited_s:.0f} s no rank was started.",
         joined=joined,
         expected=nodes,
