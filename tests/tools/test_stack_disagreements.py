@@ -217,11 +217,12 @@ def test_a_missing_reduction_below_one_line_of_a_trainer_is_no_other_order_yet()
     assert (own_line.verdict, first(own_line)) == (Verdict.DIAGNOSED, "collective-order-mismatch")
 
 
-@pytest.mark.parametrize(("phase", "cause"), [("validation", "rank-exited-early"), ("logging", None)])
+@pytest.mark.parametrize(("phase", "cause"), [("validation", "rank-skipped-collective"), ("logging", None)])
 def test_who_validates_while_its_peers_are_in_a_step_has_left_the_steps(phase: str, cause: str | None) -> None:
     """As a flag to stop does that one rank alone has set; a metric is logged in the middle of a step, too."""
     waits = seen("collective.peers_wait", 0, 1, operation="gradient_reduction", kind="collective", wait_s=60.0)
-    said = judged(waits, reducing(operation="barrier", phase=phase, peer_phase="backward"))
+    alive = seen("collective.peers_wait", 2, operation="barrier", kind="collective", wait_s=60.0, basis="stacks")
+    said = judged(waits, alive, reducing(operation="barrier", phase=phase, peer_phase="backward"))
     assert (first(said) if said.verdict is Verdict.DIAGNOSED else None) == cause
 
 
@@ -253,6 +254,19 @@ def test_one_more_turn_of_a_loop_may_look_like_a_call_that_was_left_out() -> Non
     found = program.rank(2, "all_reduce", "turns(job)", "dist.all_reduce").mismatch()
     assert (found.ranks, found.attributes["in_turns"]) == ([2], True)
     assert program.diagnosis().verdict is Verdict.UNDECIDED
+
+
+def test_turns_of_a_loop_in_a_forward_pass_are_layers_of_which_no_rank_has_more() -> None:
+    program = Program(
+        "def train(job):\n    for batch in job.batches:\n        forward(batch)\n        if len(batch) == 8:\n"
+        "            dist.all_gather(job.parts, job.own)\n"
+        "def forward(batch):\n    for layer in batch.layers:\n        dist.all_reduce(layer.sums)\n"
+    )
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_gather", "dist.all_gather")
+    found = program.rank(2, "all_reduce", "forward(batch)", "dist.all_reduce").mismatch()
+    assert (found.ranks, found.attributes["in_turns"], found.attributes["left_out"]) == ([2], False, True)
+    assert (program.diagnosis().verdict, program.diagnosis().causes[0].id) == ("diagnosed", "rank-skipped-collective")
 
 
 def test_whoever_is_inside_of_a_statement_has_passed_its_first_line() -> None:
