@@ -24,6 +24,7 @@ SAVING = replace(LATE_RANK, at_work=True)
 HEALTHY = Look("healthy", "healthy", ["HEALTHY  it moves"], lasting=True, waiting=False, at_work=False)
 UNCLEAR = Look("undecided", "undecided", ["UNDECIDED  who knows"], lasting=False, waiting=True, at_work=False)
 UNCLEAR_ALONE = replace(UNCLEAR, waiting=False)
+NARROWED = replace(UNCLEAR_ALONE, diagnosis={"narrowed_to": {"id": "never-formed"}})
 
 
 class Job:
@@ -91,6 +92,8 @@ def test_a_deadlock_is_said_at_the_first_look_with_the_limit_and_the_bundle(job:
         (UNCLEAR, "early", 110.0, False),
         (UNCLEAR, "last", 110.0, True),
         (UNCLEAR_ALONE, "last", 110.0, False),
+        (NARROWED, "early", 110.0, False),
+        (NARROWED, "last", 110.0, True),
         (HEALTHY, "early", 110.0, False),
         (HEALTHY, "last", 110.0, False),
     ],
