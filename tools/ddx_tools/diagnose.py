@@ -142,7 +142,7 @@ def _verdict(
 def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
     """Whom a cause blames, with the places that its weaker grounds tell of the same ranks as well.
 
-    Without any, where others saw them in the operation that it is about.
+    Without any, where their stacks show them.
     """
     culprits = leading.culprits()
     blaming = [f for name in leading.cause.culprits for f in merged(leading.decides, name)]
@@ -150,15 +150,12 @@ def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
     culprits.locations += [place for place in same.locations if place not in culprits.locations]
     if culprits.locations or not culprits.ranks:
         return culprits
-    operations = {f.attributes.get("operation") for match in leading.grounds for f in match.findings} - {None}
-    seen = [
-        finding
-        for finding in findings
-        if len(finding.locations) == 1
-        and set(culprits.ranks) <= set(finding.ranks)
-        and operations & {finding.attributes.get("operation"), *finding.attributes.get("operations", ())}
-    ]
-    return culprits.model_copy(update={"locations": seen[0].locations if seen else []})
+    theirs = [f for f in findings if _in_stacks(f) and f.ranks and set(f.ranks) <= set(culprits.ranks)]
+    return culprits.model_copy(update={"locations": party(theirs).locations})
+
+
+def _in_stacks(finding: Finding) -> bool:
+    return finding.attributes.get("basis") == "stacks"
 
 
 def _same(one: Party, other: Party) -> bool:

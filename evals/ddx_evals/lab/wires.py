@@ -61,6 +61,9 @@ def _plug_in(wire: Wire, namespace: str, switch: str, port: str) -> None:
     _ip("-n", namespace, "address", "add", f"{wire.address}/{_PREFIX_BITS}", "dev", INTERFACE)
     _ip("-n", namespace, "link", "set", INTERFACE, "up")
     _ip("-n", switch, "link", "set", port, "mtu", str(wire.port_mtu or wire.mtu), "master", "br0", "up")
+    if wire.port_mtu:
+        # A packet that is yet to be cut into segments passes whatever its length.
+        _ip("-n", namespace, "link", "set", INTERFACE, "gso_max_segs", "1")
     if wire.rate:
         shaped = ("root", "tbf", "rate", wire.rate, "burst", "32kbit", "latency", "400ms")
         _run("tc", "-n", namespace, "qdisc", "add", "dev", INTERFACE, *shaped)

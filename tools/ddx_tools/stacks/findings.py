@@ -62,13 +62,12 @@ _HELD = (
 
 
 def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Of brought stacks, those of ranks that wait for something else than peers, where no peer's stack shows a wait."""
+    """Of brought stacks, where ranks are, and which wait for something else than peers; no peer's stack shows a wait."""
     for view in outside:
-        if view.activity not in _HELD:
-            continue
+        held = view.activity in _HELD
         yield make_finding(
-            "rank.held",
-            Severity.WARNING,
+            "rank.held" if held else "rank.seen_at",
+            Severity.WARNING if held else Severity.INFO,
             [view],
             f"{who([view])} is {frame_rules().words(view.activity)}{at(view)}",
             evidence=[*called_by_program(store, view), view.evidence()],
