@@ -62,7 +62,7 @@ _HELD = (
 
 
 def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Of brought stacks, where ranks are, and which wait for something else than peers; no peer's stack shows a wait."""
+    """Where ranks are in brought stacks of which none shows a wait for peers, and which wait for something else."""
     for view in outside:
         held = view.activity in _HELD
         yield make_finding(
