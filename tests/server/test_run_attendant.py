@@ -21,6 +21,8 @@ from ddx_tools.investigate import investigate
 DEADLOCK = Look("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
 LATE_RANK = Look("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)
 SAVING = replace(LATE_RANK, at_work=True)
+MOVING = replace(LATE_RANK, moving=True)
+SLOW = replace(LATE_RANK, slows=True)
 HEALTHY = Look("healthy", "healthy", ["HEALTHY  it moves"], lasting=True, waiting=False, at_work=False)
 UNCLEAR = Look("undecided", "undecided", ["UNDECIDED  who knows"], lasting=False, waiting=True, at_work=False)
 UNCLEAR_ALONE = replace(UNCLEAR, waiting=False)
@@ -89,6 +91,10 @@ def test_a_deadlock_is_said_at_the_first_look_with_the_limit_and_the_bundle(job:
         (SAVING, "last", 110.0, True),
         (SAVING, "last", 1800.0, False),
         (SAVING, "last", None, False),
+        (MOVING, "last", 110.0, True),
+        (MOVING, "last", 1800.0, False),
+        (MOVING, "last", None, True),
+        (SLOW, "last", 110.0, False),
         (UNCLEAR, "early", 110.0, False),
         (UNCLEAR, "last", 110.0, True),
         (UNCLEAR_ALONE, "last", 110.0, False),

@@ -269,6 +269,52 @@ def test_turns_of_a_loop_in_a_forward_pass_are_layers_of_which_no_rank_has_more(
     assert (program.diagnosis().verdict, program.diagnosis().causes[0].id) == ("diagnosed", "rank-skipped-collective")
 
 
+EVALUATED = """\
+def train(job):
+    for step, batch in enumerate(job.batches):
+        if step % 20 == 0:
+            evaluate(job)
+            dist.barrier()
+def evaluate(job):
+    for batch in job.held_out:
+        dist.all_gather(batch.parts, batch.own)
+"""
+
+
+@pytest.mark.parametrize(("behind", "turns"), [([2], "fewer"), ([0, 1, 3], "more")])
+def test_who_is_through_with_a_loop_that_nobody_can_leave_had_fewer_turns(behind: list[int], turns: str) -> None:
+    program = Program(EVALUATED)
+    for rank in range(4):
+        if rank in behind:
+            program.rank(rank, "barrier", "dist.barrier")
+        else:
+            program.rank(rank, "all_gather", "evaluate(job)", "dist.all_gather")
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["turns"]) == ([2], turns)
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == ("diagnosed", "uneven-data", [2])
+
+
+def test_a_loop_that_can_be_left_earlier_says_nothing_of_turns() -> None:
+    program = Program(
+        EVALUATED.replace(
+            "        dist.all_gather", "        if batch.bad:\n            break\n        dist.all_gather"
+        )
+    )
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_gather", "evaluate(job)", "dist.all_gather")
+    assert program.rank(2, "barrier", "dist.barrier").mismatch().attributes.get("turns") is None
+
+
+def test_a_call_under_a_condition_beside_the_reduction_of_every_step_is_one_too_many() -> None:
+    program = Program(FIT + "def training_step(job):\n    if job.hard > 8:\n        dist.barrier()\n")
+    engine = "/v/lib/python3.11/site-packages/torch/autograd/graph.py"
+    for rank in (0, 1, 3):
+        program.rank(rank, "gradient_reduction", "trainer.fit", inside=[("backward", engine)])
+    found = program.rank(2, "barrier", "trainer.fit", "dist.barrier").mismatch()
+    assert (found.ranks, found.attributes.get("extra_by")) == ([2], "job.hard > 8")
+
+
 def test_whoever_is_inside_of_a_statement_has_passed_its_first_line() -> None:
     program = Program(
         "def train(job):\n    if stops(job):\n        dist.barrier()\n"

@@ -158,7 +158,7 @@ class Attendant:
                     self._hold_back(None)
                     self._told_silence_s = None if kind == "asked" or silence.is_partial else silence.since_s
                     self._answer(kind, _situation(silence), look)
-            elif look.verdict == "diagnosed" or look.waiting:
+            elif not look.slows and (look.verdict == "diagnosed" or look.waiting):
                 # Who holds the job up is worth saying before the limit strikes, also where why is open.
                 self._hold_back((silence.since_s, look))
             else:
@@ -232,11 +232,11 @@ def _left_nothing(run_dir: Path) -> bool:
 
 def _is_worth_saying(look: Look, silence: Silence) -> bool:
     """Whether a job that stands still will not go on by itself, as far as one can see."""
-    if look.verdict == "healthy":
+    if look.verdict == "healthy" or look.slows:
         return False
     if silence.stage == "early":
         return look.verdict == "diagnosed" and look.lasting
-    if look.at_work:
+    if look.at_work or (look.moving and silence.limit):
         return look.verdict == "diagnosed" and _is_near(silence)
     return look.verdict == "diagnosed" or look.waiting or look.is_narrowed
 

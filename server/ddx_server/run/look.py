@@ -31,6 +31,10 @@ class Look:
     """Whether a rank was seen to wait for others."""
     at_work: bool
     """Whether the ranks that others wait for compile, write a checkpoint or evaluate, and move."""
+    moving: bool = False
+    """Whether the ranks that others wait for all get on with something."""
+    slows: bool = False
+    """Whether its cause only makes a job slow: then nothing stands still for good."""
     diagnosis: dict[str, Any] = field(default_factory=dict)
     """As `ddx why --json` prints it."""
     bundle: Path | None = None

@@ -31,10 +31,13 @@ _PR_SET_PDEATHSIG = 1
 def _seen(target: str, bundle: Path) -> dict[str, Any]:
     from ddx_server.render.brief import brief
     from ddx_tools.investigate import investigate
+    from ddx_tools.playbook import load_playbooks
 
     found = investigate([target], save=bundle)
     diagnosis = found.diagnose()
     cause = diagnosis.causes[0].id if diagnosis.causes else ""
+    playbooks = load_playbooks()
+    symptoms = [playbooks.symptoms[name] for name in playbooks.causes[cause].symptoms] if cause else []
     outside = [finding for finding in found.findings if finding.code == "rank.outside_collective"]
     codes = {finding.code for finding in found.findings}
     waiting = "collective.peers_wait" in codes
@@ -46,6 +49,8 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
         "lasting": "rank.stopped" in codes or (waiting and (bool(codes & _GONE) or not may_come)),
         "waiting": waiting,
         "at_work": bool(outside) and all(map(_is_at_work, outside)),
+        "moving": bool(outside) and all(finding.attributes.get("moving") for finding in outside),
+        "slows": bool(symptoms) and all(symptom.goes_on for symptom in symptoms),
         "diagnosis": json.loads(diagnosis.to_json()),
     }
 

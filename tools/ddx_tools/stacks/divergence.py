@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from ddx_tools.model import Location
 from ddx_tools.parsers.python.python_source import UNKNOWN, UNRELATED, Bypass, PythonSource, Relation
@@ -32,6 +32,12 @@ class Parting:
     in_turns: bool = False
     """The rank's call stands in a loop of a function that its peers are not in: one turn more than theirs, as with
     more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their turns are layers."""
+    turns: Literal["fewer", "more"] | None = None
+    """One side is in such a loop and the other behind it, in calls that nobody can pass by: so the rank's loop has had
+    fewer or more turns than its peers'."""
+
+    extra_by: Bypass | None = None
+    """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
 
 def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
@@ -108,12 +114,17 @@ class ProgramTexts:
         certain = not own or (theirs_by_rank is not None and own_by_rank is None)
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
         left_out = behind and certain and known and theirs
+        in_turns, peer_in_turns = (self._in_loop(_above_forward(view.user_stack[depth + 1 :])) for view in (rank, peer))
+        fewer = relation.kind == "after" and peer_in_turns and not in_turns
+        more = relation.kind == "before" and in_turns and not peer_in_turns
         return Parting(
             relation,
             self._place(rank, depth),
             (theirs_by_rank or theirs[0]) if left_out else None,
             own_by_rank if theirs_by_rank is None else None,
-            self._in_loop(_above_forward(rank.user_stack[depth + 1 :])),
+            in_turns,
+            None if own or theirs or not known else "fewer" if fewer else "more" if more else None,
+            own[-1] if own and not theirs and relation.kind == "same_line" else None,
         )
 
     def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:

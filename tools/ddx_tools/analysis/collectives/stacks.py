@@ -114,6 +114,8 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         complete=complete,
         left_out=left_out,
         in_turns=parting.in_turns,
+        turns=parting.turns if odd else None,
+        extra_by=parting.extra_by.guard if odd and parting.extra_by else None,
         way_around=parting.left_out_by.guard if left_out and parting.left_out_by else None,
         alone_by_rank=alone_by_rank,
         **description,
