@@ -63,6 +63,7 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
     [
         "def main():\n    if step == 3:\n        save(model)\n",
         "def main():\n    if rank == 0:\n        save(model)\n    else:\n        wait()\n",
+        "def main():\n    if rank == 0 and loss < best:\n        save(model)\n",
         "def main():\n    if rank == 0 or late:\n        save(model)\n",
         "def main():\n    if rank == 0:\n        model = whole(); save(model)\n",
         "def main(:\n    if rank == 0:\n        save(model)\n",
@@ -72,6 +73,7 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
     ids=[
         "no rank asked",
         "others do something else",
+        "a value of each rank's own",
         "another reason",
         "needs what one rank made",
         "no Python",

@@ -109,6 +109,7 @@ def _indent(text: str) -> int:
 
 _ALONE = "rank0-only-work-with-collective"
 _MOST_LINES = 24
+_ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OTHER_LINE_END = re.compile(r"\r(?!\n)")
 """Ends a line of Python, and none of ours."""
 
@@ -197,6 +198,8 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     ]
     if call is None or len(others) == len(tests) or _names(guard.body, ast.Store) & _names([call], ast.Load):
         return None
+    if any(map(_is_of_a_rank, ast.walk(guard.test))):
+        return None
     start = _offset(text, call.lineno, call.col_offset)
     end = _offset(text, call.end_lineno or 0, call.end_col_offset or 0)
     indent = " " * guard.col_offset
@@ -210,6 +213,13 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
         moved, kept = f"{name} = {moved}", f"{text[:start]}{name}{text[end:]}".split("\n")
     lines = [f"{indent}if {' and '.join(others)}:", f"{indent}    {moved}"] if others else [indent + moved]
     return "\n".join([*kept[: guard.lineno - 1], *lines, *kept[guard.lineno - 1 :]])
+
+
+def _is_of_a_rank(node: ast.AST) -> bool:
+    """A comparison of two measured values, such as a loss with the best so far, is not the same on all ranks."""
+    if not isinstance(node, ast.Compare) or not any(isinstance(one, _ORDERED) for one in node.ops):
+        return False
+    return not any(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))
 
 
 def _names(nodes: Sequence[ast.AST], context: type[ast.expr_context]) -> set[str]:
