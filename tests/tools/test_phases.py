@@ -42,6 +42,7 @@ def phase(*calls: str) -> str | None:
         (("transformers/trainer.py:Trainer.training_step", "torch/_tensor.py:Tensor.backward"), "backward"),
         (("transformers/trainer.py:Trainer._finalize_training",), "finished"),
         (("accelerate/accelerator.py:Accelerator.backward",), "backward"),
+        (("torch/_tensor.py:Tensor.backward", "torch/distributed/fsdp/_param.py:unshard"), "backward"),
         (("accelerate/data_loader.py:DataLoaderShard.__iter__",), "dataloader"),
         (("deepspeed/runtime/engine.py:DeepSpeedEngine.save_checkpoint",), "checkpoint"),
         (("deepspeed/runtime/engine.py:DeepSpeedEngine.step",), "optimizer"),
