@@ -9,8 +9,7 @@ it leaves alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/r
                                     ends the rank (label `exception`), or when `save` asks
     ….<label>.<part>.pickle         the flight records to it, without frames
     ….<label>.stacks.txt            Python stacks of all threads at that moment, but for the label `exception`
-    ….exit.json                     the interpreter came to its end by itself, where it called sys.exit, and where its
-                                    last collective was called
+    ….exit.json                     the interpreter ended by itself: where sys.exit, the last collective was called
 
 One connection asks one question. The request is one line of JSON, at most 4 KiB, sent within a second. The
 answer is one line of JSON, the header, and then `header["bytes"]` bytes of payload.
@@ -509,7 +508,6 @@ class RankAgent:
         self.has_left_note = True
         note: Header = {"rank": self.rank, "pid": self.pid, "at_ns": time.time_ns(), "failed": self.failed}
         note.update(host=socket.gethostname(), initialized=_is_initialized(), left_at=self.left_at)
-        # Who takes its groups down has come to the end that is meant.
         note["last_call"] = _or_none(_last_call) if note["initialized"] else None
         self._write(self.stem + ".exit.json", json.dumps(note).encode())
 
