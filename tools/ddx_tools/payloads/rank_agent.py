@@ -8,7 +8,7 @@ it leaves alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/r
     ….<label>.json                  the header of `records` below, and `reason`; written when an exception
                                     ends the rank (label `exception`), or when `save` asks
     ….<label>.<part>.pickle         the flight records to it, without frames
-    ….<label>.stacks.txt            Python stacks of all threads at that moment, but for the label `exception`
+    ….<label>.stacks.txt            Python stacks of all threads at that moment, unless it had raised by then
     ….exit.json                     the interpreter ended by itself: where sys.exit, the last collective was called
 
 One connection asks one question. The request is one line of JSON, at most 4 KiB, sent within a second. The
@@ -209,11 +209,10 @@ def _dump(name: str, stacks: bool, only_active: bool) -> bytes:
 
 def _last_call() -> List[List[Any]]:
     """[file, line, function] of the last recorded operation, innermost first."""
-    import pickle
-
-    dumps = [pickle.loads(_dump(name, True, False)) for _, name in _recorders(_groups())]
-    last = max((entry for dump in dumps for entry in dump["entries"]), key=lambda entry: entry["time_created_ns"])
-    return [[frame["filename"], frame["line"], frame["name"]] for frame in last["frames"][:100]]
+    pickle: Any = sys.modules["pickle"]  # torch needs it, too
+    calls = (call for _, name in _recorders(_groups()) for call in pickle.loads(_dump(name, True, False))["entries"])
+    last = max(calls, key=lambda call: call["time_created_ns"])
+    return [[frame["filename"], frame["line"], frame["name"]] for frame in last["frames"]]
 
 
 def _counters(groups: list[Header]) -> Header:
