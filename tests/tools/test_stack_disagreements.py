@@ -337,3 +337,13 @@ def test_peers_that_are_in_several_calls_of_their_steps_are_one_side(phases: str
         program.rank(rank, calls[function][rank], "trainer.fit", inside=[(function, file)])
     found = program.mismatch()
     assert (found.ranks, found.attributes["tie"]) == (odd, False)
+
+
+@pytest.mark.parametrize(("awaited", "verdict"), [(True, Verdict.UNDECIDED), (None, Verdict.DIAGNOSED)])
+def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
+    awaited: bool | None, verdict: Verdict
+) -> None:
+    waits = seen("collective.peers_wait", 1, 2, operation="barrier", kind="collective", wait_s=6.0, basis="stacks")
+    facts = {"activity": "sleep", "moving": True, "minority": True, "relation": "before", "basis": "stacks"}
+    said = judged(waits, seen("rank.outside_collective", 0, awaited_work=awaited, **facts))
+    assert (said.verdict, first(said)) == (verdict, "slow-rank-before-collective")

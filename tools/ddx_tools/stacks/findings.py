@@ -176,13 +176,20 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
     ]
 
 
+_LONG_WORK = {"checkpoint", "evaluation"}
+_LONG_S = 60.0
+"""A rank may be so long at a checkpoint or an evaluation while its peers wait in the same one."""
+
+
 def _outside(
     store: Store, outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts
 ) -> Iterator[Finding]:
     for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
         odd = members[0]
-        parting = texts.parting(odd, _nearest(odd, waiting))
+        nearest = _nearest(odd, waiting)
+        parting = texts.parting(odd, nearest)
         moving = _moving(members)
+        in_common = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
@@ -194,6 +201,7 @@ def _outside(
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy_threads(store, members),
+            awaited_work=bool(in_common and moving and nearest.wait_s < _LONG_S) or None,
             **described(odd, parting),
         )
 
