@@ -344,6 +344,6 @@ def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
     awaited: bool | None, verdict: Verdict
 ) -> None:
     waits = seen("collective.peers_wait", 1, 2, operation="barrier", kind="collective", wait_s=6.0, basis="stacks")
-    facts = {"activity": "sleep", "moving": True, "minority": True, "relation": "before", "basis": "stacks"}
-    said = judged(waits, seen("rank.outside_collective", 0, awaited_work=awaited, **facts))
+    facts: dict[str, Any] = {"activity": "sleep", "moving": True, "minority": True, "relation": "before"}
+    said = judged(waits, seen("rank.outside_collective", 0, awaited_work=awaited, basis="stacks", **facts))
     assert (said.verdict, first(said)) == (verdict, "slow-rank-before-collective")
