@@ -1,9 +1,11 @@
 """Scores the analysis of flight records on simulated jobs, whose truth is known: `python -m ddx_evals.record_scores`.
 
-An answer is *right* if the truth accepts its verdict and, where it names culprits, exactly these. It is *exact* if it
-names exactly the culprits (of a healthy job: says that it is healthy). It *accuses* if it blames a rank that is not to
-blame. A job is *plain* if its dumps can tell the culprits and "undecided" is no fair answer. Its *suspects* are exact
-if they are the culprits, whatever cause is named; of a healthy job, if nobody is, or only for the case that it hangs.
+An answer is *right* if the truth accepts its verdict and, where it names culprits, exactly these; also if it leaves
+the cause open and its suspects are exactly the culprits: of a rank without a dump, nothing says why. It is *exact* if
+it names exactly the culprits (of a healthy job: says that it is healthy). It *accuses* if it blames a rank that is not
+to blame. A job is *plain* if its dumps can tell the culprits and "undecided" is no fair answer. Its *suspects* are
+exact if they are the culprits, whatever cause is named; of a healthy job, if nobody is, or only for the case that it
+hangs.
 """
 
 from __future__ import annotations
@@ -139,10 +141,11 @@ def judged(case: Case, answer: Answer, truth: Truth) -> Score:
     accepted = {truth.culprits, *truth.alternatives}
     blamed = set(answer.culprits)
     names = answer.verdict == Verdict.DIAGNOSED
+    only_who = answer.verdict == Verdict.UNDECIDED and bool(truth.culprits) and answer.suspects in accepted
     return Score(
         case=case,
         answer=answer,
-        right=answer.verdict in truth.verdicts and (answer.culprits in accepted if names else not blamed),
+        right=only_who or (answer.verdict in truth.verdicts and (answer.culprits in accepted if names else not blamed)),
         exact=names and bool(blamed) and answer.culprits in accepted
         if truth.culprits
         else answer.verdict == truth.verdict and not blamed,

@@ -45,7 +45,7 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     found = list(cases.values())
     for (kind, what), case in cases.items():
         _judge_end(case, kind, what, found, events)
-        if kind == "exit" and _called_exit(case, events):
+        if kind == "exit" and _called_exit(_notes(case, events)):
             case.independent = True
     if left := _left_without_failing(events, codes):
         found.append(left)
@@ -122,11 +122,13 @@ def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | 
 def ended_finding(case: Case, events: list[Event]) -> Finding:
     """The finding of such an end."""
     code = case.events[0].row["exit_code"]
-    places = _called_exit(case, events)
+    notes = _notes(case, events)
+    # Where its ranks called sys.exit, or else their last collective, as their notes tell.
+    places = _called_exit(notes)
     called = bool(places) or None
+    last = distinct_places([place for event in notes for place in event.last_call]) if not places else []
+    behind = f" The last collective was called at {last[0].short()}." if last else ""
     if case.reason and case.reason.startswith("missing from"):
-        last = [] if places else _last_calls(case, events)
-        behind = f" The last collective was called at {last[0].short()}." if last else ""
         return case.finding(
             "rank.exited",
             Severity.WARNING,
@@ -141,23 +143,19 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
         return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
     if code is not None and code >= 0:
         severity = Severity.FAILURE if case.independent else Severity.WARNING
-        did = f"ended with exit code {code} and left no exception."
+        did = f"ended with exit code {code} and left no exception.{behind}"
         if places:
             did = f"ended with exit code {code}: it called sys.exit at {places[0].short()}."
-        return case.finding("rank.exited", severity, did, places=places, exit_code=code, called=called)
+        return case.finding("rank.exited", severity, did, places=places or last, exit_code=code, called=called)
     return _killed(case, code, [e for e in events if e.kind == "fatal_stack"])
 
 
-def _called_exit(case: Case, events: list[Event]) -> list[Location]:
-    """Where its ranks called sys.exit, as their notes tell."""
-    notes = [event for event in events if event.is_note and set(event.ranks) & case.ranks]
+def _notes(case: Case, events: list[Event]) -> list[Event]:
+    return [event for event in events if event.is_note and set(event.ranks) & case.ranks]
+
+
+def _called_exit(notes: list[Event]) -> list[Location]:
     return distinct_places([event.location for event in notes if event.location])
-
-
-def _last_calls(case: Case, events: list[Event]) -> list[Location]:
-    """Where its ranks called their last collective, as their notes tell."""
-    notes = [event for event in events if event.is_note and set(event.ranks) & case.ranks]
-    return distinct_places([place for event in notes for place in event.last_call])
 
 
 def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:
