@@ -37,7 +37,8 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
     diagnosis = found.diagnose()
     cause = diagnosis.causes[0].id if diagnosis.causes else ""
     playbooks = load_playbooks()
-    symptoms = [playbooks.symptoms[name] for name in playbooks.causes[cause].symptoms] if cause else []
+    # A cause that is merely possible takes nothing away from who waits for whom.
+    known = playbooks.causes[cause].symptoms if diagnosis.verdict == "diagnosed" else []
     outside = [finding for finding in found.findings if finding.code == "rank.outside_collective"]
     codes = {finding.code for finding in found.findings}
     waiting = "collective.peers_wait" in codes
@@ -50,7 +51,7 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
         "waiting": waiting,
         "at_work": bool(outside) and all(map(_is_at_work, outside)),
         "moving": bool(outside) and all(finding.attributes.get("moving") for finding in outside),
-        "slows": bool(symptoms) and all(symptom.goes_on for symptom in symptoms),
+        "slows": bool(known) and all(playbooks.symptoms[symptom].goes_on for symptom in known),
         "diagnosis": json.loads(diagnosis.to_json()),
     }
 

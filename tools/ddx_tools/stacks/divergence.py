@@ -35,7 +35,6 @@ class Parting:
     turns: Literal["fewer", "more"] | None = None
     """One side is in such a loop and the other behind it, in calls that nobody can pass by: so the rank's loop has had
     fewer or more turns than its peers'."""
-
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
@@ -115,16 +114,20 @@ class ProgramTexts:
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
         left_out = behind and certain and known and theirs
         in_turns, peer_in_turns = (self._in_loop(_above_forward(view.user_stack[depth + 1 :])) for view in (rank, peer))
-        fewer = relation.kind == "after" and peer_in_turns and not in_turns
-        more = relation.kind == "before" and in_turns and not peer_in_turns
+        turns: Literal["fewer", "more"] | None = None
+        if known and not own and not theirs and in_turns != peer_in_turns:
+            if relation.kind == "after" and peer_in_turns:
+                turns = "fewer"
+            elif relation.kind == "before" and in_turns:
+                turns = "more"
         return Parting(
             relation,
             self._place(rank, depth),
-            (theirs_by_rank or theirs[0]) if left_out else None,
-            own_by_rank if theirs_by_rank is None else None,
-            in_turns,
-            None if own or theirs or not known else "fewer" if fewer else "more" if more else None,
-            own[-1] if own and not theirs and relation.kind == "same_line" else None,
+            left_out_by=(theirs_by_rank or theirs[0]) if left_out else None,
+            alone_by=own_by_rank if theirs_by_rank is None else None,
+            in_turns=in_turns,
+            turns=turns,
+            extra_by=own[-1] if own and not theirs and relation.kind == "same_line" else None,
         )
 
     def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:
