@@ -47,6 +47,7 @@ CREATE TABLE stack_threads (
     blocked_on      VARCHAR,  -- what that call's file descriptor is (pipe:[n], socket:[n], path)
     blocked_s       DOUBLE,   -- seconds since the thread last ran, before anything of ours touched it
     moved           BOOLEAN,  -- it ran between this look and the one before (context switches or CPU time)
+    wakes           INTEGER,  -- how often it went to sleep between the two looks
     switched        BOOLEAN,  -- it went to sleep and woke between the two looks: more than burning CPU in one place
     activity        VARCHAR,  -- class of what it does: an `activity` of knowledge/frames.yaml
     operation       VARCHAR,  -- the collective or point-to-point operation, in torch's words

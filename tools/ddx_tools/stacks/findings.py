@@ -71,6 +71,8 @@ def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
             [view],
             f"{who([view])} is {frame_rules().words(view.activity)}{at(view)}",
             evidence=[*called_by_program(store, view), view.evidence()],
+            # There are no peers from which it parts: what it does, and what the program had asked for.
+            places=[view.place, view.location(1) if len(view.user_stack) > 2 else None],
             activity=view.activity,
             contexts=list(view.contexts),
             state=view.state,
@@ -272,6 +274,8 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
 
 _LEAST_OF_HOLDER = 2
 """Somebody holds the lock in every look at a healthy program; seldom the same thread, in the same call."""
+_WAKES_OF_A_REQUEST = 100
+"""Between two looks: who wants the global lock asks for it every 5 ms (CPython's switch interval)."""
 
 
 def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
@@ -304,7 +308,8 @@ def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
     if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
         return False
     if last["activity"] == "lock_wait":
-        return bool(last["in_own_code"] and last["switched"])
+        # In the code of a library it may wait for a lock and look at the clock now and then: a queue, a pool.
+        return bool(last["switched"] and (last["in_own_code"] or last["wakes"] >= _WAKES_OF_A_REQUEST))
     # A sleep waits for the clock; one that waits on a futex is over, and wants the lock to return.
     return last["activity"] == "idle" or (last["activity"] in ("running", "sleep") and bool(last["wchan"]))
 

@@ -83,9 +83,14 @@ class KernelReading(KernelView):
 
     def switched_since(self, earlier: KernelReading) -> bool | None:
         """Whether it slept and woke between two readings; None if the kernel does not say."""
+        wakes = self.wakes_since(earlier)
+        return None if wakes is None else wakes > _SWITCHES_OF_A_DUMP
+
+    def wakes_since(self, earlier: KernelReading) -> int | None:
+        """How often it slept and woke between two readings; None if the kernel does not say."""
         if self.switches is None or earlier.switches is None:
             return None
-        return self.switches - earlier.switches > _SWITCHES_OF_A_DUMP
+        return self.switches - earlier.switches
 
 
 def stack_rows(raw: Raw) -> Rows:
@@ -200,6 +205,7 @@ def _thread_row(
         blocked_s=first.blocked_s if first else None,
         moved=now.ran_since(last) if now and last else None,
         switched=now.switched_since(last) if now and last else None,
+        wakes=now.wakes_since(last) if now and last else None,
         activity=activity.name,
         operation=activity.operation,
         contexts=json.dumps(frame_rules().contexts(thread.frames, [texts.qualified(f) for f in user])),
