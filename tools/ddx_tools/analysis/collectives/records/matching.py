@@ -17,7 +17,7 @@ from ddx_tools.analysis.collectives.records.comparable import dtypes_to_agree_on
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.shown import locations, where
 from ddx_tools.analysis.collectives.sides import Sides, part
-from ddx_tools.model import Evidence, Finding
+from ddx_tools.model import Evidence, Finding, Location
 
 _MAX_EVIDENCE = 8
 _MAX_CHECKED = 64
@@ -165,11 +165,14 @@ def _field_finding(
     sides = part(shown)
     finished = aborted is None and all(entry.done for entry in entries.values())
     odd, usual = entries.get(sides.deviating[0]), entries.get(sides.groups[0][1][0])
+    places = locations([entries[rank] for rank in sides.deviating if rank in entries])
+    # It is one call: where no record shows its line, the rank that was aborted in it does.
+    places = places or _aborted_at(records, aborted)
     return raising.mismatch(
         aspect,
         sides,
         where(group, seq, next(iter(entries.values())).op),
-        Shown(_evidence(entries, sides), locations([entries[rank] for rank in sides.deviating if rank in entries])),
+        Shown(_evidence(entries, sides), places),
         more=(f" {aborted.words}" if aborted else "")
         + (" It finished all the same: the result is garbage." if finished else ""),
         finished=finished,
@@ -251,6 +254,16 @@ def aborted_in(records: Records, group: Group, entries: Mapping[int, Entry]) -> 
     if len(fitting) != 1:
         return None
     return Aborted(silent[0], next(iter(fitting.values())), received_bytes, expected_bytes)
+
+
+def _aborted_at(records: Records, aborted: Aborted | None) -> list[Location]:
+    """The line of the program at which a rank was aborted, as its last words show it."""
+    rows = records.query(
+        "SELECT file, line, function FROM log_events WHERE kind = 'fatal_stack' AND rank = ? AND file IS NOT NULL "
+        "ORDER BY source, source_line LIMIT 1",
+        [aborted.rank if aborted else None],
+    )
+    return [Location(file=row["file"], line=row["line"], function=row["function"]) for row in rows]
 
 
 # --- whether a rank that called something else than its peers left their call out, by the rounds before
