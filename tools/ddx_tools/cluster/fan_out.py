@@ -140,6 +140,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
 
 def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: Callable[[str], None]) -> list[Asked]:
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
+    from ClusterShell.Engine.Engine import EngineTimeoutException
     from ClusterShell.Event import EventHandler
     from ClusterShell.Task import TimeoutError, task_self
     from ClusterShell.Worker.Worker import WorkerError
@@ -164,11 +165,16 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
             self.done += 1
             progress(f"{self.done} of {len(asked)} hosts have answered")
 
+        def ev_timer(self, timer: Any) -> None:
+            raise EngineTimeoutException
+
     task = task_self()
     try:
-        start_on_all(task, reach, words, limits, handler=Events(), timeout=limits.host_s)
+        start_on_all(task, reach, words, limits, handler=(events := Events()), timeout=limits.host_s)
+        # The time that `run` takes counts anew from the last that was heard.
+        task.timer(limits.total_s, events, autoclose=True)
         try:
-            task.run(timeout=limits.total_s)
+            task.run()
         except TimeoutError:
             pass
         except WorkerError as error:
