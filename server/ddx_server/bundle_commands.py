@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from ddx_server.bundle_place import name_of_bundle, place_of_bundle
-from ddx_server.host_options import DEADLINE_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
+from ddx_server.host_options import (
+    DEADLINE_OPTION,
+    GATEWAYS_OPTION,
+    HOSTS_OPTION,
+    K8S_OPTION,
+    SLURM_OPTION,
+    VIA_OPTION,
+    reach,
+)
 from ddx_server.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
 
@@ -96,6 +104,7 @@ def capture(
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
     via: VIA_OPTION = "",
+    gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -104,7 +113,7 @@ def capture(
 
     out = out or name_of_bundle(target or [])
     with progress_line(quiet=as_json) as progress, place_of_bundle(out, force=force) as place:
-        found = investigate(target or [], place, progress, reach=reach(hosts, slurm, k8s, via, deadline))
+        found = investigate(target or [], place, progress, reach=reach(hosts, slurm, k8s, via, gateways, deadline))
     if as_json:
         print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
     else:

@@ -23,7 +23,16 @@ from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import capture, show
 from ddx_server.bundle_place import place_of_bundle
 from ddx_server.handed_in_commands import FACTS, FINDINGS, add_finding, facts, handed_in
-from ddx_server.host_options import DEADLINE_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, node, reach
+from ddx_server.host_options import (
+    DEADLINE_OPTION,
+    GATEWAYS_OPTION,
+    HOSTS_OPTION,
+    K8S_OPTION,
+    SLURM_OPTION,
+    VIA_OPTION,
+    node,
+    reach,
+)
 from ddx_server.output import (
     EXIT_OURS,
     FORCE_OPTION,
@@ -121,6 +130,7 @@ def why(
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
     via: VIA_OPTION = "",
+    gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -135,7 +145,7 @@ def why(
         on_disk(target or []) as readable,
         place_of_bundle(save, force=force) as place,
     ):
-        on = reach(hosts, slurm, k8s, via, deadline)
+        on = reach(hosts, slurm, k8s, via, gateways, deadline)
         told = handed_in(fact or [], findings)
         found = investigate(readable, place, progress, note or [], reach=on, told=told)
         progress("judging")
@@ -269,6 +279,7 @@ def serve(
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
     via: VIA_OPTION = "",
+    gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
     host: Annotated[str, typer.Option(help="With --http: address to listen on.")] = "127.0.0.1",
@@ -291,7 +302,7 @@ def serve(
     from ddx_server.serve.app import build_server
     from ddx_server.serve.config import ServeConfig
 
-    on = reach(hosts, slurm, k8s, via, deadline)
+    on = reach(hosts, slurm, k8s, via, gateways, deadline)
     server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on))
     if http:
         from ddx_server.serve.http_transport import HttpOptions, serve_http

@@ -44,6 +44,16 @@ VIA_OPTION = Annotated[
         "--via", rich_help_panel=_PANEL, show_default=False, help="What starts a command there: 'ssh -p 2222 %host'."
     ),
 ]
+GATEWAYS_OPTION = Annotated[
+    str,
+    typer.Option(
+        "--gateways",
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        show_default=False,
+        help="Ask them by ssh through gateways, as this topology.conf of ClusterShell says.",
+    ),
+]
 DEADLINE_OPTION = Annotated[
     float,
     typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds until the answer, whoever is silent then."),
@@ -53,18 +63,19 @@ HOST_OPTIONS = {
     "slurm": (SLURM_OPTION, ""),
     "k8s": (K8S_OPTION, ""),
     "via": (VIA_OPTION, ""),
+    "gateways": (GATEWAYS_OPTION, ""),
     "deadline": (DEADLINE_OPTION, 60.0),
 }
 """By name of the parameter: what it is, and its default."""
 
 
-def reach(hosts: str, slurm: str, k8s: str, via: str, deadline: float) -> Reach | None:
+def reach(hosts: str, slurm: str, k8s: str, via: str, gateways: str, deadline: float) -> Reach | None:
     """The hosts that somebody named. Raises UsageError."""
     if not (hosts or slurm or k8s):
         return None
     from ddx_tools.cluster.targets import reach_of
 
-    return reach_of(hosts=hosts, slurm=slurm, k8s=k8s, via=via, total_s=deadline)
+    return reach_of(hosts=hosts, slurm=slurm, k8s=k8s, via=via, gateways=gateways, total_s=deadline)
 
 
 def node(

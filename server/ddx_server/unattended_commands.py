@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddx_server.host_options import HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
+from ddx_server.host_options import GATEWAYS_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
 from ddx_server.output import console
 
 LAUNCH_COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -80,6 +80,7 @@ def watch(
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
     via: VIA_OPTION = "",
+    gateways: GATEWAYS_OPTION = "",
     rows: Annotated[bool, typer.Option("--rows", hidden=True)] = False,
     job: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
@@ -93,4 +94,4 @@ def watch(
     if rows:
         tell_rows(job, interval, sys.stdout.buffer)
     else:
-        watch_command(pid or [], interval, console(), reach=reach(hosts, slurm, k8s, via, deadline=60.0))
+        watch_command(pid or [], interval, console(), reach=reach(hosts, slurm, k8s, via, gateways, deadline=60.0))

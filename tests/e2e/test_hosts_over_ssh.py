@@ -107,10 +107,11 @@ def job(scenario: str, tmp_path: Path, extra: Sequence[str] = ()) -> Iterator[Jo
         yield running
 
 
-def why(hosts: Hosts, *options: str) -> tuple[dict[str, Any], float]:
+def why(hosts: Hosts, *options: str, gateways: Path | None = None) -> tuple[dict[str, Any], float]:
     """The diagnosis, and how many seconds it took."""
     started = time.monotonic()
-    done = hosts.at_desk(str(BIN / "ddx"), "why", "--hosts", "node-[1-4]", "--via", hosts.via, *options, "--json")
+    way = ["--gateways", str(gateways)] if gateways else ["--via", hosts.via]
+    done = hosts.at_desk(str(BIN / "ddx"), "why", "--hosts", "node-[1-4]", *way, *options, "--json")
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     seconds = time.monotonic() - started
     return Diagnosis.model_validate_json(done.stdout).model_dump(mode="json"), seconds
@@ -204,6 +205,55 @@ esac
     assert "did not end" in reasons["hangs"]
     assert "is no answer" in reasons["garbles"]
     assert not left, "nothing stays behind on the hosts"
+
+
+def test_behind_a_gateway_hosts_give_the_same_answer_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+    with job("stopped", tmp_path, extra=("gate",)) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        topology = tmp_path / "topology.conf"
+        topology.write_text("[routes]\ndesk: gate\ngate: node-[1-4]\n")
+        direct, seconds = why(hosts)
+        said, seconds_through = why(hosts, gateways=topology)
+        wait_for("its end", lambda: not started_for_us(hosts, "gate", *NODES))
+    print(f"{seconds:.1f} s, by a gateway {seconds_through:.1f} s, {said['headline']}")
+    assert said["culprits"]["ranks"] == [3] and said["culprits"]["hosts"] == ["node-4"]
+    for what in ("verdict", "headline", "culprits", "causes", "looked_at", "missing"):
+        assert said[what] == direct[what]
+    assert not Path("/tmp/gate.gw.log").exists()
+
+
+@pytest.mark.parametrize("how", ["cut off", "stopped"])
+def test_a_gateway_that_is_gone_or_hangs_is_named_and_the_rest_is_judged(how: str, tmp_path: Path) -> None:
+    with job("stopped", tmp_path, extra=("gate-1", "gate-2")) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        topology = tmp_path / "topology.conf"
+        topology.write_text("[routes]\ndesk: gate-[1-2]\ngate-1: node-[2-4]\ngate-2: node-1\n")
+        stops = "true"
+        if how == "cut off":
+            cut(hosts.spaces["gate-2"])
+        else:
+            # As soon as it asks its host, in the middle of everything.
+            stops = "until pgrep -x ssh; do sleep 0.1; done; pkill -STOP -f [C]lusterShell.Gateway"
+        with subprocess.Popen(hosts.inside("gate-2", ["bash", "-c", stops]), stdout=subprocess.DEVNULL):
+            said, seconds = why(hosts, "--deadline", "20", gateways=topology)
+        left = started_for_us(hosts, "gate-1", *NODES[1:])
+    print(f"{how}: {seconds:.1f} s, {said['headline']}")
+    assert seconds < 30, "a deadline that counts from the last word would take more than 35"
+    assert said["culprits"]["ranks"] == [3] and said["culprits"]["hosts"] == ["node-4"]
+    assert said["looked_at"] == ["3 of 4 hosts answered"]
+    words = "(timed out|No route to host)" if how == "cut off" else "nothing more came"
+    assert any(re.match(f"node-1: gateway gate-2 does not answer: .*{words}", m["what"]) for m in said["missing"])
+    assert not left, "nothing stays behind where the gateway works"
+
+
+def started_for_us(hosts: Hosts, *names: str) -> list[str]:
+    return [p for name in names for p in below(hosts.inits[name]) if "ddx" in p or "ClusterShell" in p]
 
 
 def below(pid: int) -> list[str]:

@@ -90,7 +90,8 @@ def sshd_hosts(names: Sequence[str], home: Path) -> Iterator[Hosts]:
 def _init(name: str, space: str, home: Path) -> Iterator[int]:
     """The pid, as seen from outside, of the first process of a host; all of the host ends with it."""
     sshd = f"{shutil.which('sshd')} -D -f {home}/sshd_config -E {home}/{name}.log & " if name != "desk" else ""
-    script = f"hostname {name}; mount --bind {home}/hosts /etc/hosts; {sshd}echo ready; read -r _"
+    ours = f"mount --bind {home}/hosts /etc/hosts; mount --bind {home}/ssh_config /etc/ssh/ssh_config"
+    script = f"hostname {name}; {ours}; {sshd}echo ready; read -r _"
     argv = ["nsenter", f"--net=/run/netns/{space}", "unshare", "--mount", "--uts", "--propagation=private"]
     argv += ["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-ec", script]
     environment = {"PATH": os.environ["PATH"]}

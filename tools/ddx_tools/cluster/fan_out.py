@@ -93,6 +93,9 @@ class Asked:
 
     def _failure(self, limits: Limits) -> tuple[Any, str, str]:
         stderr = self.said.decode("utf-8", "replace")
+        if found := re.search(r"gateway \S+ does not answer[^\n]*", stderr):
+            # What the host itself would have said is not known.
+            return "in_part" if self.inbox.rows else "not_asked", found[0][:300], _GATEWAY
         if self.began_s is None:
             return "not_asked", f"the {limits.total_s:.0f} s for all hosts were over", "Ask again with --deadline."
         if self.inbox.hello is None:
@@ -118,6 +121,7 @@ class Asked:
 
 _IS_IT_THERE = "Look whether the host is up: its console, `sinfo -R`, `kubectl get nodes`."
 _HANGS_THERE = "Something hangs there (a mount, a driver, memory): look at `ps -eo state,wchan,cmd` on it."
+_GATEWAY = "Look at the gateway, or leave out --gateways."
 _BY_HAND = "Run the same by hand: ssh HOST ddx node"
 INSTALL = "Install ddx of this version there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
 _SSHD_HANGS = "The host takes calls and its sshd hangs: it may be out of memory, or hung in the kernel."
@@ -140,6 +144,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
 
 def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: Callable[[str], None]) -> list[Asked]:
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
+    from ClusterShell.Engine.Engine import EngineTimeoutException
     from ClusterShell.Event import EventHandler
     from ClusterShell.Task import TimeoutError, task_self
     from ClusterShell.Worker.Worker import WorkerError
@@ -164,11 +169,16 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
             self.done += 1
             progress(f"{self.done} of {len(asked)} hosts have answered")
 
+        def ev_timer(self, timer: Any) -> None:
+            raise EngineTimeoutException
+
     task = task_self()
     try:
-        start_on_all(task, reach, words, limits, handler=Events(), timeout=limits.host_s)
+        start_on_all(task, reach, words, limits, handler=(events := Events()), timeout=limits.host_s)
+        # The time that `run` takes counts anew from the last that was heard.
+        task.timer(limits.total_s, events, autoclose=True)
         try:
-            task.run(timeout=limits.total_s)
+            task.run()
         except TimeoutError:
             pass
         except WorkerError as error:
@@ -190,6 +200,11 @@ def start_on_all(task: Any, reach: Reach, words: str, limits: Limits, **how: Any
     nodes = NodeSet.fromlist(list(reach.hosts))
     if reach.via:
         task.schedule(ExecWorker(nodes, command=f"exec {reach.via} {words}", stderr=True, **how))
+    elif reach.gateways:
+        from ddx_tools.cluster.gateways import through_gateways
+
+        python = str(Path(reach.ddx).with_name("python3")) if reach.ddx else sys.executable
+        task.schedule(through_gateways(task, reach.gateways, nodes, python, command=words, stderr=True, **how))
     else:
         task.shell(words, nodes=nodes, stdin=False, tree=False, stderr=True, **how)
 

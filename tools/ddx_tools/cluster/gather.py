@@ -24,6 +24,8 @@ from ddx_tools.store import Store
 _LEAD_S = 1.0
 _LEAD_A_HOST_S = 0.008
 """Programs are started one after the other, here and there, before all can look at the same moment."""
+_GATEWAYS_S = 2.0
+"""To log in to a gateway and start it, and for what it still says of hosts that do not answer."""
 _JUDGING_S = 2.5
 _JUDGING_A_HOST_S = 0.006
 """Of the time for the answer, what is left for the judgement once hosts are no longer waited for."""
@@ -56,9 +58,11 @@ def gather(
 
     Raises UsageError if no host answers.
     """
-    lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts)
+    by_gateways_s = _GATEWAYS_S if reach.gateways else 0.0
+    lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts) + by_gateways_s
     waiting_s = reach.total_s - min(_JUDGING_S + _JUDGING_A_HOST_S * len(reach.hosts), reach.total_s / 2)
-    host_s = min(Limits.host_s + lead_s, waiting_s)
+    # A gateway that still answers says first which of its hosts do not.
+    host_s = min(Limits.host_s + lead_s, waiting_s - min(by_gateways_s, waiting_s / 2))
     limits = Limits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
     progress(f"asking {len(reach.hosts)} hosts")
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ddx_tools.cluster.asked_host import AskedHost
 from ddx_tools.errors import UsageError
@@ -36,6 +38,8 @@ class Reach:
     """The program on those hosts; without one, what this is here."""
     total_s: float = 60.0
     """After so many seconds what has come is judged."""
+    gateways: Any = None
+    """A TopologyTree of ClusterShell, by which ssh reaches them; without one, all are asked from here."""
 
 
 def node_names(text: str) -> list[str]:
@@ -73,6 +77,7 @@ def reach_of(
     slurm: str = "",
     k8s: str = "",
     via: str = "",
+    gateways: str = "",
     total_s: float = 60.0,
     environment: Mapping[str, str] = os.environ,
 ) -> Reach | None:
@@ -96,8 +101,27 @@ def reach_of(
         found = Reach(tuple(node_names(hosts)))
     else:
         return None
-    ddx = environment.get("DDX_ON_HOSTS") or found.ddx
-    return replace(found, via=via or found.via, ddx=ddx, total_s=total_s)
+    if gateways and (via or found.via):
+        raise UsageError("gateways are used with ssh only", "Leave out --gateways, or name the hosts: --hosts.")
+    ddx, tree = environment.get("DDX_ON_HOSTS") or found.ddx, _tree(gateways) if gateways else None
+    return replace(found, via=via or found.via, ddx=ddx, gateways=tree, total_s=total_s)
+
+
+def _tree(file: str) -> Any:
+    """What a topology.conf of ClusterShell says of the hosts below this one."""
+    from ClusterShell.NodeSet import NodeSetException
+    from ClusterShell.Topology import TopologyError, TopologyParser
+
+    here = socket.gethostname().partition(".")[0]
+    try:
+        if "[routes]" not in Path(file).read_text(encoding="utf-8"):
+            raise TopologyError("no [routes]")
+        return TopologyParser(file).tree(here)
+    except (TopologyError, NodeSetException, OSError, ValueError) as error:
+        example = (
+            f"It is a topology.conf of ClusterShell: [routes], then {here}: gate[1-2], then gate[1-2]: node[001-128]."
+        )
+        raise UsageError(f"--gateways {file[:100]}: {error}", example) from error
 
 
 def _of_environment(environment: Mapping[str, str]) -> tuple[str, str]:
