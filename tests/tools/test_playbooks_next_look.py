@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from log_reading import captured
-from made_findings import judged, raised, seen, timeout, told
+from made_findings import first, judged, raised, seen, timeout, told
 
 from ddx_tools.model import Finding, NextCheck, Verdict
 from ddx_tools.playbook import load_playbooks
@@ -133,3 +133,30 @@ def test_without_a_look_at_any_rank_it_is_said_what_the_log_tells(
 def test_beside_a_look_at_a_rank_nothing_of_it_is_said(tmp_path: Path, table: str) -> None:
     (tmp_path / "train.log").write_text("step 3 loss 0.71\n")
     assert whether_unseen(tmp_path / "train.log", {table: [{"host": "node-7", "rank": 0}]}) == []
+
+
+@pytest.mark.parametrize(
+    ("still_s", "waited_s", "verdict"),
+    [(6.0, 31.0, "diagnosed"), (6.0, 8.0, "undecided"), (11.0, 11.0, "diagnosed")],
+    ids=["our own look woke it, its peers tell", "a server may take so long", "the kernel tells"],
+)
+def test_for_how_long_nothing_came_from_a_server(still_s: float, waited_s: float, verdict: str) -> None:
+    stuck = seen(
+        "rank.outside_collective", 1, activity="socket_wait", operation="rest_of_answer", moving=False, still_s=still_s
+    )
+    waiting = seen("collective.peers_wait", 0, 2, operation="all_gather", kind="collective", wait_s=waited_s)
+    said = judged(stuck, waiting)
+    assert (said.verdict, first(said)) == (verdict, "filesystem-stalled")
+
+
+@pytest.mark.parametrize(
+    ("operation", "cause"),
+    [("all_to_all_single", "collective-shape-mismatch"), ("all_reduce", "collective-order-mismatch")],
+)
+def test_who_has_its_parts_of_an_exchange_goes_on_to_another_call(operation: str, cause: str) -> None:
+    aborted = seen(
+        "rank.aborted_on_size", 3, received_bytes=34176, expected_bytes=31680, operation=operation, independent=True,
+        called_elsewhere=True, peer_place="exchange.py:29 exchange_counts", basis="log",
+    )  # fmt: skip
+    said = judged(aborted)
+    assert (said.verdict, first(said), said.culprits.ranks) == ("diagnosed", cause, [3])
