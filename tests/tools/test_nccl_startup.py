@@ -301,3 +301,18 @@ def test_an_unknown_warning_is_told_as_it_stands_and_once(tmp_path: Path) -> Non
     (found,) = of_code(findings_of(write(tmp_path, logs)), "log.signature")
     assert (found.ranks, found.attributes["count"], found.attributes["place"]) == ([0, 1, 2, 3], 200, "misc/frob.cc:12")
     assert "frobnicator 0" in found.summary and found.severity is Severity.NOTICE
+
+
+def test_rings_that_connect_behind_the_set_up_tell_that_it_was_completed(tmp_path: Path) -> None:
+    """Since 2.22 the first collective connects; a log that somebody cut may lack the line that says COMPLETE."""
+    log = Log(0, "2.26.2")
+    log.start(8)
+    log.info("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer")
+    assert about_startup(findings_of(write(tmp_path, [log]))) == ["startup.communicator_incomplete"]
+    log.edge(1, "P2P/CUMEM/read")
+    log.info("Connected all rings, use ring PXN 0 GDR 0")
+    assert about_startup(findings_of(write(tmp_path, [log]))) == []
+    before = Log(0, "2.18.6")  # here rings are a step of the set-up
+    before.start(8)
+    before.info("Connected all rings")
+    assert about_startup(findings_of(write(tmp_path, [before]))) == ["startup.communicator_incomplete"]

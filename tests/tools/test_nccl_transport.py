@@ -61,6 +61,22 @@ def test_a_host_that_took_sockets_while_others_have_rdma(tmp_path: Path) -> None
     assert any("Using network Socket" in evidence.quote for evidence in found.evidence)
 
 
+def test_a_host_whose_nccl_leaves_out_a_device_that_the_others_use(tmp_path: Path) -> None:
+    def unused(hosts: int, lacking: str, **settings: str) -> list[tuple[list[str], list[str]]]:
+        logs = job(hosts, 1, usual)
+        logs[1].lines = [line.replace(f" {lacking}", "") for line in logs[1].lines]
+        logs[1].environment(**settings)
+        directory = tmp_path / f"{hosts} {lacking[:3]} {len(settings)}"
+        directory.mkdir()
+        found = of_code(findings_of(write(directory, logs)), "network.rdma_devices")
+        return [(finding.hosts, finding.attributes["unused"]) for finding in found]
+
+    assert unused(3, "[1]mlx5_1:1/IB") == [(["node-01"], ["mlx5_1:1"])]
+    assert unused(3, "nothing") == []
+    assert unused(3, "[1]mlx5_1:1/IB", NCCL_IB_HCA="mlx5_0") == []  # somebody wants it so
+    assert unused(2, "[1]mlx5_1:1/IB") == []  # which of the two is odd?
+
+
 def test_a_host_without_an_rdma_device(tmp_path: Path) -> None:
     logs = job(3, 1, usual, lambda log: "Socket" if log.node == "node-01" else "IB")
     logs[1].info("NET/IB : No device found.")

@@ -244,5 +244,34 @@ def test_who_goes_into_a_collective_by_a_value_of_its_own_decides_alone() -> Non
     assert codes(own.replace("    if", "    dist.all_reduce(val_loss)\n    if")) == set()
 
 
+def test_ranks_walk_a_set_of_names_in_orders_of_their_own() -> None:
+    walk = "NAMES = {'loss', 'top1'}\ndef check(sums):\n    for name in NAMES:\n        dist.all_reduce(sums[name])\n"
+    walk += "    return sums\nimport a\n"
+    assert codes(walk) == {"program.rank_local_decision"}
+    assert "program.rank_local_decision" in codes(walk.replace("in NAMES", "in set(names)"))
+    for healthy in (
+        ("in NAMES", "in sorted(NAMES)"),
+        ("{'loss', 'top1'}", "['loss', 'top1']"),
+        ("dist.all_reduce", "add"),
+    ):
+        assert codes(walk.replace(*healthy)) == set()
+    assert codes(walk.replace("{'loss', 'top1'}", "{'loss': 1, 'top1': 2}")) == set()  # a dict keeps its order
+
+
+def test_hits_of_one_rank_over_the_length_of_all_data() -> None:
+    part = (
+        "def evaluate(model, ds):\n    for q in loader:\n        hit += found(q)\n    n = len(ds)\n    print(hit / n)\n"
+    )
+    assert codes(part) == {"program.metric_of_one_rank"}
+    for healthy in (("hit / n", "n"), ("    n =", "    dist.all_reduce(hit)\n    n =")):
+        assert codes(part.replace(*healthy)) == set()
+
+
+def test_a_score_that_shrinks_as_cards_are_added_in_any_language() -> None:
+    table = "1 卡: R@1 0.8104  用时 412 s\n4 卡: R@1 0.2031  用时 107 s\n"
+    assert codes(table) == {"numerics.ratio_to_group"}
+    assert codes(table.replace("0.2031", "0.8102")) == set()
+
+
 def test_long_lines_of_a_note_are_no_statements() -> None:
     assert code_in_note("\n".join(["x = " + "a" * 60_000, "y = f(" + "b, " * 20_000 + ")"])) is None

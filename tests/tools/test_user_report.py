@@ -331,6 +331,14 @@ def test_expressions_repeat_nothing_without_limit() -> None:
                 assert not re.search(r"\.[*+]|\\[wWsSdD][*+]|\][*+]", pattern), pattern
 
 
+# --- what is suspected
+
+
+def test_a_list_of_ideas_reports_nothing() -> None:
+    assert "gpu_clocks_low" in stated("GPU 3 of that box is throttled.")
+    assert "gpu_clocks_low" not in stated("Ideas so far: NCCL takes sockets; or GPU 3 of that box is throttled.")
+
+
 # --- the manual
 
 

@@ -317,7 +317,7 @@ CREATE TABLE nccl_processes (
 CREATE TABLE nccl_facts (
     host            VARCHAR,  -- host name; NULL for a banner that names no process
     pid             INTEGER,  -- process id
-    fact            VARCHAR,  -- version | driver | ofi | network | interface: that column of nccl_processes; no_rdma: NCCL found no RDMA device
+    fact            VARCHAR,  -- version | driver | ofi | network | interface | devices: that column of nccl_processes; no_rdma: NCCL found no RDMA device
     quote           VARCHAR,  -- the line
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based; NULL where the file's beginning was not read

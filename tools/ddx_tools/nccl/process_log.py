@@ -106,7 +106,7 @@ class ProcessLog:
     address: str | None = None
     devices: str | None = None
     places: dict[str, Place] = field(default_factory=dict)
-    """Where its version, driver, ofi, network and interface are said, and that there is no RDMA device."""
+    """Where its version, driver, ofi, network, interface and devices are said, and that there is no RDMA device."""
     settings: dict[str, tuple[str, Place]] = field(default_factory=dict)
     memberships: list[Membership] = field(default_factory=list)
     warnings: dict[tuple[str, str | None, int | None], Warned] = field(default_factory=dict)
@@ -257,12 +257,15 @@ def _hear_setup(membership: Membership, message: Message, place: Place) -> None:
     elif message.kind == "rings":
         if "pxn" in message.parts:
             membership.pxn, membership.gdr = message.parts["pxn"] == "1", message.parts["gdr"] == "1"
+        if membership.stage == "channels_ready":  # since 2.22 the first collective connects, behind the set-up
+            membership.completed = place
+            _advance(membership, "complete", place)
         _advance(membership, "rings_connected", place)
     elif message.kind == "trees":
         _advance(membership, "trees_connected", place)
 
 
-_FACTS = {"network": "network", "bootstrap": "interface", "driver": "driver", "ofi": "ofi", "no_rdma": "no_rdma"}
+_FACTS = {name: name for name in ("network", "driver", "ofi", "no_rdma", "devices")} | {"bootstrap": "interface"}
 STAGES = ("bootstrap", "graphs", "connecting", "rings_connected", "trees_connected", "channels_ready", "complete")
 
 

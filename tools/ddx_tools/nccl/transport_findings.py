@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,6 +25,7 @@ FROM nccl_edges AS edges
         ON receiver.communicator = edges.communicator AND receiver.rank = edges.target_rank
 ORDER BY edges.source, edges.source_line
 """
+_RDMA_DEVICE = re.compile(r"\[\d+\](\w+:\d+)/(?:IB|RoCE)")
 # What was asked to be left unused, and what comes in its place.
 _OFF: dict[str, tuple[str, str]] = {
     "NCCL_P2P_DISABLE": ("P2P", "SHM"),
@@ -37,9 +39,11 @@ def transport_findings(case: Case, store: Store) -> list[Finding]:
     edges = store.query(_EDGES)
     settings = store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid")
     networks = [row for row in case.processes.values() if row["network"]]
+    unlike = list(_devices_unlike(case, settings))
     if not edges and not networks:
-        return []
+        return unlike
     return [
+        *unlike,
         _chosen(case, edges, networks),
         *_networks_differ(case, networks),
         *_not_found(case, edges, networks, settings),
@@ -148,6 +152,31 @@ def _switched_off(case: Case, settings: list[Row]) -> Iterator[Finding]:
             text = f"{variable}={rows[0]['value']} keeps NCCL from {expected} on {', '.join(hosts[:_MOST_NAMED])}."
             facts = {"expected": expected, "used": used, "hosts": hosts, "why": f"{variable}={rows[0]['value']}"}
             yield _downgraded(case, rows, text, facts, Severity.WARNING, _evidence(rows))
+
+
+def _devices_unlike(case: Case, settings: list[Row]) -> Iterator[Finding]:
+    """On one host NCCL uses fewer RDMA devices than on all others, which are alike: it takes those with an active port.
+
+    Where a setting chooses the devices, they are what somebody wanted.
+    """
+    chosen = {row["host"] for row in settings if row["variable"] in ("NCCL_IB_HCA", "NCCL_NET")}
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in case.processes.values():
+        if str(row["devices"] or "").startswith("NET/IB "):
+            found[row["host"]].update(_RDMA_DEVICE.findall(row["devices"]))
+    usual, hosts = Counter(map(frozenset, found.values())).most_common(1)[0] if found else (frozenset(), 0)
+    odd = {host: sorted(usual - own) for host, own in found.items() if own != usual}
+    if hosts < 2 or len(odd) != 1:
+        return
+    host, lacking = next(iter(odd.items()))
+    if lacking and found[host] < usual and host not in chosen:
+        rows = [row for row in case.processes.values() if row["host"] == host]
+        text = (
+            f"NCCL on {host} does not use {', '.join(lacking)}, as it does on the other hosts: it leaves out what is "
+        )
+        text += "not there or has no active port."
+        shown = case.said(rows[:2], "devices")
+        yield case.finding("network.rdma_devices", Severity.WARNING, rows, text, shown, unused=lacking)
 
 
 def _within_hosts(case: Case, edges: list[Row]) -> Iterator[Finding]:

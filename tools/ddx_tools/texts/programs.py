@@ -52,6 +52,8 @@ _TOGETHER = re.compile(
 _COLLECTIVE = re.compile(
     r"\b(?:dist|distributed)\.(?:all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|all_to_all\w*|barrier|reduce)\("
 )
+_SET = re.compile(r"^\s*(?P<name>\w+)(?:: ?[\w\[\]]+)? = (?:(?:frozen)?set\(\w|\{[^:{}]*(?:['\"]| for )[^:{}]*\})")
+_FOR = re.compile(r"^\s*for [\w, ]+ in (?P<what>(?:frozen)?set\(|\w+\s*:)")
 _LEAVES = re.compile(r"^\s*(?:return|continue|break)\b")
 _SAME_EVERYWHERE = re.compile(
     r"is_initialized|is_available|world_size|is None|is not None|\bargs\.|\bcfg\.|config|isinstance|not enabled"
@@ -305,6 +307,15 @@ def _decisions(code: Lines) -> Iterator[Said]:
                     "program.rank_local_decision", index + 1, line,
                     f"Each rank decides by its own {own['name']} whether to go into a collective", by="metric",
                 )  # fmt: skip
+    sets = {found["name"] for _, found in matches(_SET, code)}
+    for number, found in matches(_FOR, code):
+        unordered = found["what"].rstrip(": ") in sets or found["what"].endswith("(")
+        if unordered and any(_COLLECTIVE.search(inner) for _, inner in _block(code, number - 1)):
+            yield seen(
+                "program.rank_local_decision", number, found.string,
+                "A collective is called for each member of a set, and strings have another order in each process",
+                by="set_order",
+            )  # fmt: skip
     logged = {found["name"]: (number, found) for number, found in matches(_LOGGED, code)}
     for _, found in matches(_MONITORED, code):
         if found["name"] in logged:

@@ -16,13 +16,13 @@ _WANTED = re.compile(r"\b(?:expected|reference|wanted|should be|correct)\b\W{0,4
 _SIZE = re.compile(r"[a-z_]\w*[ =:]+(\d{1,5})\b(?!\.\d)", re.I)
 _OF_COUNT = re.compile(
     r"^\W*(?:on |with |world[_ ]size[ =:]*)?(?P<count>\d{1,5})[ x]*"
-    r"(?:gpus?|ranks?|procs|process(?:es)?|nodes?|cards?)\b(?P<rest>.*)$",
+    r"(?:(?:gpus?|ranks?|procs|process(?:es)?|nodes?|cards?)\b|卡)(?P<rest>.*)$",
     re.I,
 )
 _OF_TOTAL = re.compile(r"\b\d{1,9} ?(?:of|/) ?(?P<total>\d{2,9})\b", re.I)
-_VALUE = re.compile(r"(?P<name>[a-z]\w*(?:[ _]\w+)?)[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)(?!\w)", re.I)
+_VALUE = re.compile(r"(?P<name>[a-z][\w@]*(?:[ _]\w+)?)[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)(?!\w)", re.I)
 _IS_TIME = re.compile(r"time|sec|per_s|/s|speed|throughput|through|samples|tok|lr|epoch|mem|gib", re.I)
-_IS_METRIC = re.compile(r"acc|top-?\d|f1|auc|\bmap\b|miou|bleu|rouge|score|precision|recall|metric|ppl", re.I)
+_IS_METRIC = re.compile(r"acc|top-?\d|f1|auc|\bmap\b|miou|bleu|rouge|score|precision|recall|metric|ppl|[rp]@\d", re.I)
 _SIZES = (
     re.compile(r"size of tensor a \((?P<one>\d+)\) must match the size of tensor b \((?P<other>\d+)\)"),
     re.compile(r"shape torch\.Size\(\[(?P<one>\d+)[\d, ]*\]\) from checkpoint.{0,60}torch\.Size\(\[(?P<other>\d+)"),

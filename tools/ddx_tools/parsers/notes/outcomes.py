@@ -23,7 +23,7 @@ _CONTRACTIONS = (
     (re.compile(r"\bwon'?t\b"), "will not"),
     (re.compile(r"\b(?:can't|cant|cannot)\b"), "can not"),
     (re.compile(r"\b(does|did|do|is|was|are|were|has|had|have|could|would|should)n'?t\b"), r"\1 not"),
-    (re.compile(r"\bit's\b"), "it is"),
+    (re.compile(r"\b(it|there)'s\b"), r"\1 is"),
     (re.compile(r"(?<=\w)'(?=\d)|(?<=[= ])'|'(?=[ ,.]|$)"), ""),
     (re.compile(r"\s{2,}"), " "),
 )

@@ -97,6 +97,10 @@ _HYPOTHETICAL = re.compile(
     r"|i (?:will|am going to|plan|hope|guess|suspect|assume|think)"
     r"|i expect|expect(?:ed)? (?:it|that|this|to|the)|if you|in case|potential(?:ly)?|supposed to)\b|^(?:try|set|use) "
 )
+_LISTED = re.compile(
+    r"\b(?:ideas?|theor(?:y|ies)|hypothes[ie]s|suspects?|suspicions?|guess(?:es)?|candidates)\b[^.:]{0,24}:"
+)
+"""What comes behind it in a sentence is what somebody suspects."""
 _REFERS_BACK = re.compile(
     r"^(?:and |but |now |then |so )*(?:it|this|that|works?|worked|fixed|solved|no|same|still|nothing|none|did|does|now"
     r"|result|problem|helped|helps|hangs?|fails?|also|again|all|everything|even|unfortunately|however)\b"
@@ -144,6 +148,8 @@ class _Reading:
     @classmethod
     def of(cls, sentence: Sentence, following: Sentence | None) -> _Reading | None:
         text = normalised(sentence.text)
+        if listed := _LISTED.search(text):
+            text = text[: listed.start()]
         if stated := _ASKED_BEHIND.match(text):
             text = stated[1]
         elif _QUESTION.search(text) and not _ASKED_AS_FACT.match(text):
