@@ -79,3 +79,90 @@ def test_a_loop_that_can_be_left_earlier_says_nothing_of_turns() -> None:
     for rank in (0, 1, 3):
         program.rank(rank, "all_gather", "evaluate(job)", "dist.all_gather")
     assert program.rank(2, "barrier", "dist.barrier").mismatch().attributes.get("turns") is None
+
+
+ONE_FUNCTION = """\
+def main(job):
+    for epoch in job.epochs:
+        for batch in job.batches:
+            backward(job)
+        evaluate(job)
+def backward(job):
+    dist.all_reduce(job.grads)
+def evaluate(job):
+    dist.all_gather(job.parts, job.own)
+def forward(job):
+    for batch in job.batches:
+        backward(job)
+    evaluate(job)
+"""
+
+
+@pytest.mark.parametrize(
+    ("replaced", "turns"),
+    [
+        (("", ""), "fewer"),
+        (
+            (
+                "            backward(job)\n",
+                "            backward(job)\n            if job.done:\n                break\n",
+            ),
+            None,
+        ),
+        (("        evaluate(job)\ndef", "        if job.due:\n            evaluate(job)\ndef"), None),
+        (("def main(job)", "def forward(job)"), None),
+    ],
+    ids=["no-way-around", "left-early", "not-each-round", "layers"],
+)
+def test_who_is_behind_a_loop_that_comes_again_had_fewer_turns_of_it(
+    replaced: tuple[str, str], turns: str | None
+) -> None:
+    """Nobody comes to the next round but through the call that the rank waits in: its peers are not a round ahead."""
+    program = Program(ONE_FUNCTION.replace(*replaced, 1))
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "    backward(job)", "dist.all_reduce")
+    found = program.rank(2, "all_gather", "    evaluate(job)", "dist.all_gather").mismatch()
+    assert (found.ranks, found.attributes.get("turns")) == ([2], turns)
+    assert (program.diagnosis().causes[0].id == "uneven-data") is (turns is not None)
+
+
+CAUGHT = """\
+def main(job):
+    for batch in job.batches:
+        try:
+            dist.all_reduce(job.grads)
+        except ValueError:
+            dist.barrier()
+"""
+
+
+def test_an_exception_that_was_caught_leads_around_what_its_peers_wait_in() -> None:
+    program = Program(CAUGHT)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "dist.all_reduce")
+    found = program.rank(2, "barrier", "dist.barrier").mismatch()
+    assert (found.ranks, found.attributes["way_around"]) == ([2], "except ValueError")
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == ("diagnosed", "rank-skipped-collective", [2])
+
+
+HOOK = """\
+def main(trainer):
+    trainer.fit()
+def on_validation_epoch_end(self):
+    if self.seen:
+        dist.all_gather(self.parts, self.own)
+"""
+
+
+def test_a_hook_that_a_rank_left_out_is_where_the_ranks_part_below_one_line_of_the_program() -> None:
+    site = "/v/lib/python3.11/site-packages/lightning/pytorch/loops"
+    program = Program(HOOK)
+    for rank in (0, 1, 3):
+        frames = [("log", f"{site}/evaluation_loop.py")]
+        program.rank(rank, "all_gather", "trainer.fit", "dist.all_gather", inside=frames)
+    found = program.rank(2, "barrier", "trainer.fit", inside=[("advance", f"{site}/fit_loop.py")]).mismatch()
+    assert (found.ranks, found.attributes["way_around"]) == ([2], "self.seen")
+    assert [place.line for place in found.locations] == [5, 2]
+    said = program.diagnosis()
+    assert (said.causes[0].id, {cause.id for cause in said.causes[1:]}) == ("rank-skipped-collective", {"uneven-data"})

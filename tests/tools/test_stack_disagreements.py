@@ -347,3 +347,24 @@ def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
     facts: dict[str, Any] = {"activity": "sleep", "moving": True, "minority": True, "relation": "before"}
     said = judged(waits, seen("rank.outside_collective", 0, awaited_work=awaited, basis="stacks", **facts))
     assert (said.verdict, first(said)) == (verdict, "slow-rank-before-collective")
+
+
+@pytest.mark.parametrize(
+    ("guard", "call", "awaited"),
+    [
+        ("job.is_main_process", "barrier", True),
+        ("job.is_main_process", "all_reduce", None),
+        ("job.due", "barrier", None),
+    ],
+)
+def test_who_is_let_evaluate_alone_holds_nobody_up(guard: str, call: str, awaited: bool | None) -> None:
+    program = Program(
+        f"def main(job):\n    if {guard}:\n        evaluate(job)\n    dist.{call}()\n"
+        "def evaluate(job):\n    score(1)\n    score(2)\n",
+        between_looks_s=6.0,
+    )
+    program.rank(0, "", "evaluate(job)", "score(1)", then="score(2)")
+    for rank in (1, 2, 3):
+        program.rank(rank, call, f"dist.{call}")
+    (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
+    assert found.attributes.get("awaited_work") is awaited

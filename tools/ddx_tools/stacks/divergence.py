@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from ddx_tools.model import Location
+from ddx_tools.parsers.python.phases import beside_step, in_step
 from ddx_tools.parsers.python.python_source import UNKNOWN, UNRELATED, Bypass, PythonSource, Relation
 from ddx_tools.stacks.view import RankView, UserFrame
 from ddx_tools.store import Store
@@ -33,8 +34,8 @@ class Parting:
     """The rank's call stands in a loop of a function that its peers are not in: one turn more than theirs, as with
     more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their turns are layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in such a loop and the other behind it, in calls that nobody can pass by: so the rank's loop has had
-    fewer or more turns than its peers'."""
+    """One side is in a loop, not of a forward pass, and the other behind it, in calls that nobody can pass by: so the
+    rank's loop has had fewer or more turns than its peers'."""
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
@@ -109,23 +110,26 @@ class ProgramTexts:
         theirs = (*relation.peer_ways_around, *self._ways_around(peer, depth + 1))
         own_by_rank, theirs_by_rank = (next((way for way in ways if way.on_rank), None) for ways in (own, theirs))
         behind = relation.kind == "after" or (relation.kind == "before" and relation.in_loop)
+        # Below one line of the program, such as `trainer.fit()`: the steps are made on all ranks, round by round.
+        in_next_step = relation.kind == "same_line" and in_step(rank.phase) and beside_step(peer.phase)
         # A branch that asks for the rank parts the ranks; one on a step number, say, is the same on all of them.
         certain = not own or (theirs_by_rank is not None and own_by_rank is None)
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
-        left_out = behind and certain and known and theirs
+        left_out = (behind or in_next_step) and certain and known and theirs
         in_turns, peer_in_turns = (self._in_loop(_above_forward(view.user_stack[depth + 1 :])) for view in (rank, peer))
         turns: Literal["fewer", "more"] | None = None
-        if known and not own and not theirs and in_turns != peer_in_turns:
-            if relation.kind == "after" and peer_in_turns:
+        in_forward = len(_above_forward(rank.user_stack[: depth + 1])) <= depth
+        if known and not own and not theirs and not in_forward:
+            if relation.kind == "past_loop" or (relation.kind == "after" and peer_in_turns and not in_turns):
                 turns = "fewer"
-            elif relation.kind == "before" and in_turns:
+            elif relation.kind == "still_in_loop" or (relation.kind == "before" and in_turns and not peer_in_turns):
                 turns = "more"
         return Parting(
             relation,
             self._place(rank, depth),
             left_out_by=(theirs_by_rank or theirs[0]) if left_out else None,
             alone_by=own_by_rank if theirs_by_rank is None else None,
-            in_turns=in_turns,
+            in_turns=in_turns or in_next_step,
             turns=turns,
             extra_by=own[-1] if own and not theirs and relation.kind == "same_line" else None,
         )

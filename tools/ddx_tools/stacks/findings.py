@@ -180,7 +180,7 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
 
 _LONG_WORK = {"checkpoint", "evaluation"}
 _LONG_S = 60.0
-"""A rank may be so long at a checkpoint or an evaluation while its peers wait in the same one."""
+"""A rank may be so long at a checkpoint or an evaluation while its peers wait in the same one, or for it."""
 
 
 def _outside(
@@ -191,7 +191,10 @@ def _outside(
         nearest = _nearest(odd, waiting)
         parting = texts.parting(odd, nearest)
         moving = _moving(members)
-        in_common = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
+        awaited = _LONG_WORK & set(odd.contexts)
+        by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
+        if not (nearest.operation == "barrier" and by_rank):  # which one writes to let the others wait for one rank
+            awaited &= set(nearest.contexts)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
@@ -203,7 +206,7 @@ def _outside(
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy_threads(store, members),
-            awaited_work=bool(in_common and moving and nearest.wait_s < _LONG_S) or None,
+            awaited_work=bool(awaited and moving and nearest.wait_s < _LONG_S) or None,
             **described(odd, parting),
         )
 

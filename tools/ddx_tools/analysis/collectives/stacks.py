@@ -121,7 +121,9 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         **description,
     )
     if odd:
-        finding.locations = distinct([*(view.place for view in odd), parting.place, below])
+        # Below one line of the program, the rank is in none that tells what it left out; its peers are.
+        passed = usual[0].place if left_out and parting.relation.kind == "same_line" else None
+        finding.locations = distinct([passed, *(view.place for view in odd), parting.place, below])
     return finding
 
 

@@ -143,9 +143,16 @@ class PythonSource:
             return UNRELATED
         # The step at which the two part is inside every statement that the shared steps went through.
         in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
+        ours_left, theirs_left = _loops_left(ours[common + 1 :]), _loops_left(theirs[common + 1 :])
         relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop)
-        theirs_passed = (*_ways_around(theirs[common + 1 :]), *_next_round(ours[common], theirs[common]))
-        return replace(relation, ways_around=_ways_around(ours[common + 1 :]), peer_ways_around=theirs_passed)
+        theirs_passed = (
+            *_by_exception(ours[common], theirs[common]),
+            *_ways_around(theirs[common + 1 :]),
+            *_next_round(ours[common], theirs[common]),
+            *theirs_left,
+        )
+        passed = (*_ways_around(ours[common + 1 :]), *ours_left)
+        return replace(relation, ways_around=passed, peer_ways_around=theirs_passed)
 
     def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
         """One of the two (the one without further steps) is at the first line of the statement the other is inside.
@@ -161,6 +168,8 @@ class PythonSource:
         _, peer_field, peer_index = theirs[0]
         if field != peer_field and isinstance(parent, _LOOPS):
             return Relation("past_loop" if field == "orelse" else "before")
+        if _by_exception(ours[0], theirs[0]):
+            return Relation("after")
         if field != peer_field or field in _ALTERNATIVES:
             guard = _condition(parent)
             if guard is None:
@@ -278,6 +287,22 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
         earlier: list[ast.AST] = getattr(node, field)[:index]
         ways += [way for statement in earlier if (way := _left_by(statement, _BACK_OUT))]
     return tuple(ways)
+
+
+def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
+    """The exception that took one into a handler of the `try` block in which the other's line stands."""
+    node, field, index = ours
+    if not isinstance(node, (ast.Try, ast.TryStar)) or (field, theirs[1]) != ("handlers", "body"):
+        return ()
+    return (Bypass(_caught(node.handlers[index]), False),)
+
+
+def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
+    """How one can leave the loops that a path enters before they have had all their turns."""
+    turns = [
+        statement for node, field, _ in path if isinstance(node, _LOOPS) and field == "body" for statement in node.body
+    ]
+    return tuple(way for statement in turns if (way := _left_by(statement, (ast.Return, ast.Break))))
 
 
 def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
