@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from constructed_jobs import Job
+from constructed_programs import Program
 
 from ddx_tools.diagnose import diagnose
 from ddx_tools.model import Diagnosis, Finding
@@ -66,3 +67,32 @@ def test_of_two_ranks_the_rounds_name_the_one_that_did_not_keep_to_them(odd: int
 def test_of_two_ranks_in_calls_that_are_both_new_nobody_is_named() -> None:
     found = mismatch(job(2, {1: ("gather", 3)}, ROUND * 3, ("barrier", 0)))
     assert (found.ranks, found.attributes["tie"]) == ([0, 1], True)
+
+
+GUARDED = """\
+def train(job):
+    for step, batch in enumerate(job.batches):
+        if finite(batch.loss):
+            dist.all_reduce(job.grads)
+        if step % 20 == 0:
+            for held_out in job.held_out:
+                dist.all_gather(job.parts, held_out)
+"""
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_a_loop_that_no_peer_has_been_in_has_no_turn_more(evaluated: bool) -> None:
+    """The stacks leave open whether rank 2 left the sum out, or is in one more turn; the records may tell."""
+    program, made = Program(GUARDED), Job(4)
+    group = made.group("0", range(4))
+    for rank in range(4):
+        odd = rank == 2
+        program.rank(rank, *(("all_gather", "dist.all_gather") if odd else ("all_reduce", "dist.all_reduce")))
+        calls = [("all_reduce", 4), *([("all_gather", 7)] * evaluated), ("all_gather", 7) if odd else ("all_reduce", 4)]
+        for seq, (op, line) in enumerate(calls, 1):
+            made.call(rank, group, seq, op, line=line, done=seq < len(calls))
+    records = made.findings()
+    assert mismatch(records).attributes["peers_called"] is evaluated
+    said = judged(program.findings() + records)
+    assert (said.verdict == "diagnosed") is not evaluated
+    assert said.causes[0].id == "rank-skipped-collective"

@@ -166,3 +166,37 @@ def test_a_hook_that_a_rank_left_out_is_where_the_ranks_part_below_one_line_of_t
     assert [place.line for place in found.locations] == [5, 2]
     said = program.diagnosis()
     assert (said.causes[0].id, {cause.id for cause in said.causes[1:]}) == ("rank-skipped-collective", {"uneven-data"})
+
+
+CHUNKS = """\
+def train(job):
+    for step in range(job.steps):
+        backward(job)
+        if step % MINE_EVERY == 0:
+            exchange(job.found)
+def backward(job):
+    dist.all_reduce(job.grads)
+def exchange(found):
+    for start in range(0, len(found), 64):
+        dist.all_gather(found.parts, found.own)
+"""
+
+
+@pytest.mark.parametrize("guard", ["step % MINE_EVERY == 0", "job.args.mine and step > warmup_steps", "job.found"])
+def test_a_condition_on_the_round_is_the_same_on_all_ranks_that_are_in_it(guard: str) -> None:
+    """So peers in the next round had fewer turns of what this one ends with; they may not have met other conditions."""
+    program = Program(CHUNKS.replace("step % MINE_EVERY == 0", guard))
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_reduce", "backward(job)", "dist.all_reduce")
+    found = program.rank(2, "all_gather", "exchange(job.found)", "dist.all_gather").mismatch()
+    told = guard != "job.found"
+    assert (found.ranks, found.attributes.get("turns")) == ([2], "more" if told else None)
+    assert (program.diagnosis().causes[0].id == "uneven-data") is told
+
+
+def test_who_is_in_the_next_round_while_its_peers_end_this_one_had_fewer_turns() -> None:
+    program = Program(CHUNKS)
+    for rank in (0, 1, 3):
+        program.rank(rank, "all_gather", "exchange(job.found)", "dist.all_gather")
+    found = program.rank(2, "all_reduce", "backward(job)", "dist.all_reduce").mismatch()
+    assert (found.ranks, found.attributes["turns"]) == ([2], "fewer")

@@ -88,6 +88,7 @@ def relation(ours: str, theirs: str) -> Relation:
         ("self.save()", "self.wait_for_save()", "other_branch"),
         ("self.first()", "self.last()", "other_branch"),
         ("self.keep()", "self.discard()", "unrelated"),
+        ("self.keep()", "self.upload()", "after"),
         ("self.upload()", "self.keep()", "unrelated"),
         ("self.upload()", "loss.backward()", "unrelated"),
         ("def finish(job)", "self.upload()", "unrelated"),
@@ -305,3 +306,22 @@ def test_the_relation_of_two_lines_has_two_sides(program: Path, data: st.DataObj
     assert {there.kind, back.kind} != {"after"}
     if a == b:
         assert there.kind == "same_line"
+
+
+@pytest.mark.parametrize(
+    ("guard", "alike"),
+    [
+        ("step % 20 == 0", True),
+        ("(step + 1) % self.config.log_every == 0 and not args.quiet", True),
+        ("global_step >= MAX_STEPS or i == 0", True),
+        ("cfg['eval'] and state.global_step % cfg['every'] == 0", True),
+        ("rank == 0 and step % 20 == 0", False),
+        ("step % 20 == 0 and batch.images", False),
+        ("steps_left() == 0", False),
+        ("loss < args.target", False),
+        ("self.done", False),
+    ],
+)
+def test_ranks_in_one_round_answer_alike_what_asks_for_rounds_and_settings(guard: str, alike: bool) -> None:
+    source = PythonSource(f"def train():\n    if {guard}:\n        return\n    work()\n")
+    assert [way.alike for way in source.ways_around(4)] == [alike]

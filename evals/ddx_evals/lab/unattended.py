@@ -63,11 +63,15 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
         # Before there is a process group, this is the only limit.
         prefix = [ddx_command(), "run", "--stall-after", str(limit_s), "--notify-file", str(notes), "--"]
         with LabRun(scenario, nproc, launcher_prefix=prefix, limit_s=limit_s) as run:
+            started = time.monotonic()
             run.start()
             run.wait_struck(_STRUCK_WITHIN_S, may_exit=True)
-            struck, hangs = time.monotonic(), run.exit_code() is None
+            struck = time.monotonic()
+            # What is raised before the limit can have expired is a crash, after which other launchers may still run.
+            crashed = struck - started < limit_s and _EXCEPTION.search(_printed(run))
+            hangs = run.exit_code() is None and not crashed
             code = _end(run, notes, limit_s)
-            printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
+            printed = _printed(run)
             answers = _answers(notes)
             unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
             wrong = _mistakes(_told_first(answers)["diagnosis"], run) if answers else unanswered
@@ -82,8 +86,11 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and run.exit_code() is None:
             time.sleep(1.0)
-        printed = "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
-        return [line for line in printed.splitlines() if line.startswith("ddx: ")]
+        return [line for line in _printed(run).splitlines() if line.startswith("ddx: ")]
+
+
+def _printed(run: LabRun) -> str:
+    return "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
 
 
 def _told_first(answers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,11 +31,12 @@ class Parting:
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
-    """The rank's call stands in a loop of a function that its peers are not in: one turn more than theirs, as with
-    more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their turns are layers."""
+    """The rank's call stands in a loop that its peers are not in (or in a step, and they are beside it): one turn more
+    than theirs, as with more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their
+    turns are layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in a loop, not of a forward pass, and the other behind it, in calls that nobody can pass by: so the
-    rank's loop has had fewer or more turns than its peers'."""
+    """One side is in such a loop and the other through with it, in calls that nobody can pass by: so the rank's loop
+    has had fewer or more turns than its peers'."""
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
@@ -112,18 +113,22 @@ class ProgramTexts:
         behind = relation.kind == "after" or (relation.kind == "before" and relation.in_loop)
         # Below one line of the program, such as `trainer.fit()`: the steps are made on all ranks, round by round.
         in_next_step = relation.kind == "same_line" and in_step(rank.phase) and beside_step(peer.phase)
+        own_parting, their_parting = ([way for way in ways if not way.alike] for ways in (own, theirs))
         # A branch that asks for the rank parts the ranks; one on a step number, say, is the same on all of them.
-        certain = not own or (theirs_by_rank is not None and own_by_rank is None)
+        certain = not own_parting or (theirs_by_rank is not None and own_by_rank is None)
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
         left_out = (behind or in_next_step) and certain and known and theirs
-        in_turns, peer_in_turns = (self._in_loop(_above_forward(view.user_stack[depth + 1 :])) for view in (rank, peer))
-        turns: Literal["fewer", "more"] | None = None
         in_forward = len(_above_forward(rank.user_stack[: depth + 1])) <= depth
-        if known and not own and not theirs and not in_forward:
-            if relation.kind == "past_loop" or (relation.kind == "after" and peer_in_turns and not in_turns):
-                turns = "fewer"
-            elif relation.kind == "still_in_loop" or (relation.kind == "before" and in_turns and not peer_in_turns):
-                turns = "more"
+        in_turns, peer_in_turns = (
+            not in_forward and (here or self._in_loop(_above_forward(view.user_stack[depth + 1 :])))
+            for here, view in zip(relation.turns, (rank, peer), strict=True)
+        )
+        turns: Literal["fewer", "more"] | None = None
+        if known and not own_parting and not their_parting and in_turns != peer_in_turns:
+            # Who is through with a loop is behind it, or, where a loop holds both, in the next round of that.
+            past = relation.kind in ("after", "past_loop")
+            if relation.kind in _ORDERED and (relation.in_loop or past is peer_in_turns):
+                turns = "more" if in_turns else "fewer"
         return Parting(
             relation,
             self._place(rank, depth),
@@ -154,6 +159,7 @@ class ProgramTexts:
         return place
 
 
+_ORDERED = ("before", "still_in_loop", "after", "past_loop")
 _OF_RELATION = ("guard", "guard_side", "guard_on_rank", "leaves", "same_call_ahead", "in_loop")
 
 

@@ -32,6 +32,15 @@ _RANK_WORDS = re.compile(
 # "Is there a rank at all?" is answered alike by all ranks of a job.
 _ANY_RANK = re.compile(r"rank\w*(?:\(\))? (?:(?:[!=]=|>|>=|is(?: not)?) (?:-1|None)|>= 0)(?!\d)", re.I)
 
+# A count of rounds, and what it is compared with: ranks in one round answer alike.
+_COUNT = re.compile(
+    r"(?:\w*_)?(?:steps?|epochs?|iter|iterations?|rounds?|every|interval|freq|frequency|warmup)(?:_(?:idx|index|num|number))?"
+    r"|(?:micro_?)?batch_(?:idx|index)|i|it",
+    re.I,
+)
+_SETTINGS = re.compile(r"(?:\w+\.)*_?(?:args|cfg|conf|config|opts?|options|settings|hparams|flags)\b")
+_OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+
 Step = tuple[ast.AST, str, int]
 
 
@@ -41,8 +50,10 @@ class Bypass:
 
     guard: str
     """Source text of the condition, or `except …` where an exception leads around it or there."""
-    on_rank: bool
+    on_rank: bool = False
     """The condition asks which rank it is."""
+    alike: bool = False
+    """The condition asks for nothing but counted rounds and settings: ranks in one round take one way."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,8 @@ class Relation:
     """The condition asks which rank it is."""
     in_loop: bool = False
     """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
+    turns: tuple[bool, bool] = (False, False)
+    """Whether the rank's line, and the peer's, stands in a loop that the other is not in."""
     same_call_ahead: bool = False
     """In its own branch, the rank has a call before it that the peer's line makes, too."""
     leaves: bool = False
@@ -144,7 +157,8 @@ class PythonSource:
         # The step at which the two part is inside every statement that the shared steps went through.
         in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
         ours_left, theirs_left = _loops_left(ours[common + 1 :]), _loops_left(theirs[common + 1 :])
-        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop)
+        turns = (_enters_loop(ours[common:]), _enters_loop(theirs[common:]))
+        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop, turns=turns)
         theirs_passed = (
             *_by_exception(ours[common], theirs[common]),
             *_ways_around(theirs[common + 1 :]),
@@ -226,11 +240,34 @@ def _holds(node: ast.AST, line: int) -> bool:
     return first <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
-def _condition(node: ast.AST) -> str | None:
+def _test(node: ast.AST) -> ast.expr | None:
     """What decides which block of a statement runs; None where that is no condition."""
-    if not isinstance(node, ast.If | ast.Match):
-        return None
-    return _text(node.subject if isinstance(node, ast.Match) else node.test)
+    if isinstance(node, ast.Match):
+        return node.subject
+    return node.test if isinstance(node, ast.If) else None
+
+
+def _condition(node: ast.AST) -> str | None:
+    """Its source text."""
+    test = _test(node)
+    return None if test is None else _text(test)
+
+
+def _bypass(test: ast.expr) -> Bypass:
+    guard = _text(test)
+    on_rank = asks_for_the_rank(guard)
+    return Bypass(guard, on_rank, alike=not on_rank and _of_the_round(test))
+
+
+def _of_the_round(node: ast.AST) -> bool:
+    """Whether an expression is made of counts of rounds, settings and constants."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        return bool(name.isupper() or _COUNT.fullmatch(name) or _SETTINGS.match(_text(node)))
+    if isinstance(node, ast.Subscript):
+        return bool(_SETTINGS.match(_text(node)))
+    parts = all(_of_the_round(part) for part in ast.iter_child_nodes(node))
+    return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
 
 
 def _text(expression: ast.expr) -> str:
@@ -278,12 +315,12 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
     """
     ways = []
     for node, field, index in path:
-        if guard := _condition(node):
-            ways.append(Bypass(guard, asks_for_the_rank(guard)))
+        if (test := _test(node)) is not None:
+            ways.append(_bypass(test))
         if isinstance(node, ast.Try):
             handler = _caught(node.handlers[index]) if field == "handlers" else None
             if caught := handler or (_goes_on_after(node) if field in ("body", "orelse") else None):
-                ways.append(Bypass(caught, False))
+                ways.append(Bypass(caught))
         earlier: list[ast.AST] = getattr(node, field)[:index]
         ways += [way for statement in earlier if (way := _left_by(statement, _BACK_OUT))]
     return tuple(ways)
@@ -294,7 +331,7 @@ def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
     node, field, index = ours
     if not isinstance(node, (ast.Try, ast.TryStar)) or (field, theirs[1]) != ("handlers", "body"):
         return ()
-    return (Bypass(_caught(node.handlers[index]), False),)
+    return (Bypass(_caught(node.handlers[index])),)
 
 
 def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
@@ -342,13 +379,11 @@ def _always_entered(node: ast.AST) -> list[ast.stmt]:
 def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
     """The blocks of an `if` and of a `match`, and the handlers of a `try`, each with what leads there."""
     if isinstance(node, ast.If):
-        guard = _text(node.test)
-        return [(Bypass(guard, asks_for_the_rank(guard)), block) for block in (node.body, node.orelse)]
+        return [(_bypass(node.test), block) for block in (node.body, node.orelse)]
     if isinstance(node, ast.Match):
-        subject = _text(node.subject)
-        return [(Bypass(subject, asks_for_the_rank(subject)), case.body) for case in node.cases]
+        return [(_bypass(node.subject), case.body) for case in node.cases]
     if isinstance(node, (ast.Try, ast.TryStar)):
-        return [(Bypass(_caught(handler), False), handler.body) for handler in node.handlers]
+        return [(Bypass(_caught(handler)), handler.body) for handler in node.handlers]
     return []
 
 

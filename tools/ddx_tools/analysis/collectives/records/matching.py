@@ -106,8 +106,17 @@ def _operation_finding(records: Records, group: Group, seq: int, entries: dict[i
         Shown(_evidence(entries, sides), locations([entries[rank] for rank in sides.deviating])),
         contexts=list(odd.contexts),
         own_contexts=_own_contexts(entries, sides),
+        peers_called=_peers_called(records, group, odd, sides),
         **left_out,
     )
+
+
+def _peers_called(records: Records, group: Group, odd: Entry, sides: Sides) -> bool | None:
+    """Whether others have made the deviating call, too, as far back as they recorded; None if its path is unknown."""
+    if sides.tie or odd.path is None:
+        return None
+    others = [rank for rank in group.ranks() if rank not in sides.deviating]
+    return any(records.entries(group, "path = ? AND op = ? AND rank IN ?", [odd.path, odd.op, others]))
 
 
 def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides: Sides) -> tuple[Sides, dict[str, Any]]:
