@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddx_tools.looking.records import entries, made_at
+from ddx_tools.looking.records import entries, group_members, made_at
 from ddx_tools.model import Aspect, Differs, Location, rank_list
 from ddx_tools.stacks.view import RankView, rank_views
 from ddx_tools.store import Store
@@ -22,10 +22,11 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
     """
     if not suspects:
         return None
-    suspect, others = suspects[0], [rank for rank in peers if rank not in suspects]
+    suspect, blamed = suspects[0], set(suspects)
+    others = set(peers) - blamed
 
     def is_peer(rank: int) -> bool:
-        return rank in others if others else rank not in suspects
+        return rank in others if others else rank not in blamed
 
     aspects = [aspect for by in (_by_stacks, _by_records, _by_logs) for aspect in by(store, suspect, is_peer)]
     told: dict[str, Aspect] = {}
@@ -35,7 +36,7 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
     if not any(aspect.suspect != aspect.peers for aspect in told.values()):
         return None
     return Differs(
-        suspect=f"rank {suspect}", peers=rank_list(others) if others else "the others", aspects=[*told.values()]
+        suspect=f"rank {suspect}", peers=rank_list(sorted(others)) if others else "the others", aspects=[*told.values()]
     )
 
 
@@ -105,9 +106,11 @@ def _by_records(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> I
     far = _how_far(store)
     waiting: Counter[tuple[str, int]] = Counter()
     for (rank, group), row in far.items():
-        if is_peer(rank) and row["pending"] is not None and suspect in (row["members"] or [suspect]):
+        if is_peer(rank) and row["pending"] is not None:
             waiting[group, row["pending"]] += 1
-    for (group, seq), _ in waiting.most_common(4):
+    members = group_members(store, {group for group, _ in waiting})
+    awaited = [at for at, _ in waiting.most_common() if suspect in (members.get(at[0]) or [suspect])]
+    for group, seq in awaited[:4]:
         rows = entries(store, "group_key = ? AND seq = ? AND NOT is_p2p", [group, seq])
         own = next((row for row in rows if row["rank"] == suspect), None)
         other = next((row for row in rows if is_peer(row["rank"])), None)
@@ -131,9 +134,9 @@ def _how_far(store: Store) -> Mapping[tuple[int, str], dict[str, Any]]:
     if not store.holds_any(["fr_entries"]):
         return {}
     rows = store.query(
-        "SELECT c.rank, c.group_key, any_value(g.members) AS members, max(c.seq) AS last, "
-        "max(c.seq) FILTER (c.done) AS done, min(c.seq) FILTER (NOT c.done) AS pending "
-        "FROM collectives c JOIN fr_groups g USING (group_key) WHERE NOT c.is_p2p GROUP BY c.rank, c.group_key"
+        "SELECT rank, group_key, max(seq) AS last, max(seq) FILTER (done) AS done, "
+        "min(seq) FILTER (NOT done) AS pending FROM collectives "
+        "WHERE NOT is_p2p AND group_key IS NOT NULL GROUP BY rank, group_key"
     )
     for row in rows:  # an operation may be marked late: what lies before a finished one is finished
         if row["pending"] is not None and row["done"] is not None and row["pending"] < row["done"]:

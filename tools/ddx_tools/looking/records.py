@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
@@ -29,11 +29,22 @@ def entries(store: Store, condition: str, values: Sequence[Any]) -> list[dict[st
         return []
     whole = store.query("SELECT 1 FROM duckdb_views() WHERE view_name = 'recorded'")
     of = (
-        f"SELECT e.*, {_LABEL} AS label, g.group_key, g.members FROM recorded e JOIN fr_groups g USING (group_id)"
+        f"SELECT e.*, {_LABEL} AS label, g.group_key FROM recorded e JOIN fr_groups g USING (group_id)"
         if whole
-        else f"SELECT c.*, {_LABEL} AS label, g.members FROM collectives c JOIN fr_groups g USING (group_key)"
+        else f"SELECT c.*, {_LABEL} AS label FROM collectives c JOIN fr_groups g USING (group_key)"
     )
-    return store.query(f"SELECT * FROM ({of}) WHERE {condition} ORDER BY label, rank, record_id", list(values))
+    rows = store.query(f"SELECT * FROM ({of}) WHERE {condition} ORDER BY label, rank, record_id", list(values))
+    members = group_members(store, {row["group_key"] for row in rows})
+    return [row | {"members": members.get(row["group_key"])} for row in rows]
+
+
+def group_members(store: Store, keys: Collection[str]) -> dict[str, list[int]]:
+    """The members of groups, one list for all its rows: the group of all ranks has as many rows as members."""
+    rows = store.query(
+        "SELECT group_key, any_value(members) AS members FROM fr_groups WHERE group_key IN ? GROUP BY group_key",
+        [list(keys)],
+    )
+    return {row["group_key"]: row["members"] for row in rows}
 
 
 _OF_GROUP = "(label = ? OR group_key = ?)"
