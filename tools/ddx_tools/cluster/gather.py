@@ -26,9 +26,9 @@ _LEAD_A_HOST_S = 0.008
 """Programs are started one after the other, here and there, before all can look at the same moment."""
 _GATEWAYS_S = 2.0
 """To log in to a gateway and start it, and for what it still says of hosts that do not answer."""
-_JUDGING_S = 2.5
+_JUDGING_S = 4.0
 _JUDGING_A_HOST_S = 0.006
-"""Of the time for the answer, what is left for the judgement once hosts are no longer waited for."""
+"""Of the time for the answer, what is left for our own start, and for the judgement once hosts are not waited for."""
 _MOST_SHOWN = 8
 _AT_ONCE = 50
 """Of so many hosts the rows are held before they go into the store."""
