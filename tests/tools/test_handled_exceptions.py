@@ -107,15 +107,20 @@ def test_a_rank_that_repeats_itself_before_the_job_stands_still_did_not_survive(
     assert raised.ranks == [1]
 
 
-def living(tmp_path: Path, *, moved: bool, text: str = "") -> list[Finding]:
-    """A traceback of rank 1 in the log of two ranks whose processes were looked at twice."""
+def living(tmp_path: Path, *, moved: bool, text: str = "", stands_at: int | None = None) -> list[Finding]:
+    """A traceback of rank 1 in the log of two ranks whose processes were looked at twice.
+
+    `stands_at`: a line in which it stands still, whether or not its peer does, too.
+    """
     log = tmp_path / "launcher.log"
     log.write_text(labelled(1, _TRACEBACK.format(tile=4)) + text, encoding="utf-8")
     looks = [
         {
             "host": "node1", "rank": rank, "pid": 100 + rank, "role": "rank", "snapshot": look, "taken_s": 60.0 + look,
-            "tid": 100 + rank, "is_main": True, "activity": "compute", "contexts": "[]", "moved": moved,
-            "user_stack": '[["/srv/job/train.py", 12, "main"]]', "frames_key": "a", "source": f"raw/{rank}-{look}.json",
+            "tid": 100 + rank, "is_main": True, "activity": "compute", "contexts": "[]",
+            "moved": moved and not (rank == 1 and stands_at),
+            "user_stack": f'[["/srv/job/train.py", {stands_at if rank == 1 and stands_at else 12}, "main"]]',
+            "frames_key": "a", "source": f"raw/{rank}-{look}.json",
         }
         for rank in (0, 1)
         for look in (1, 2)
@@ -128,6 +133,11 @@ def living(tmp_path: Path, *, moved: bool, text: str = "") -> list[Finding]:
 
 def test_what_a_rank_that_lives_and_moves_wrote_of_an_exception_it_caught(tmp_path: Path) -> None:
     assert independent(living(tmp_path, moved=True)) == []
+
+
+@pytest.mark.parametrize(("line", "caught"), [(12, True), (31, False)], ids=["where its peer got to", "elsewhere"])
+def test_a_rank_that_stands_where_another_has_just_come_to_gets_on_too(tmp_path: Path, line: int, caught: bool) -> None:
+    assert (independent(living(tmp_path, moved=True, stands_at=line)) == []) is caught
 
 
 _REPORT = """\

@@ -368,3 +368,12 @@ def test_who_is_let_evaluate_alone_holds_nobody_up(guard: str, call: str, awaite
         program.rank(rank, call, f"dist.{call}")
     (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
     assert found.attributes.get("awaited_work") is awaited
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_backward_pass_under_a_condition_on_data_was_left_out_by_who_is_behind_it(alike: bool) -> None:
+    """A condition on the round would have been the same for all: then the rank may have a turn more."""
+    turns = {"left_out": True, "in_turns": True, "way_alike": alike, "peer_operation": "gradient_reduction"}
+    said = judged(*sharded([], contexts=[], relation="after", in_loop=True, **turns))
+    assert (said.verdict is Verdict.DIAGNOSED) is not alike
+    assert first(said) == "rank-skipped-collective" or alike

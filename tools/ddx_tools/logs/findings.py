@@ -118,10 +118,12 @@ _OUTSIDE_PROGRAM = "shutdown"
 def living_ranks(store: Store) -> frozenset[int]:
     """The ranks whose main thread was seen in the program, and moved between looks; none unless all of them did.
 
-    A rank that failed may live on in a thread or in its clean-up, where its peers or it stand still.
+    A rank that failed may live on in a thread or in its clean-up, where its peers or it stand still. One that moved has
+    just come to where it is, so that who stands there, too, gets on like it.
     """
     views = rank_views(store)
-    if all(view.moved and view.user_stack and view.activity != _OUTSIDE_PROGRAM for view in views):
+    reached = {view.user_stack for view in views if view.moved}
+    if all(view.user_stack in reached and view.user_stack and view.activity != _OUTSIDE_PROGRAM for view in views):
         return frozenset(view.rank for view in views)
     return frozenset()
 

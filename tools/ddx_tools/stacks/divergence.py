@@ -132,7 +132,7 @@ class ProgramTexts:
         return Parting(
             relation,
             self._place(rank, depth),
-            left_out_by=(theirs_by_rank or theirs[0]) if left_out else None,
+            left_out_by=(theirs_by_rank or (*their_parting, *theirs)[0]) if left_out else None,
             alone_by=own_by_rank if theirs_by_rank is None else None,
             in_turns=in_turns or in_next_step,
             turns=turns,

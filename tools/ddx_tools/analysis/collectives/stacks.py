@@ -117,6 +117,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         turns=parting.turns if odd else None,
         extra_by=parting.extra_by.guard if odd and parting.extra_by else None,
         way_around=parting.left_out_by.guard if left_out and parting.left_out_by else None,
+        way_alike=parting.left_out_by.alike if left_out and parting.left_out_by else None,
         alone_by_rank=alone_by_rank,
         **description,
     )
