@@ -320,6 +320,7 @@ def test_the_relation_of_two_lines_has_two_sides(program: Path, data: st.DataObj
         ("steps_left() == 0", False),
         ("loss < args.target", False),
         ("self.done", False),
+        pytest.param("step" + " + 1" * 900 + " == 0", False, id="too deep to follow"),
     ],
 )
 def test_ranks_in_one_round_answer_alike_what_asks_for_rounds_and_settings(guard: str, alike: bool) -> None:

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from ddx_tools.parsers.python.round_conditions import is_of_the_round
+
 _GUARD_LIMIT = 200
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
@@ -31,15 +33,6 @@ _RANK_WORDS = re.compile(
 
 # "Is there a rank at all?" is answered alike by all ranks of a job.
 _ANY_RANK = re.compile(r"rank\w*(?:\(\))? (?:(?:[!=]=|>|>=|is(?: not)?) (?:-1|None)|>= 0)(?!\d)", re.I)
-
-# A count of rounds, and what it is compared with: ranks in one round answer alike.
-_COUNT = re.compile(
-    r"(?:\w*_)?(?:steps?|epochs?|iter|iterations?|rounds?|every|interval|freq|frequency|warmup)(?:_(?:idx|index|num|number))?"
-    r"|(?:micro_?)?batch_(?:idx|index)|i|it",
-    re.I,
-)
-_SETTINGS = re.compile(r"(?:\w+\.)*_?(?:args|cfg|conf|config|opts?|options|settings|hparams|flags)\b")
-_OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
 Step = tuple[ast.AST, str, int]
 
@@ -256,18 +249,7 @@ def _condition(node: ast.AST) -> str | None:
 def _bypass(test: ast.expr) -> Bypass:
     guard = _text(test)
     on_rank = asks_for_the_rank(guard)
-    return Bypass(guard, on_rank, alike=not on_rank and _of_the_round(test))
-
-
-def _of_the_round(node: ast.AST) -> bool:
-    """Whether an expression is made of counts of rounds, settings and constants."""
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        name = node.id if isinstance(node, ast.Name) else node.attr
-        return bool(name.isupper() or _COUNT.fullmatch(name) or _SETTINGS.match(_text(node)))
-    if isinstance(node, ast.Subscript):
-        return bool(_SETTINGS.match(_text(node)))
-    parts = all(_of_the_round(part) for part in ast.iter_child_nodes(node))
-    return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
+    return Bypass(guard, on_rank, alike=not on_rank and is_of_the_round(test))
 
 
 def _text(expression: ast.expr) -> str:

@@ -1,0 +1,32 @@
+"""Conditions that ask for nothing but counted rounds and settings: ranks in one round of a loop answer them alike."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_COUNT = re.compile(
+    r"(?:\w*_)?(?:steps?|epochs?|iter|iterations?|rounds?|every|interval|freq|frequency|warmup)(?:_(?:idx|index|num|number))?"
+    r"|(?:micro_?)?batch_(?:idx|index)|i|it",
+    re.I,
+)
+_SETTINGS = re.compile(r"(?:\w+\.)*_?(?:args|cfg|conf|config|opts?|options|settings|hparams|flags)\b")
+_OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+
+
+def is_of_the_round(condition: ast.expr) -> bool:
+    """Whether a condition is made of counts of rounds, settings and constants; one too deep to follow is not."""
+    try:
+        return _is_of_the_round(condition)
+    except RecursionError:
+        return False
+
+
+def _is_of_the_round(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        return bool(name.isupper() or _COUNT.fullmatch(name) or _SETTINGS.match(ast.unparse(node)))
+    if isinstance(node, ast.Subscript):
+        return bool(_SETTINGS.match(ast.unparse(node)))
+    parts = all(_is_of_the_round(part) for part in ast.iter_child_nodes(node))
+    return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
