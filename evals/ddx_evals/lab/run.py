@@ -221,7 +221,7 @@ class LabRun:
 
     def last_step(self) -> int:
         """The greatest step printed so far; -1 before the first."""
-        return max((int(match[1]) for match in _STEP.finditer(self._printed())), default=-1)
+        return max((int(match[1]) for match in _STEP.finditer(self.printed())), default=-1)
 
     def rank_pids(self) -> dict[int, int]:
         """The pid of each rank seen so far, also of ranks that have ended since."""
@@ -245,7 +245,8 @@ class LabRun:
         if self._own_workdir:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
-    def _printed(self) -> str:
+    def printed(self) -> str:
+        """What its launchers printed so far."""
         logs = [log for log in self.launcher_logs if log.exists()]
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
@@ -260,7 +261,7 @@ class LabRun:
         return not begun and self._silent_s() >= self.scenario.settles.seconds
 
     def _has_printed(self) -> bool:
-        return self.scenario.settles.text in self._printed() and self._silent_s() >= self.scenario.settles.seconds
+        return self.scenario.settles.text in self.printed() and self._silent_s() >= self.scenario.settles.seconds
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float, what: str, *, may_exit: bool = False) -> None:
         deadline = time.monotonic() + timeout_s
@@ -273,5 +274,5 @@ class LabRun:
             time.sleep(_POLL_S)
 
     def _error(self, message: str) -> LabError:
-        tail = "\n".join(self._printed().splitlines()[-30:])
+        tail = "\n".join(self.printed().splitlines()[-30:])
         return LabError(f"scenario {self.scenario.id} with {self.nproc} ranks: {message}\n{tail}")

@@ -68,10 +68,10 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
             run.wait_struck(_STRUCK_WITHIN_S, may_exit=True)
             struck = time.monotonic()
             # What is raised before the limit can have expired is a crash, after which other launchers may still run.
-            crashed = struck - started < limit_s and _EXCEPTION.search(_printed(run))
+            crashed = struck - started < limit_s and _EXCEPTION.search(run.printed())
             hangs = run.exit_code() is None and not crashed
             code = _end(run, notes, limit_s)
-            printed = _printed(run)
+            printed = run.printed()
             answers = _answers(notes)
             unanswered = [] if "undecided" in scenario.truth.verdicts else ["no answer"]
             wrong = _mistakes(_told_first(answers)["diagnosis"], run) if answers else unanswered
@@ -86,11 +86,7 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and run.exit_code() is None:
             time.sleep(1.0)
-        return [line for line in _printed(run).splitlines() if line.startswith("ddx: ")]
-
-
-def _printed(run: LabRun) -> str:
-    return "".join(log.read_text(encoding="utf-8", errors="replace") for log in run.launcher_logs)
+        return [line for line in run.printed().splitlines() if line.startswith("ddx: ")]
 
 
 def _told_first(answers: list[dict[str, Any]]) -> dict[str, Any]:

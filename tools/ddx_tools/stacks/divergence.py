@@ -121,7 +121,7 @@ class ProgramTexts:
         in_forward = len(_above_forward(rank.user_stack[: depth + 1])) <= depth
         in_turns, peer_in_turns = (
             not in_forward and (here or self._in_loop(_above_forward(view.user_stack[depth + 1 :])))
-            for here, view in zip(relation.turns, (rank, peer), strict=True)
+            for here, view in zip(relation.in_turns, (rank, peer), strict=True)
         )
         turns: Literal["fewer", "more"] | None = None
         if known and not own_parting and not their_parting and in_turns != peer_in_turns:

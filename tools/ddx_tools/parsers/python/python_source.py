@@ -65,7 +65,7 @@ class Relation:
     """The condition asks which rank it is."""
     in_loop: bool = False
     """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
-    turns: tuple[bool, bool] = (False, False)
+    in_turns: tuple[bool, bool] = (False, False)
     """Whether the rank's line, and the peer's, stands in a loop that the other is not in."""
     same_call_ahead: bool = False
     """In its own branch, the rank has a call before it that the peer's line makes, too."""
@@ -149,16 +149,15 @@ class PythonSource:
             return UNRELATED
         # The step at which the two part is inside every statement that the shared steps went through.
         in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
-        ours_left, theirs_left = _loops_left(ours[common + 1 :]), _loops_left(theirs[common + 1 :])
-        turns = (_enters_loop(ours[common:]), _enters_loop(theirs[common:]))
-        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop, turns=turns)
+        in_turns = (_enters_loop(ours[common:]), _enters_loop(theirs[common:]))
+        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop, in_turns=in_turns)
         theirs_passed = (
             *_by_exception(ours[common], theirs[common]),
             *_ways_around(theirs[common + 1 :]),
             *_next_round(ours[common], theirs[common]),
-            *theirs_left,
+            *_loops_left(theirs[common + 1 :]),
         )
-        passed = (*_ways_around(ours[common + 1 :]), *ours_left)
+        passed = (*_ways_around(ours[common + 1 :]), *_loops_left(ours[common + 1 :]))
         return replace(relation, ways_around=passed, peer_ways_around=theirs_passed)
 
     def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:

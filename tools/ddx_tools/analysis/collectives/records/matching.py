@@ -115,8 +115,11 @@ def _peers_called(records: Records, group: Group, odd: Entry, sides: Sides) -> b
     """Whether others have made the deviating call, too, as far back as they recorded; None if its path is unknown."""
     if sides.tie or odd.path is None:
         return None
-    others = [rank for rank in group.ranks() if rank not in sides.deviating]
-    return any(records.entries(group, "path = ? AND op = ? AND rank IN ?", [odd.path, odd.op, others]))
+    rows = records.query(
+        "SELECT 1 FROM recorded WHERE group_id = ? AND path = ? AND op = ? AND rank NOT IN ? LIMIT 1",
+        [group.id, odd.path, odd.op, list(sides.deviating)],
+    )
+    return bool(rows)
 
 
 def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides: Sides) -> tuple[Sides, dict[str, Any]]:
