@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from ddx_tools.parsers.python.names import named
 from ddx_tools.parsers.python.round_conditions import is_of_the_round
 
 _GUARD_LIMIT = 200
@@ -21,18 +22,6 @@ _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _ALTERNATIVES = ("cases", "handlers")  # of these blocks one runs at most; their order says nothing
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-# Words by which programs ask "which rank am I?"; a guard that holds one of them treats ranks differently.
-_RANK_WORDS = re.compile(
-    r"(?<![A-Za-z])_?(?:(?:global|local|node|dp|tp|pp|my|data_parallel|model_parallel)_)?rank(?:_?(?:id|zero|0))?(?![a-z])"
-    r"|is_(?:local_)?(?:main|master|chief|first|last)(?:_(?:process|rank|worker))?"
-    r"|is_(?:global|world|local)_(?:process_)?zero"
-    r"|(?:main|master)_process|process_index|is_rank_?(?:zero|0)|is_(?:first|last)_stage|stage_(?:index|id)",
-    re.I,
-)
-
-# "Is there a rank at all?" is answered alike by all ranks of a job.
-_ANY_RANK = re.compile(r"rank\w*(?:\(\))? (?:(?:[!=]=|>|>=|is(?: not)?) (?:-1|None)|>= 0)(?!\d)", re.I)
 
 Step = tuple[ast.AST, str, int]
 
@@ -379,4 +368,4 @@ def _caught(handler: ast.ExceptHandler) -> str:
 
 def asks_for_the_rank(guard: str) -> bool:
     """Whether a condition treats ranks differently."""
-    return bool(_RANK_WORDS.search(_ANY_RANK.sub("", guard)))
+    return bool(named("rank").search(named("any_rank").sub("", guard)))

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 
-_COUNT = re.compile(
-    r"(?:\w*_)?(?:steps?|epochs?|iter|iterations?|rounds?|every|interval|freq|frequency|warmup)(?:_(?:idx|index|num|number))?"
-    r"|(?:micro_?)?batch_(?:idx|index)|i|it",
-    re.I,
-)
-_SETTINGS = re.compile(r"(?:\w+\.)*_?(?:args|cfg|conf|config|opts?|options|settings|hparams|flags)\b")
+from ddx_tools.parsers.python.names import named
+
 _OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
 
@@ -25,8 +20,8 @@ def is_of_the_round(condition: ast.expr) -> bool:
 def _is_of_the_round(node: ast.AST) -> bool:
     if isinstance(node, (ast.Name, ast.Attribute)):
         name = node.id if isinstance(node, ast.Name) else node.attr
-        return bool(name.isupper() or _COUNT.fullmatch(name) or _SETTINGS.match(ast.unparse(node)))
+        return bool(name.isupper() or named("round").fullmatch(name) or named("settings").match(ast.unparse(node)))
     if isinstance(node, ast.Subscript):
-        return bool(_SETTINGS.match(ast.unparse(node)))
+        return bool(named("settings").match(ast.unparse(node)))
     parts = all(_is_of_the_round(part) for part in ast.iter_child_nodes(node))
     return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
