@@ -155,17 +155,70 @@ def on_validation_epoch_end(self):
 """
 
 
-def test_a_hook_that_a_rank_left_out_is_where_the_ranks_part_below_one_line_of_the_program() -> None:
-    site = "/v/lib/python3.11/site-packages/lightning/pytorch/loops"
-    program = Program(HOOK)
+SITE = "/v/lib/python3.11/site-packages"
+
+
+def hooked(guard: str) -> Program:
+    """Three ranks are in a hook that runs under a condition, and rank 2 is in the next step."""
+    program = Program(HOOK.replace("self.seen", guard))
+    loops = f"{SITE}/lightning/pytorch/loops"
     for rank in (0, 1, 3):
-        frames = [("log", f"{site}/evaluation_loop.py")]
+        frames = [("log", f"{loops}/evaluation_loop.py")]
         program.rank(rank, "all_gather", "trainer.fit", "dist.all_gather", inside=frames)
-    found = program.rank(2, "barrier", "trainer.fit", inside=[("advance", f"{site}/fit_loop.py")]).mismatch()
-    assert (found.ranks, found.attributes["way_around"]) == ([2], "self.seen")
-    assert [place.line for place in found.locations] == [5, 2]
+    return program.rank(2, "barrier", "trainer.fit", inside=[("advance", f"{loops}/fit_loop.py")])
+
+
+def test_a_hook_that_a_rank_left_out_is_where_the_ranks_part_below_one_line_of_the_program() -> None:
+    program = hooked("self.seen")
+    found = program.mismatch()
+    assert (found.ranks, found.attributes["way_around"], found.attributes["way_at"]) == (
+        [2], "self.seen", "job.py:4 on_validation_epoch_end"
+    )  # fmt: skip
+    assert [place.line for place in found.locations] == [5, 4, 2]
     said = program.diagnosis()
     assert (said.causes[0].id, {cause.id for cause in said.causes[1:]}) == ("rank-skipped-collective", {"uneven-data"})
+
+
+@pytest.mark.parametrize(
+    ("guard", "by_value"),
+    [
+        ("self.score < self.best", True),
+        ("torch.isfinite(self.score)", True),
+        ("not self.trainer.sanity_checking", False),
+        ("dist.is_initialized() and self.enabled", False),
+        ("self.trainer.current_epoch >= self.hparams.from_epoch", False),
+    ],
+)
+def test_what_a_rank_measures_leads_around_a_hook_and_a_flag_may_be_a_setting(guard: str, by_value: bool) -> None:
+    program = hooked(guard)
+    assert program.mismatch().attributes["way_by_value"] is by_value
+    said = program.diagnosis()
+    assert (said.verdict is Verdict.DIAGNOSED) is by_value
+    assert said.causes[0].id == "rank-skipped-collective"
+
+
+STEP = """\
+def main(trainer):
+    trainer.train()
+def training_step(self, batch):
+    try:
+        loss.backward()
+    except Exception:
+        pass
+"""
+
+
+def test_who_logs_at_the_end_of_a_step_that_its_peers_are_in_left_out_what_they_do() -> None:
+    program = Program(STEP)
+    trainer, engine = f"{SITE}/transformers/trainer.py", f"{SITE}/torch/autograd/graph.py"
+    backward = [("_engine_run_backward", engine)]
+    for rank in (0, 1, 3):
+        program.rank(rank, "", "trainer.train", "loss.backward", inside=backward)
+    found = program.rank(2, "all_gather", "trainer.train", inside=[("_maybe_log_save_evaluate", trainer)]).mismatch()
+    assert (found.ranks, found.attributes["way_around"]) == ([2], "except Exception")
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id) == (Verdict.DIAGNOSED, "rank-skipped-collective")
+    assert [place.line for place in said.culprits.locations][:2] == [5, 6]
 
 
 CHUNKS = """\

@@ -110,6 +110,13 @@ def test_two_pages_cannot_share_an_id() -> None:
         Playbooks([parse_page(HANG, "hang.md"), cause, cause])
 
 
+@pytest.mark.parametrize("test", ["[lock, [file_io, sleep]]", "{not: [lock, [file_io, sleep]]}"])
+def test_a_list_in_a_list_is_refused_since_nothing_would_equal_it(directory: Path, test: str) -> None:
+    spoil(directory, "{finding: rank.stopped,", "{finding: rank.stopped, where: {activity: " + test + "},")
+    with pytest.raises(PlaybookError, match=r"stopped\.md: activity asks for a list in a list"):
+        load_playbooks(directory)
+
+
 def test_a_page_that_is_asked_for_and_missing_names_those_there_are() -> None:
     with pytest.raises(UsageError) as refused:
         load_playbooks().page("no-such-page")

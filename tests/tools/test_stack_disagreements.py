@@ -357,13 +357,15 @@ def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
         ("job.due", "barrier", None),
     ],
 )
-def test_who_is_let_evaluate_alone_holds_nobody_up(guard: str, call: str, awaited: bool | None) -> None:
+@pytest.mark.parametrize("work", ["evaluate", "publish"])
+def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str, awaited: bool | None) -> None:
+    """Whatever the work is called: the barrier behind it lets the others wait."""
     program = Program(
-        f"def main(job):\n    if {guard}:\n        evaluate(job)\n    dist.{call}()\n"
-        "def evaluate(job):\n    score(1)\n    score(2)\n",
+        f"def main(job):\n    if {guard}:\n        {work}(job)\n    dist.{call}()\n"
+        f"def {work}(job):\n    score(1)\n    score(2)\n",
         between_looks_s=6.0,
     )
-    program.rank(0, "", "evaluate(job)", "score(1)", then="score(2)")
+    program.rank(0, "", f"{work}(job)", "score(1)", then="score(2)")
     for rank in (1, 2, 3):
         program.rank(rank, call, f"dist.{call}")
     (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")

@@ -94,12 +94,15 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         if slot[2] == "ranks":
             return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unnamed rank")
         if slot[2] == "place":
-            places = dict.fromkeys(place.short() for finding in found for place in finding.locations)
+            # What a rank left out, and by which way, is among its places, and is asked for by names of their own.
+            others = {f.attributes.get(name) for f in found for name in ("peer_place", "way_at")}
+            told = dict.fromkeys(place.short() for f in found for place in f.locations)
+            places = [place for place in told if place not in others]
             return ", ".join(places) or "an unknown place"
         if slot[2] == "summary":
             return "; ".join(dict.fromkeys(finding.summary for finding in found))
-        told = [f.attributes[slot[2]] for f in found if f.attributes.get(slot[2]) is not None]
-        items = [item for value in told for item in (value if isinstance(value, list) else [value])]
+        values = [f.attributes[slot[2]] for f in found if f.attributes.get(slot[2]) is not None]
+        items = [item for value in values for item in (value if isinstance(value, list) else [value])]
         return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
 
     return re.sub(r"\{(\w+)\.(\w+)\}", value, _AGREES.sub(agreeing, text))

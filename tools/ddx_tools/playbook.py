@@ -269,6 +269,9 @@ def _check_conditions(conditions: list[Condition], name: str) -> None:
             unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
             if unknown:
                 raise PlaybookError(f"{name}: {attribute} asks {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
+            for wanted in test.values() if isinstance(test, dict) else [test]:
+                if isinstance(wanted, list) and any(isinstance(one, list) for one in wanted):
+                    raise PlaybookError(f"{name}: {attribute} asks for a list in a list, which nothing equals")
 
 
 def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:

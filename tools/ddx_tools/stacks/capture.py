@@ -68,7 +68,9 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         host.pause(args.apart_s)
         _look(host, raw, watched, 2)
         _look_into_native_code(host, raw)
-        short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if args.among_others else None)
+        # Where none waits and none is elsewhere than before, two looks were too close to each other to tell.
+        again = args.among_others or (args.confirm_s > 0 and not _anybody_moved(raw))
+        short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if again else None)
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
@@ -227,6 +229,12 @@ def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> fl
     if not waited:
         return without_waiting_s
     return confirm_s - min(waited) if min(waited) < confirm_s else None
+
+
+def _anybody_moved(raw: Raw) -> bool:
+    """Whether a rank is elsewhere in its program than at the first look."""
+    earlier = {item.facts["pid"]: thread.frames for item, thread in _main_threads(raw, 1)}
+    return any(earlier.get(item.facts["pid"]) != thread.frames for item, thread in _main_threads(raw, 2))
 
 
 def _got_on(shows_in: str, then: KernelReading, now: KernelReading) -> bool:

@@ -28,6 +28,10 @@ class Parting:
     Their call can be passed by, the rank's own cannot: whoever is where the peers are has made it in this round of
     the program or in the one before. So that the rank is in it, while they are in theirs, means that it left theirs
     out. Only of a call behind theirs, or before it in a loop that holds both."""
+    left_out_at: Location | None = None
+    """Where that way stands."""
+    by_value: bool = False
+    """One of the ways around their call, which was left out, is taken by what a rank's own data say."""
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
@@ -107,17 +111,23 @@ class ProgramTexts:
 
     def _parted(self, relation: Relation, rank: RankView, peer: RankView, depth: int) -> Parting:
         """Two stacks that part at a depth, whose lines there stand in a relation."""
-        own = (*relation.ways_around, *self._ways_around(rank, depth + 1))
-        theirs = (*relation.peer_ways_around, *self._ways_around(peer, depth + 1))
+        own = (*relation.ways_around, *(way for _, way in self._ways_around(rank, depth + 1)))
+        places = [*((depth, way) for way in relation.peer_ways_around), *self._ways_around(peer, depth + 1)]
+        theirs = tuple(way for _, way in places)
         own_by_rank, theirs_by_rank = (next((way for way in ways if way.on_rank), None) for ways in (own, theirs))
         behind = relation.kind == "after" or (relation.kind == "before" and relation.in_loop)
         # Below one line of the program, such as `trainer.fit()`: the steps are made on all ranks, round by round.
-        in_next_step = relation.kind == "same_line" and in_step(rank.phase) and beside_step(peer.phase)
+        below = relation.kind == "same_line"
+        in_next_step = below and in_step(rank.phase) and beside_step(peer.phase)
+        # The library logs at the end of a step, as all ranks are told to: of the step that the peers are in.
+        logs = below and rank.phase == "logging" and len(rank.user_stack) == depth + 1 and in_step(peer.phase)
         own_parting, their_parting = ([way for way in ways if not way.alike] for ways in (own, theirs))
         # A branch that asks for the rank parts the ranks; one on a step number, say, is the same on all of them.
         certain = not own_parting or (theirs_by_rank is not None and own_by_rank is None)
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
-        left_out = (behind or in_next_step) and certain and known and theirs
+        left_out_by = None
+        if theirs and (behind or in_next_step or logs) and certain and known:
+            left_out_by = theirs_by_rank or (*their_parting, *theirs)[0]
         in_forward = len(_above_forward(rank.user_stack[: depth + 1])) <= depth
         in_turns, peer_in_turns = (
             not in_forward and (here or self._in_loop(_above_forward(view.user_stack[depth + 1 :])))
@@ -132,17 +142,26 @@ class ProgramTexts:
         return Parting(
             relation,
             self._place(rank, depth),
-            left_out_by=(theirs_by_rank or (*their_parting, *theirs)[0]) if left_out else None,
+            left_out_by=left_out_by,
+            left_out_at=self._of_way(peer, *next(place for place in places if place[1] is left_out_by))
+            if left_out_by
+            else None,
+            by_value=left_out_by is not None and any(way.by_value for way in theirs),
             alone_by=own_by_rank if theirs_by_rank is None else None,
-            in_turns=in_turns or in_next_step,
+            in_turns=in_turns or in_next_step or logs,
             turns=turns,
             extra_by=own[-1] if own and not theirs and relation.kind == "same_line" else None,
         )
 
-    def _ways_around(self, view: RankView, depth: int) -> list[Bypass]:
-        """How a rank could have passed its call by in the functions that it is in, from a depth on."""
-        below = ((self.of(file), line) for file, line, _ in view.user_stack[depth:])
-        return [way for text, line in below if text for way in text.ways_around(line)]
+    def _ways_around(self, view: RankView, depth: int) -> list[tuple[int, Bypass]]:
+        """How a rank could have passed its call by in the functions from a depth on, each with its depth."""
+        below = ((at, self.of(file), line) for at, (file, line, _) in enumerate(view.user_stack) if at >= depth)
+        return [(at, way) for at, text, line in below if text for way in text.ways_around(line)]
+
+    def _of_way(self, view: RankView, depth: int, way: Bypass) -> Location:
+        file, _, function = view.user_stack[depth]
+        text = self.of(file)
+        return Location(file=file, line=way.line, function=function, source=text.line_text(way.line) if text else None)
 
     def _in_loop(self, frames: Sequence[UserFrame]) -> bool:
         """Whether the line of one of these frames stands in a loop of its function."""

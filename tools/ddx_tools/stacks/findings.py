@@ -180,7 +180,7 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
 
 _LONG_WORK = {"checkpoint", "evaluation"}
 _LONG_S = 60.0
-"""A rank may be so long at a checkpoint or an evaluation while its peers wait in the same one, or for it."""
+"""So long peers may wait for a rank that is to work alone, or is at a checkpoint or an evaluation as they are."""
 
 
 def _outside(
@@ -191,10 +191,10 @@ def _outside(
         nearest = _nearest(odd, waiting)
         parting = texts.parting(odd, nearest)
         moving = _moving(members)
-        awaited = _LONG_WORK & set(odd.contexts)
+        # A barrier behind what one rank alone is to do is there to let the others wait for that rank.
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
-        if not (nearest.operation == "barrier" and by_rank):  # which one writes to let the others wait for one rank
-            awaited &= set(nearest.contexts)
+        let_alone = nearest.operation == "barrier" and by_rank
+        awaited = let_alone or (moving and _LONG_WORK & set(odd.contexts) & set(nearest.contexts))
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
@@ -206,7 +206,7 @@ def _outside(
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy_threads(store, members),
-            awaited_work=bool(awaited and moving and nearest.wait_s < _LONG_S) or None,
+            awaited_work=bool(awaited and nearest.wait_s < _LONG_S) or None,
             **described(odd, parting),
         )
 

@@ -117,14 +117,17 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         turns=parting.turns if odd else None,
         extra_by=parting.extra_by.guard if odd and parting.extra_by else None,
         way_around=parting.left_out_by.guard if left_out and parting.left_out_by else None,
+        way_at=parting.left_out_at.short() if left_out and parting.left_out_at else None,
         way_alike=parting.left_out_by.alike if left_out and parting.left_out_by else None,
+        way_by_value=parting.by_value if left_out else None,
         alone_by_rank=alone_by_rank,
         **description,
     )
     if odd:
+        passed = [usual[0].place, parting.left_out_at] if left_out else []
         # Below one line of the program, the rank is in none that tells what it left out; its peers are.
-        passed = usual[0].place if left_out and parting.relation.kind == "same_line" else None
-        finding.locations = distinct([passed, *(view.place for view in odd), parting.place, below])
+        first = passed if parting.relation.kind == "same_line" else []
+        finding.locations = distinct([*first, *(view.place for view in odd), parting.place, below, *passed[::-1]])
     return finding
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ddx_tools.parsers.python.names import named
-from ddx_tools.parsers.python.round_conditions import is_of_the_round
+from ddx_tools.parsers.python.round_conditions import asks_for_a_value, is_of_the_round
 
 _GUARD_LIMIT = 200
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -32,10 +32,14 @@ class Bypass:
 
     guard: str
     """Source text of the condition, or `except …` where an exception leads around it or there."""
+    line: int
+    """Where it stands."""
     on_rank: bool = False
     """The condition asks which rank it is."""
     alike: bool = False
     """The condition asks for nothing but counted rounds and settings: ranks in one round take one way."""
+    by_value: bool = False
+    """It measures something, or is an exception: ranks with other data may take another way."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,8 @@ def _condition(node: ast.AST) -> str | None:
 def _bypass(test: ast.expr) -> Bypass:
     guard = _text(test)
     on_rank = asks_for_the_rank(guard)
-    return Bypass(guard, on_rank, alike=not on_rank and is_of_the_round(test))
+    alike = not on_rank and is_of_the_round(test)
+    return Bypass(guard, test.lineno, on_rank, alike, by_value=not (on_rank or alike) and asks_for_a_value(test))
 
 
 def _text(expression: ast.expr) -> str:
@@ -288,9 +293,9 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
         if (test := _test(node)) is not None:
             ways.append(_bypass(test))
         if isinstance(node, ast.Try):
-            handler = _caught(node.handlers[index]) if field == "handlers" else None
+            handler = node.handlers[index] if field == "handlers" else None
             if caught := handler or (_goes_on_after(node) if field in ("body", "orelse") else None):
-                ways.append(Bypass(caught))
+                ways.append(_by_handler(caught))
         earlier: list[ast.AST] = getattr(node, field)[:index]
         ways += [way for statement in earlier if (way := _left_by(statement, _BACK_OUT))]
     return tuple(ways)
@@ -301,7 +306,7 @@ def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
     node, field, index = ours
     if not isinstance(node, (ast.Try, ast.TryStar)) or (field, theirs[1]) != ("handlers", "body"):
         return ()
-    return (Bypass(_caught(node.handlers[index])),)
+    return (_by_handler(node.handlers[index]),)
 
 
 def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
@@ -353,17 +358,17 @@ def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
     if isinstance(node, ast.Match):
         return [(_bypass(node.subject), case.body) for case in node.cases]
     if isinstance(node, (ast.Try, ast.TryStar)):
-        return [(Bypass(_caught(handler)), handler.body) for handler in node.handlers]
+        return [(_by_handler(handler), handler.body) for handler in node.handlers]
     return []
 
 
-def _goes_on_after(block: ast.Try) -> str | None:
+def _goes_on_after(block: ast.Try) -> ast.ExceptHandler | None:
     """The first handler that does not raise again."""
-    return next((_caught(handler) for handler in block.handlers if not isinstance(handler.body[-1], ast.Raise)), None)
+    return next((handler for handler in block.handlers if not isinstance(handler.body[-1], ast.Raise)), None)
 
 
-def _caught(handler: ast.ExceptHandler) -> str:
-    return f"except {_text(handler.type)}" if handler.type else "except"
+def _by_handler(handler: ast.ExceptHandler) -> Bypass:
+    return Bypass(f"except {_text(handler.type)}" if handler.type else "except", handler.lineno, by_value=True)
 
 
 def asks_for_the_rank(guard: str) -> bool:

@@ -1,4 +1,4 @@
-"""Conditions that ask for nothing but counted rounds and settings: ranks in one round of a loop answer them alike."""
+"""What a condition asks for: rounds and settings, which ranks in one round answer alike, or values of a rank's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 
 from ddx_tools.parsers.python.names import named
 
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
 
@@ -25,3 +26,13 @@ def _is_of_the_round(node: ast.AST) -> bool:
         return bool(named("settings").match(ast.unparse(node)))
     parts = all(_is_of_the_round(part) for part in ast.iter_child_nodes(node))
     return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
+
+
+def asks_for_a_value(condition: ast.expr) -> bool:
+    """Whether a condition that is not of the round measures something: it compares by order, or calls what tells.
+
+    A flag (`if self.enabled:`) may well be a setting, which no name gives away.
+    """
+    orders = any(isinstance(node, _ORDERS) for node in ast.walk(condition))
+    calls = [node.func for node in ast.walk(condition) if isinstance(node, ast.Call)]
+    return orders or any(not named("same_everywhere").fullmatch(ast.unparse(call)) for call in calls)

@@ -1,0 +1,30 @@
+"""How often a live job is looked at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddx_tools.probes.stacks import StacksArgs
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.stacks.capture import capture_stacks
+from ddx_tools.stacks.view import STACK
+
+RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29713"}
+SLEEPS = "import time\nprint(flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.mark.needs("linux", "ptrace")
+@pytest.mark.parametrize(("confirm_s", "looks"), [(0.0, {1, 2}), (0.6, {1, 2, 3})])
+def test_where_nobody_waits_and_nobody_moves_two_looks_tell_too_little(confirm_s: float, looks: set[int]) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE, env=os.environ | RANK) as rank:
+        assert rank.stdout is not None and rank.stdout.readline()
+        args = StacksArgs(target=[str(rank.pid)], looks=2, apart_s=0.1, confirm_s=confirm_s)
+        try:
+            raw = capture_stacks(LocalHost("node"), args)
+        finally:
+            rank.kill()
+    assert {item.facts["look"] for item in raw.of(STACK)} == looks
