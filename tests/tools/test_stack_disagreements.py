@@ -8,8 +8,9 @@ import pytest
 from constructed_programs import Program
 from made_findings import first, judged, seen, told
 
+from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Finding, Verdict
+from ddx_tools.model import Certainty, Finding, Verdict
 from ddx_tools.playbook import load_playbooks
 
 LOOP = """\
@@ -370,6 +371,28 @@ def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str,
         program.rank(rank, call, f"dist.{call}")
     (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
     assert found.attributes.get("awaited_work") is awaited
+
+
+@pytest.mark.parametrize(("work", "awaited"), [("time.sleep(8)", True), ("child.wait()", None)])
+def test_who_sleeps_where_it_is_let_alone_wakes_up_and_who_waits_may_not(work: str, awaited: bool | None) -> None:
+    text = f"def main(job):\n    if job.rank == 0:\n        {work}\n    dist.barrier()\n"
+    program = Program(text, between_looks_s=6.0)
+    waits = [("_try_wait", "/v/lib/python3.11/subprocess.py")] if awaited is None else []
+    program.rank(0, "", work, inside=waits)
+    for rank in (1, 2, 3):
+        program.rank(rank, "barrier", "dist.barrier")
+    (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
+    assert found.attributes["activity"] == ("sleep" if awaited else "subprocess_wait")
+    assert found.attributes.get("awaited_work") is awaited
+
+
+def test_who_is_let_work_alone_is_a_suspect_only_if_it_does_not_end_soon() -> None:
+    waits = seen("collective.peers_wait", 1, 2, operation="barrier", kind="collective", wait_s=6.0, basis="stacks")
+    facts: dict[str, Any] = {"activity": "sleep", "moving": False, "minority": True, "relation": "before"}
+    alone = seen("rank.outside_collective", 0, awaited_work=True, basis="stacks", **facts)
+    (suspect,) = with_suspects(judged(waits, alone), [waits, alone], {}).suspects
+    assert (suspect.ranks, suspect.certainty) == ([0], Certainty.LIKELY)
+    assert "look again" in suspect.unless
 
 
 @pytest.mark.parametrize("alike", [False, True])

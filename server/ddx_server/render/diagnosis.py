@@ -123,7 +123,7 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     """Suspects with their seats, whom the cause blames if that is somebody else, and who waits."""
     named = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
-        certainty = "" if suspect.certainty is Certainty.SEEN else "probably "
+        certainty = "" if suspect.certainty is Certainty.SEEN else "perhaps to blame, "
         says = f": {suspect.says}" if suspect.says not in said else ""
         yield safe(seated(suspect), "bold red") + safe(f", {certainty}{suspect.event}{says}", limit=_LONGEST)
         if suspect.unless:

@@ -139,7 +139,9 @@ _WORDS_OF_MANY = _WORDS | {
 def _sentence(suspect: Suspect) -> str:
     who = seated(suspect)
     words = (_WORDS if len(suspect.ranks) == 1 else _WORDS_OF_MANY)[suspect.event]
-    return f"{who[0].upper()}{who[1:]} {'probably ' if suspect.certainty is Certainty.LIKELY else ''}{words}"
+    it = "it" if len(suspect.ranks) == 1 else "they"
+    holds = f"may hold the job up: {it} " if suspect.certainty is Certainty.LIKELY else ""
+    return f"{who[0].upper()}{who[1:]} {holds}{words}"
 
 
 def _suspect(together: Sequence[tuple[Reading, Finding]], seats: Mapping[int, Seat]) -> Suspect:

@@ -194,7 +194,9 @@ def _outside(
         # A barrier behind what one rank alone is to do is there to let the others wait for that rank.
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
         let_alone = nearest.operation == "barrier" and by_rank
-        awaited = let_alone or (moving and _LONG_WORK & set(odd.contexts) & set(nearest.contexts))
+        same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
+        # Who sleeps wakes up; who stands still in anything else may wait for ever.
+        awaited = let_alone if odd.activity == "sleep" else moving and (let_alone or same_work)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
