@@ -8,9 +8,8 @@ import pytest
 from constructed_programs import Program
 from made_findings import first, judged, seen, told
 
-from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Certainty, Finding, Verdict
+from ddx_tools.model import Finding, Verdict
 from ddx_tools.playbook import load_playbooks
 
 LOOP = """\
@@ -338,61 +337,6 @@ def test_peers_that_are_in_several_calls_of_their_steps_are_one_side(phases: str
         program.rank(rank, calls[function][rank], "trainer.fit", inside=[(function, file)])
     found = program.mismatch()
     assert (found.ranks, found.attributes["tie"]) == (odd, False)
-
-
-@pytest.mark.parametrize(("awaited", "verdict"), [(True, Verdict.UNDECIDED), (None, Verdict.DIAGNOSED)])
-def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
-    awaited: bool | None, verdict: Verdict
-) -> None:
-    waits = seen("collective.peers_wait", 1, 2, operation="barrier", kind="collective", wait_s=6.0, basis="stacks")
-    facts: dict[str, Any] = {"activity": "sleep", "moving": True, "minority": True, "relation": "before"}
-    said = judged(waits, seen("rank.outside_collective", 0, awaited_work=awaited, basis="stacks", **facts))
-    assert (said.verdict, first(said)) == (verdict, "slow-rank-before-collective")
-
-
-@pytest.mark.parametrize(
-    ("guard", "call", "awaited"),
-    [
-        ("job.is_main_process", "barrier", True),
-        ("job.is_main_process", "all_reduce", None),
-        ("job.due", "barrier", None),
-    ],
-)
-@pytest.mark.parametrize("work", ["evaluate", "publish"])
-def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str, awaited: bool | None) -> None:
-    """Whatever the work is called: the barrier behind it lets the others wait."""
-    program = Program(
-        f"def main(job):\n    if {guard}:\n        {work}(job)\n    dist.{call}()\n"
-        f"def {work}(job):\n    score(1)\n    score(2)\n",
-        between_looks_s=6.0,
-    )
-    program.rank(0, "", f"{work}(job)", "score(1)", then="score(2)")
-    for rank in (1, 2, 3):
-        program.rank(rank, call, f"dist.{call}")
-    (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
-    assert found.attributes.get("awaited_work") is awaited
-
-
-@pytest.mark.parametrize(("work", "awaited"), [("time.sleep(8)", True), ("child.wait()", None)])
-def test_who_sleeps_where_it_is_let_alone_wakes_up_and_who_waits_may_not(work: str, awaited: bool | None) -> None:
-    text = f"def main(job):\n    if job.rank == 0:\n        {work}\n    dist.barrier()\n"
-    program = Program(text, between_looks_s=6.0)
-    waits = [("_try_wait", "/v/lib/python3.11/subprocess.py")] if awaited is None else []
-    program.rank(0, "", work, inside=waits)
-    for rank in (1, 2, 3):
-        program.rank(rank, "barrier", "dist.barrier")
-    (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
-    assert found.attributes["activity"] == ("sleep" if awaited else "subprocess_wait")
-    assert found.attributes.get("awaited_work") is awaited
-
-
-def test_who_is_let_work_alone_is_a_suspect_only_if_it_does_not_end_soon() -> None:
-    waits = seen("collective.peers_wait", 1, 2, operation="barrier", kind="collective", wait_s=6.0, basis="stacks")
-    facts: dict[str, Any] = {"activity": "sleep", "moving": False, "minority": True, "relation": "before"}
-    alone = seen("rank.outside_collective", 0, awaited_work=True, basis="stacks", **facts)
-    (suspect,) = with_suspects(judged(waits, alone), [waits, alone], {}).suspects
-    assert (suspect.ranks, suspect.certainty) == ([0], Certainty.LIKELY)
-    assert "look again" in suspect.unless
 
 
 @pytest.mark.parametrize("alike", [False, True])
