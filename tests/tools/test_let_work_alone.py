@@ -65,3 +65,15 @@ def test_who_is_let_work_alone_is_a_suspect_only_if_it_does_not_end_soon() -> No
     (suspect,) = with_suspects(judged(waits, alone), [waits, alone], {}).suspects
     assert (suspect.ranks, suspect.certainty) == ([0], Certainty.LIKELY)
     assert "look again" in suspect.unless
+
+
+def test_who_gets_on_with_sleeps_in_an_evaluation_that_its_peers_are_in_holds_nobody_up() -> None:
+    """No condition on the rank is needed where all are in one evaluation."""
+    work = "    time.sleep(1)\n    time.sleep(2)\n    dist.barrier()\n"
+    text = f"def main(job):\n    evaluate(job)\ndef evaluate(job):\n{work}"
+    program = Program(text, between_looks_s=6.0)
+    program.rank(0, "", "evaluate(job)", "sleep(1)", then="sleep(2)")
+    for rank in (1, 2, 3):
+        program.rank(rank, "barrier", "evaluate(job)", "dist.barrier")
+    (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
+    assert (found.attributes["activity"], found.attributes.get("awaited_work")) == ("sleep", True)

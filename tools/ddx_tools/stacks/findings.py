@@ -196,7 +196,7 @@ def _outside(
         let_alone = nearest.operation == "barrier" and by_rank
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         # Who sleeps wakes up; who stands still in anything else may wait for ever.
-        awaited = let_alone if odd.activity == "sleep" else moving and (let_alone or same_work)
+        awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",

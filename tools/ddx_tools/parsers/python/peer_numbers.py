@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from ddx_tools.parsers.python.python_source import called_name
+from ddx_tools.parsers.python.names import called_name
 
 _PEER_OF = {
     **dict.fromkeys(("send", "isend", "send_object_list"), (1, "dst")),

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from ddx_tools.parsers.python.names import named
+from ddx_tools.parsers.python.names import called_name, named
 from ddx_tools.parsers.python.round_conditions import asks_for_a_value, is_of_the_round
 
 _GUARD_LIMIT = 200
@@ -262,13 +262,6 @@ def _calls_of_peer_ahead(ours: list[Step], theirs: list[Step]) -> bool:
 
 def _called(statement: ast.AST) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
-
-
-def called_name(call: ast.Call) -> str | None:
-    """`send` of `dist.send(…)`; None where what is called has no name."""
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else None
 
 
 def _enters_loop(path: list[Step]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ddx_tools.parsers.python.names import named
+from ddx_tools.parsers.python.names import called_name, named
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
@@ -34,5 +34,5 @@ def asks_for_a_value(condition: ast.expr) -> bool:
     A flag (`if self.enabled:`) may well be a setting, which no name gives away.
     """
     orders = any(isinstance(node, _ORDERS) for node in ast.walk(condition))
-    calls = [node.func for node in ast.walk(condition) if isinstance(node, ast.Call)]
-    return orders or any(not named("same_everywhere").fullmatch(ast.unparse(call)) for call in calls)
+    calls = [called_name(node) for node in ast.walk(condition) if isinstance(node, ast.Call)]
+    return orders or any(not named("same_everywhere").fullmatch(call or "") for call in calls)
