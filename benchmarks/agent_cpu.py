@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measurement import DDX, Measurement
 from ddx_evals.lab import LabRun, load_scenarios
-from ddx_tools.rank_agent_client import ask, list_agents, parse_answer
-from ddx_tools.resources import lab_dir
+from ddx_tools.knowledge.resources import lab_dir
+from ddx_tools.sources.hosts.rank_agent import ask, list_agents, parse_answer
 
 WINDOW_S = 20.0
 ANSWER_S = 5.0

@@ -19,11 +19,11 @@ from unittest import mock
 
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import cost_of
-from ddx_tools.investigate import investigate
-from ddx_tools.logs.scan import scan_log
+from ddx_tools.investigation.run import investigate
 from ddx_tools.parsers.logs.log_lines import FileIdentity
-from ddx_tools.sources.redaction import text
-from ddx_tools.sources.redaction.shapes import Span
+from ddx_tools.probes.job_log.scan import scan_log
+from ddx_tools.redaction import text
+from ddx_tools.redaction.shapes import Span
 
 _MIB = 1 << 20
 _PIECE_BYTES = 8 * _MIB

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks.measurement import DDX
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.sources.bundle import Bundle
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)

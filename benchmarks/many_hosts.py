@@ -28,8 +28,8 @@ from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import as_users_run_it
 from benchmarks.waiting_ranks import waiting_ranks
 from ddx_evals.large.split_hosts import answer_of
-from ddx_tools.cluster.made import Made, decoded, renamed
-from ddx_tools.cluster.wire import Inbox, note, parcel
+from ddx_tools.investigation.many_hosts.host_results import Made, decoded, renamed
+from ddx_tools.investigation.many_hosts.wire import Inbox, note, parcel
 from ddx_tools.sources.bundle import Bundle
 
 HOSTS, RANKS = 1250, 8

@@ -228,7 +228,7 @@ def _expect_end(processes: list[psutil.Process], whose: str) -> None:
 
 def _is_kept(process: psutil.Process, command: str) -> bool:
     """multiprocessing keeps its tracker for as long as the interpreter lives, and this program one that decodes."""
-    if "ddx_tools.flight_records.serving" in command:
+    if "ddx_tools.sources.worker_process" in command:
         return process in psutil.Process().children()
     return "multiprocessing.resource_tracker" in command
 

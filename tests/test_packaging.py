@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddx_tools import resources
+from ddx_tools.knowledge import resources
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -87,7 +87,7 @@ def test_the_wheel_holds_the_packages_and_the_data_and_nothing_else(wheel: Path)
 @pytest.mark.parametrize(
     "file",
     [
-        "ddx_tools/schema.sql",
+        "ddx_tools/evidence/schema.sql",
         "ddx_tools/knowledge/frames.yaml",
         "ddx_tools/payloads/rank_agent.py",
         "ddx_tools/payloads/site/sitecustomize.py",
@@ -179,7 +179,7 @@ def test_a_small_log_is_judged_without_what_only_larger_material_needs(tmp_path:
     slow = ["torch", "pyarrow", "numpy", "yaml", "tree_sitter", "ClusterShell", "anthropic", "mcp"]
     program = f"""
 import sys
-from ddx_tools.investigate import investigate
+from ddx_tools.investigation.run import investigate
 assert investigate([{str(log)!r}]).diagnose().verdict == "diagnosed"
 print([name for name in {slow!r} if name in sys.modules])
 """

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddx_tools import resources
-from ddx_tools.findings import finding_codes
-from ddx_tools.playbook import Cause, Symptom, load_playbooks
-from ddx_tools.probe import Later
-from ddx_tools.probes import PROBES
+from ddx_tools.diagnosis.playbook import Cause, Symptom, load_playbooks
+from ddx_tools.knowledge import resources
+from ddx_tools.knowledge.finding_codes import finding_codes
+from ddx_tools.probes.declaration import Later
+from ddx_tools.probes.registry import PROBES
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests/fixtures"

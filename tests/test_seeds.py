@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.main import get_command
 
 from ddx_server.cli import app
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS = [

@@ -3,7 +3,7 @@
 import sys
 
 from ddx_evals.commands import app
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 if __name__ == "__main__":
     try:

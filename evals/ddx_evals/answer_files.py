@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ddx_evals.baselines.case import Answer
 from ddx_evals.incidents import Incident, View
 from ddx_evals.scoring import TRANSCRIPT, Transcript
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.mistakes import first_mistake
-from ddx_tools.model import Diagnosis
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 TRY, OUTPUT = "try.json", "output.txt"
 M = TypeVar("M", bound=BaseModel)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddx_evals.record_scores import Case, Score, cases, scores
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 LOST = (0.0, 0.05, 0.1, 0.25, 0.5)
 RINGS = (2000, 256, 64, 16)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddx_server.output import EXIT_OURS, console
-from ddx_tools.errors import UsageError
-from ddx_tools.install_hint import install_command
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.install_hint import install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def demo(
 
 def _show(run: LabRun, out: Console) -> None:
     from ddx_server.render.diagnosis import render_diagnosis
-    from ddx_tools.investigate import investigate
+    from ddx_tools.investigation.run import investigate
 
     out.print(f"Starting {run.nproc} ranks of a real training job (Gloo, CPU): {run.scenario.job}", style="bold")
     run.start()

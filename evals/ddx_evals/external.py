@@ -12,7 +12,7 @@ from ddx_evals.incidents import Incident, View, named_incidents, staged
 from ddx_evals.results import CaseResult
 from ddx_evals.suite import failed, scored
 from ddx_server.render.safe_text import safe
-from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 UNNAMED = "agent"
 """What a system is called that nobody named."""

@@ -29,10 +29,10 @@ from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpa
 from ddx_evals.incidents.causes_tree import above
 from ddx_evals.scoring import efficiency, quotable_texts, score
 from ddx_evals.trust import doubts
-from ddx_tools.model import Diagnosis, Verdict, rank_list
-from ddx_tools.resources import incidents_dir
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import Diagnosis, Verdict, rank_list
 from ddx_tools.sources.bundle import is_bundle
-from ddx_tools.store import Store
 
 TABLE = "expected.tsv"
 

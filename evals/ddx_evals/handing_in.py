@@ -12,16 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ddx_evals.baselines import Case
 from ddx_server.serve.workspace import HANDED_IN
-from ddx_tools.errors import DdxError, UnreadableInput
-from ddx_tools.handed_in import HandedIn, fact_finding, read_handed_in
-from ddx_tools.investigate import this_machine
-from ddx_tools.looking.look import shown_of
-from ddx_tools.looking.words import parse_words
-from ddx_tools.model import Verdict
-from ddx_tools.resources import incidents_dir
-from ddx_tools.sources.redaction.text import redact
-from ddx_tools.store import Store
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.diagnosis.submitted import HandedIn, fact_finding, read_handed_in
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import shown_of
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.investigation.show.addresses import parse_words
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import Verdict
+from ddx_tools.model.errors import DdxError, UnreadableInput
+from ddx_tools.redaction.text import redact
 
 FILE = "handed_in.yaml"
 _READ_BESIDE = "text"

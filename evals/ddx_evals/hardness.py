@@ -33,7 +33,7 @@ from ddx_evals.incidents import Incident, IncidentError, View, staged
 from ddx_evals.incidents.incident import TRUTH, truth_text
 from ddx_evals.incidents.truth import Hardness
 from ddx_evals.scoring import Replayed, score
-from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 BYTES_A_TOKEN = 4
 CONTEXT_TOKENS = 200_000

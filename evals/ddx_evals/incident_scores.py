@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ddx_evals.incidents import IncidentError, Truth, incident_directories, load_incident
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.resources import incidents_dir
+from ddx_tools.investigation.run import investigate
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 
 @dataclass(frozen=True)

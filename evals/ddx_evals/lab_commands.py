@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddx_server.output import console, error_console, progress_line
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
     from ddx_evals.incidents import Incident
@@ -71,7 +71,7 @@ def record(
 
     from ddx_evals.lab import LabError
     from ddx_evals.recorder import record as record_incident
-    from ddx_tools.resources import incidents_dir
+    from ddx_tools.knowledge.resources import incidents_dir
 
     chosen = _scenario(scenario, nproc)
     split = out or incidents_dir() / "dev"
@@ -92,7 +92,7 @@ def simulate(
 ) -> None:
     """Make an incident of hundreds of ranks: simulated flight records, and logs in the wording of real ones."""
     from ddx_evals.large import declarations, simulate_incident
-    from ddx_tools.resources import incidents_dir
+    from ddx_tools.knowledge.resources import incidents_dir
 
     known = declarations()
     if name not in known:

@@ -20,11 +20,11 @@ from os import cpu_count
 
 from ddx_evals.incidents import Incident, Truth, View, named_incidents, staged_of, unpacked
 from ddx_evals.incidents.causes_tree import above
-from ddx_tools.investigate import investigate
-from ddx_tools.investigation import Investigation
-from ddx_tools.matching import match_clause
-from ddx_tools.model import Diagnosis, Finding, Verdict
-from ddx_tools.playbook import Cause, Clause, Playbooks, load_playbooks
+from ddx_tools.diagnosis.matching import match_clause
+from ddx_tools.diagnosis.playbook import Cause, Clause, Playbooks, load_playbooks
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Verdict
 from ddx_tools.sources.bundle import is_bundle
 
 GRADES = ("exact", "node", "open", "wrong")

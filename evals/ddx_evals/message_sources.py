@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ddx_tools.parsers.logs.library_messages import (
+from ddx_tools.knowledge.known_messages import match_signatures, signatures
+from ddx_tools.knowledge.library_messages import (
     HOLE,
     NEEDS_VALUES,
     LibraryMessage,
@@ -28,8 +29,7 @@ from ddx_tools.parsers.logs.library_messages import (
     recognise,
     written,
 )
-from ddx_tools.parsers.logs.signatures import match_signatures, signatures
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.knowledge.load import load_yaml
 
 _CPP = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 # Parts of a library that say nothing in a job that trains, or that only its own tests and examples run.

@@ -24,15 +24,15 @@ from pathlib import Path
 from ddx_evals.incumbent import kept_ready, run_torchfrtrace
 from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.diagnose import diagnose
-from ddx_tools.flight_records.files import read_paths
-from ddx_tools.flight_records.material import record_rows
-from ddx_tools.model import Certainty, Verdict
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Raw
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.diagnosis.suspects import with_suspects
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Certainty, Verdict
+from ddx_tools.probes.flight_recorder.files import read_paths
+from ddx_tools.probes.flight_recorder.material import record_rows
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 _TOGETHER = 8
 """Jobs that a process is given at a time."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddx_evals.agents.arm import Tools
 from ddx_evals.incidents import Incident, View, staged
 from ddx_evals.scoring import TRANSCRIPT
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

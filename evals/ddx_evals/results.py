@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddx_evals.incidents import View
 from ddx_evals.scoring import CaseScore, Efficiency
 from ddx_tools import __version__
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.mistakes import first_mistake
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.errors import UnreadableInput
 
 _HOW_TO_GET_ONE = "Name a file that `ddx evals run --out` or `ddx evals score --out` wrote."
 Case = tuple[str, str, View]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import CaseScore
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 _MOST_LINES = 20
 _LONGEST_QUOTE = 60

@@ -13,8 +13,8 @@ from ddx_evals.incidents import Incident, View, staged_of, unpacked
 from ddx_evals.incumbent import kept_ready
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import efficiency, quotable_texts, score
-from ddx_tools.errors import UsageError
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.errors import UsageError
 
 Progress = Callable[[str], None]
 

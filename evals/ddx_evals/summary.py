@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ddx_evals.incidents import View
 from ddx_evals.results import Case, CaseResult
 from ddx_evals.scoring.aggregate import clustered_standard_error, mean, mean_pass_hat_k
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 GREP = "grep"
 """The baseline that says which cases are easy."""

@@ -18,9 +18,9 @@ from multiprocessing import get_context
 from os import cpu_count
 
 from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Certainty, Verdict
-from ddx_tools.playbook import Playbooks, load_playbooks
+from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Certainty, Verdict
 from ddx_tools.sources.bundle import is_bundle
 
 

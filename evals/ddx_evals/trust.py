@@ -11,17 +11,17 @@ from rich.console import Console
 from ddx_evals.baselines import Case
 from ddx_server.render.diagnosis import render_diagnosis
 from ddx_server.serve.diagnosis_payload import diagnosis_json
-from ddx_tools.errors import DdxError
-from ddx_tools.looking.held import still_missing
-from ddx_tools.looking.look import in_store
-from ddx_tools.looking.material import brought, lines_around, of_bundle
-from ddx_tools.looking.words import NOTE, Thing, Words, parse_words
-from ddx_tools.model import Claim, Diagnosis
-from ddx_tools.next_check import asks_for_a_known_fact, is_out_of_reach
+from ddx_tools.diagnosis.checks import asks_for_a_known_fact, is_out_of_reach
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import in_store
+from ddx_tools.investigation.show.addresses import NOTE, Thing, Words, parse_words
+from ddx_tools.investigation.show.gaps import still_missing
+from ddx_tools.investigation.show.material import brought, lines_around, of_bundle
+from ddx_tools.model.diagnosis import Claim, Diagnosis
+from ddx_tools.model.errors import DdxError
 from ddx_tools.sources.bundle import Bundle, is_bundle
-from ddx_tools.sources.hosts.base import UNKNOWN_HOST
+from ddx_tools.sources.host import UNKNOWN_HOST
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
 
 TEXT_BYTES, JSON_BYTES = 5000, 8000
 _WIDTH = 160

@@ -11,7 +11,7 @@ from ddx_server.output import EXIT_DIAGNOSED, EXIT_HEALTHY, EXIT_UNDECIDED, JSON
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:
-    from ddx_tools.preflight.bisection import Culprits, Round
+    from ddx_tools.probes.preflight.bisection import Culprits, Round
 
 
 def bisect(
@@ -27,9 +27,9 @@ def bisect(
     Prints the groups of hosts to run next, side by side: a run is `ddx preflight -- torchrun …` or nccl-tests over the
     hosts of one group. Say which groups were bad, and get the next round: `ddx bisect node[0-63] --bad 1 --bad 3`.
     """
-    from ddx_tools.cluster.targets import folded, node_names
-    from ddx_tools.errors import UsageError
-    from ddx_tools.preflight.bisection import Round, bounds, follow
+    from ddx_tools.model.errors import UsageError
+    from ddx_tools.probes.preflight.bisection import Round, bounds, follow
+    from ddx_tools.sources.cluster.targets import folded, node_names
 
     names = node_names(hosts)
     if len(names) < 2:
@@ -58,7 +58,7 @@ def bisect(
 
 
 def _numbers(text: str) -> list[int]:
-    from ddx_tools.errors import UsageError
+    from ddx_tools.model.errors import UsageError
 
     words = [word.strip() for word in text.split(",")]
     if words == ["none"]:
@@ -69,7 +69,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _as_dict(now: Round | Culprits) -> dict[str, object]:
-    from ddx_tools.preflight.bisection import Round
+    from ddx_tools.probes.preflight.bisection import Round
 
     if isinstance(now, Round):
         return {"round": now.why, "groups": [list(group) for group in now.groups]}
@@ -77,7 +77,7 @@ def _as_dict(now: Round | Culprits) -> dict[str, object]:
 
 
 def _sentence(found: Culprits) -> str:
-    from ddx_tools.cluster.targets import folded
+    from ddx_tools.sources.cluster.targets import folded
 
     parts = []
     if found.hosts:

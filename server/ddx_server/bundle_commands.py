@@ -76,7 +76,7 @@ def show(
     as_json: JSON_OPTION = False,
 ) -> None:
     """Show what an answer names as its source: a rank, a group, a collective, a record, the lines around a place."""
-    from ddx_tools.looking.look import look
+    from ddx_tools.investigation.lookup import look
 
     with progress_line(quiet=as_json) as progress:
         shown = look(words, of or [], progress)
@@ -109,7 +109,7 @@ def capture(
     as_json: JSON_OPTION = False,
 ) -> None:
     """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
-    from ddx_tools.investigate import investigate
+    from ddx_tools.investigation.run import investigate
 
     out = out or name_of_bundle(target or [])
     with progress_line(quiet=as_json) as progress, place_of_bundle(out, force=force) as place:

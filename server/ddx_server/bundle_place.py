@@ -15,7 +15,7 @@ _ENDING = ".tar.zst"
 
 def name_of_bundle(target: Sequence[str], now: dt.datetime | None = None) -> Path:
     """`incident-20261122-101530-4242.tar.zst`: when it was captured (UTC), and of which job; free in this directory."""
-    from ddx_tools.sources.redaction.text import MARK, redact
+    from ddx_tools.redaction.text import MARK, redact
 
     job = redact(Path(target[0]).stem).replace(MARK, "") if target else ""
     job = re.sub(r"[^\w.-]+", "-", job)[:_MOST_CHARACTERS].strip("-.")

@@ -51,8 +51,8 @@ from ddx_server.render.safe_text import safe
 from ddx_server.repro import repro
 from ddx_server.similar_command import similar
 from ddx_server.unattended_commands import LAUNCH_COMMAND, run, watch
-from ddx_tools.ended_by_signals import ended_by_signals
-from ddx_tools.errors import DdxError, UsageError
+from ddx_tools.model.errors import DdxError, UsageError
+from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Modules, playbooks and rows are hundreds of thousands of objects, of which nearly all stay until the end."""
@@ -138,7 +138,7 @@ def why(
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_server.standard_input import on_disk
-    from ddx_tools.investigate import investigate
+    from ddx_tools.investigation.run import investigate
 
     with (
         progress_line(quiet=as_json) as progress,
@@ -206,7 +206,7 @@ def playbook(
 ) -> None:
     """Show a page of the decision tree: how to recognise a cause by hand, what decides it, how to fix it."""
     from ddx_server.render.playbook import list_pages, show_page
-    from ddx_tools.playbook import Cause, Symptom, load_playbooks
+    from ddx_tools.diagnosis.playbook import Cause, Symptom, load_playbooks
 
     playbooks = load_playbooks()
     if page is None:
@@ -317,7 +317,7 @@ def serve(
 @app.command(rich_help_panel="Diagnose")
 def schema() -> None:
     """Print the JSON Schema of a diagnosis: what `ddx why --json` prints."""
-    from ddx_tools.model import Diagnosis
+    from ddx_tools.model.diagnosis import Diagnosis
 
     print_json(json.dumps(Diagnosis.model_json_schema(by_alias=True), indent=2))
 

@@ -11,8 +11,8 @@ import typer
 
 from ddx_server.output import JSON_OPTION, TARGET, console, exit_with, print_json, progress_line
 from ddx_server.render.safe_text import safe
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Finding
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.errors import UsageError
 
 FACTS = Annotated[
     list[str] | None,
@@ -25,7 +25,7 @@ FINDINGS = Annotated[
 
 def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
     """What was handed in, as findings. Raises UsageError and UnreadableInput."""
-    from ddx_tools.handed_in import fact_finding, read_handed_in
+    from ddx_tools.diagnosis.submitted import fact_finding, read_handed_in
 
     told = [fact_finding(fact) for fact in facts]
     if file is None:
@@ -39,7 +39,7 @@ def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
 
 def facts(as_json: JSON_OPTION = False) -> None:
     """List the facts that can be told: `ddx why --fact NAME=yes|no`."""
-    from ddx_tools.handed_in import facts_listed
+    from ddx_tools.diagnosis.submitted import facts_listed
 
     if as_json:
         print_json(json.dumps(dict(facts_listed())))
@@ -63,9 +63,9 @@ def add_finding(
     """Hand in what you read and ddx did not recognise: the quote is checked, and the answer given anew."""
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
-    from ddx_tools.handed_in import HandedIn, read_handed_in
-    from ddx_tools.looking.handed_in import with_checked
-    from ddx_tools.parsers.rank_ranges import parse_ranks
+    from ddx_tools.diagnosis.submitted import HandedIn, read_handed_in
+    from ddx_tools.investigation.submission import with_checked
+    from ddx_tools.model.rank_ranges import parse_ranks
 
     attributes = {name: _value(value) for name, _, value in (text.partition("=") for text in attribute or ())}
     about = parse_ranks(ranks) if ranks else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ddx_tools.cluster.targets import Reach
+    from ddx_tools.sources.cluster.targets import Reach
 
 _PANEL = "Many hosts"
 
@@ -73,7 +73,7 @@ def reach(hosts: str, slurm: str, k8s: str, via: str, gateways: str, deadline: f
     """The hosts that somebody named. Raises UsageError."""
     if not (hosts or slurm or k8s):
         return None
-    from ddx_tools.cluster.targets import reach_of
+    from ddx_tools.sources.cluster.targets import reach_of
 
     return reach_of(hosts=hosts, slurm=slurm, k8s=k8s, via=via, gateways=gateways, total_s=deadline)
 
@@ -88,7 +88,7 @@ def node(
     ] = False,
 ) -> None:
     """Look at the job on this host and write what was seen to standard output: `ddx why --hosts` starts it on each."""
-    from ddx_tools.cluster.node import answer
+    from ddx_tools.investigation.many_hosts.node import answer
     from ddx_tools.sources.hosts.local import LocalHost
 
     answer(sys.stdout.buffer, LocalHost(), plan=plan, at=at, job=job, most_bytes=most_bytes, raw=raw)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from ddx_server.redacted_streams import as_it_is, redacted
-from ddx_tools.model import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
 _COLUMNS = re.compile(r"[1-9][0-9]{0,3}")
@@ -51,7 +51,7 @@ def error_console() -> Console:
 
 def print_json(text: str) -> None:
     """JSON alone on standard output, without secrets."""
-    from ddx_tools.sources.redaction.structures import redact_json
+    from ddx_tools.redaction.structures import redact_json
 
     as_it_is(sys.stdout).write(redact_json(text) + "\n")
 

@@ -15,9 +15,9 @@ from rich.markup import escape
 from ddx_server.bundle_place import place_of_bundle
 from ddx_server.host_options import HOST_OPTIONS
 from ddx_server.output import FORCE_OPTION, JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
-from ddx_tools.model import lean_json
-from ddx_tools.probe import Export, Probe
-from ddx_tools.probes import LIVE_PROBES, PROBES
+from ddx_tools.model.diagnosis import lean_json
+from ddx_tools.probes.declaration import Export, Probe
+from ddx_tools.probes.registry import LIVE_PROBES, PROBES
 
 _LAUNCHER = "launcher"
 """An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
@@ -46,8 +46,8 @@ def _command(probe: Probe[Any]) -> Any:
     def run(**given: Any) -> None:
         from ddx_server.host_options import reach
         from ddx_server.standard_input import on_disk
-        from ddx_tools.one_probe import run_probe
-        from ddx_tools.plan import Step
+        from ddx_tools.investigation.session.plan import Step
+        from ddx_tools.investigation.single_probe import run_probe
 
         as_json: bool = given.pop("as_json")
         save: Path | None = given.pop("save")

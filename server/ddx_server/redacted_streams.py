@@ -19,7 +19,7 @@ class _Redacted:
 
     def write(self, text: str) -> int:
         """Write what a reader may see of it."""
-        from ddx_tools.sources.redaction.text import redact
+        from ddx_tools.redaction.text import redact
 
         text = redact(text)
         self._stream.write(_TRAILING.sub("", text) if " \n" in text else text)

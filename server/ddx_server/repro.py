@@ -44,11 +44,11 @@ def repro(
     `python repro.py` then hangs or fails as the job did, `python repro.py --healthy` runs through. Exit code with
     --run: 1 if it reproduces, 3 if not.
     """
-    from ddx_tools.errors import UsageError
-    from ddx_tools.investigate import investigate
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.run import investigate
+    from ddx_tools.model.errors import UsageError
     from ddx_tools.repro.run import run_script
     from ddx_tools.repro.script import reproduce
-    from ddx_tools.store import Store
 
     with progress_line(quiet=as_json) as progress, Store() as store:
         diagnosis = investigate(target or [], progress=progress, store=store).diagnose()

@@ -20,8 +20,8 @@ def similar(
     as_json: JSON_OPTION = False,
 ) -> None:
     """Show confirmed cases and known bugs of versions that are like this one. No evidence: what differs is said."""
-    from ddx_tools.casebook import similar_to
-    from ddx_tools.investigate import investigate
+    from ddx_tools.diagnosis.casebook import similar_to
+    from ddx_tools.investigation.run import investigate
 
     if about and not target:
         told = similar_to(about, most)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.temporary import temporary_directory
 
 _LIMIT_BYTES = 4 << 30

@@ -21,7 +21,7 @@ from ddx_evals.lab import load_scenarios
 from ddx_evals.lab.truth import resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import prepare
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
 from ddx_tools.sources.bundle import Bundle
 
 NODES = ("node-1", "node-2", "node-3", "node-4")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ddx_evals.lab.wires import Wire, wired
-from ddx_tools.investigate import investigate
+from ddx_tools.investigation.run import investigate
 
 BIN = Path(sys.executable).parent
 

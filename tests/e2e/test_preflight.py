@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.model import Finding, ProbeResult
+from ddx_tools.model.diagnosis import Finding, ProbeResult
 from ddx_tools.payloads import SITE_DIRECTORY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("linux"), pytest.mark.needs("torch")]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.probes.registry import probe
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.needs("linux", "torch", "ptrace")]
 

@@ -10,7 +10,7 @@ import pytest
 from slurm_cluster import SLURM_NEEDS, slurm_cluster
 from sshd_hosts import BIN, wait_for
 
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
 
 TRAIN = Path(__file__).parents[1] / "fixtures" / "many_hosts" / "train.py"
 RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "slurm-batch.md"

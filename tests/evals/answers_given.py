@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ddx_evals.incidents import Culprits, Fact, Layout, Place, RightAnswer, Truth, View
 from ddx_evals.scoring import CaseScore, Replayed, score
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Level, Location, NextCheck, Party, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import CandidateCause, Claim, Diagnosis, Level, Location, NextCheck, Party, Verdict
 
 LOG = "rank 2 left the loop after step 19\nrank 0 waits in all_reduce since 600 s\nstep 18 loss 0.31"
 REPLAYED = Replayed([LOG])

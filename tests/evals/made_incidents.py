@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ddx_evals.commands import app
 from ddx_evals.incidents import Incident, load_incident
-from ddx_tools.resources import incidents_dir
+from ddx_tools.knowledge.resources import incidents_dir
 
 
 @cache

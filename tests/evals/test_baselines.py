@@ -20,8 +20,8 @@ from ddx_evals.incidents import View, load_incident, named_incidents, staged
 from ddx_evals.results import Run, read_run, this_checkout
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import easy_cases, summaries
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
+from ddx_tools.model.errors import UsageError
 
 # A hang whose line is in no log, and one that was lost in locks; a crash that its log tells, and a wrong exchange.
 SLICE = [

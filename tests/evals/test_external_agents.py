@@ -37,7 +37,7 @@ from ddx_evals.incidents import View, staged
 from ddx_evals.results import CaseResult, Run
 from ddx_evals.sealed import sealing_fails
 from ddx_server.serve.config import ServeConfig
-from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 HUNG = recorded("fewer-batches")
 NAME = f"dev/{HUNG.id}"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ddx_evals.commands import app
 from ddx_evals.handing_in import collected
 from ddx_server.serve.config import ServeConfig
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 
 LOG = next(file for file in sorted(MISMATCH.iterdir()) if file.suffix == ".log")
 LINE = next(line for line in LOG.read_text().splitlines() if "SeqNum" in line)

@@ -9,7 +9,7 @@ import pytest
 
 from ddx_evals.incident_scores import judged, main
 from ddx_evals.incidents import IncidentError, Truth, named_incidents, truth_of
-from ddx_tools.model import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
+from ddx_tools.model.diagnosis import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
 
 # --- the scorer
 

@@ -12,8 +12,8 @@ from made_incidents import copied, recorded
 from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents
 from ddx_evals.incidents.leaks import leaks, telltale_name
 from ddx_evals.incidents.validation import problems
-from ddx_tools.model import Verdict
-from ddx_tools.resources import incidents_dir
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.packed_bundle import pack
 

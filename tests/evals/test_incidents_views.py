@@ -16,12 +16,12 @@ from made_incidents import copied, recorded
 from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents, staged
 from ddx_evals.incidents.views import lost_processes, wrapped_ranks
 from ddx_evals.incidents.wrapped_records import wrapped, wrapped_answer
-from ddx_tools.investigate import investigate
-from ddx_tools.model import ProbeStatus, Verdict
+from ddx_tools.investigation.run import investigate
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import ProbeStatus, Verdict
 from ddx_tools.parsers.flight_records.fr_pickle import load
-from ddx_tools.rank_agent_client import record_parts
-from ddx_tools.resources import incidents_dir
 from ddx_tools.sources.bundle import Bundle, Manifest, is_bundle
+from ddx_tools.sources.hosts.rank_agent import record_parts
 
 
 def manifest_of(material: Path) -> Manifest:

@@ -14,7 +14,7 @@ from ddx_evals.incidents import named_incidents
 from ddx_evals.inspect_tasks.logs import read_log
 from ddx_evals.results import CaseResult, Run
 from ddx_evals.sealed import sealing_fails
-from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 (BROUGHT,) = named_incidents(["public/21-bind-29500-second-job"])
 PROGRAM = Path(__file__).with_name("inspect_evaluation.py")

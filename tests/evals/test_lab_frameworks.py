@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddx_evals.lab import LabError, LabRun, load_scenarios
-from ddx_tools.resources import lab_dir
+from ddx_tools.knowledge.resources import lab_dir
 
 SCENARIOS = load_scenarios()
 LAB_HAS = {"numpy", "torch"}

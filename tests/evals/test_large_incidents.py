@@ -19,8 +19,8 @@ from ddx_evals.large.material import Material, material
 from ddx_evals.scoring import Replayed, score
 from ddx_evals.simulator.dump_format import Format
 from ddx_evals.simulator.running import Wish, run
-from ddx_tools.errors import UsageError
-from ddx_tools.resources import incidents_dir
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.bundle import Bundle
 
 DECLARED = declarations()

@@ -6,8 +6,8 @@ import pytest
 
 from ddx_evals.incidents import named_incidents
 from ddx_evals.left_out import Judged, clauses, grade, left_out_answers, look_at, table, without, worth
-from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 PORT = "public/21-bind-29500-second-job"
 

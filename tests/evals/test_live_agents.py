@@ -10,7 +10,7 @@ from playing_agents import ENVIRONMENT, MCP_AGENT, PYTHON, program
 
 from ddx_evals.results import Run
 from ddx_evals.sealed import sealing_fails
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 pytestmark = [pytest.mark.needs("linux"), pytest.mark.needs("unshare")]
 

@@ -22,15 +22,15 @@ from ddx_evals.recorder.capture import Capture, capture
 from ddx_evals.recorder.job_host import JobHost
 from ddx_evals.recorder.neutral_paths import make_neutral, neutral, own_paths
 from ddx_evals.recorder.questions import asked_scenarios, question
-from ddx_tools.cluster.merge import Part, merge
-from ddx_tools.errors import NotPermitted
-from ddx_tools.investigate import investigate
-from ddx_tools.model import ProbeStatus, Verdict
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.many_hosts.merge import Part, merge
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import ProbeStatus, Verdict
+from ddx_tools.model.errors import NotPermitted
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter, ProbeRun
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 
 _WAITS = """import sys

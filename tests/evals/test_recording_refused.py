@@ -18,8 +18,8 @@ from ddx_evals.recorder import record
 from ddx_evals.recorder.beforehand import truth_beforehand
 from ddx_evals.recorder.questions import question, question_file
 from ddx_evals.recorder.record import keep
-from ddx_tools.errors import UsageError
-from ddx_tools.resources import incidents_dir, lab_dir
+from ddx_tools.knowledge.resources import incidents_dir, lab_dir
+from ddx_tools.model.errors import UsageError
 
 SCENARIO = load_scenarios()["fewer-batches"]
 NOWHERE = {"artefact": "raw/*", "pattern": r"data\.pyx"}

@@ -11,8 +11,8 @@ import pytest
 
 from ddx_evals.incidents import View, staged
 from ddx_evals.incidents.incident import named_incidents
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 SLOW_AND_HEALTHY = "test/d36c5e"
 ONE_DUMP_A_MOMENT_BEFORE_THE_OTHERS = "dev/3f3395"

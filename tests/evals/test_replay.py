@@ -19,8 +19,9 @@ from mcp.shared.exceptions import MCPError
 from ddx_evals.answer_files import answer_of, new_try, tries
 from ddx_evals.incidents import CANARY, Incident, View, named_incidents
 from ddx_evals.replay import served
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.findings import finding_codes
+from ddx_tools.knowledge.finding_codes import finding_codes
+from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.redaction.published import published_json
 
 T = TypeVar("T")
 HUNG = recorded("fewer-batches")
@@ -101,7 +102,7 @@ def test_what_an_agent_reports_is_collected_and_scored(tmp_path: Path) -> None:
     async def talk(client: Client) -> None:
         wrong = told.model_copy(update={"causes": [told.causes[0].model_copy(update={"id": "python-deadlock"})]})
         for answer in (wrong, told):
-            given = json.loads(answer.to_json())
+            given = json.loads(published_json(answer))
             given["causes"][0]["category"] = "rank-absent" if answer is wrong else "collective-mismatch"
             await called(client, "report_diagnosis", diagnosis=given)
 
@@ -117,7 +118,7 @@ def test_what_an_agent_reports_is_collected_and_scored(tmp_path: Path) -> None:
 
 def test_one_diagnosis_in_a_file_is_scored(tmp_path: Path) -> None:
     file = tmp_path / "said.json"
-    file.write_text(diagnosis(quotes=["never printed"]).to_json())
+    file.write_text(published_json(diagnosis(quotes=["never printed"])))
     code, shown = ddx_evals("score", file, "--incident", f"dev/{HUNG.id}", "--json")
     (result,) = json.loads(shown)["results"]
     assert code == 0
@@ -127,7 +128,7 @@ def test_one_diagnosis_in_a_file_is_scored(tmp_path: Path) -> None:
 def test_a_transcript_lets_an_answer_quote_what_only_a_tool_said(tmp_path: Path) -> None:
     reports = new_try(tmp_path, HUNG, View.FULL)
     told = diagnosis(quotes=["train.py:49 write_summary", "rows: 4 of 4"])
-    (reports / "diagnosis-1.json").write_text(told.to_json())
+    (reports / "diagnosis-1.json").write_text(published_json(told))
     without = json.loads(ddx_evals("score", tmp_path, "--json")[1])["results"][0]
     call = {"tool": "query_evidence", "arguments": {"sql": "…"}, "output": "rows: 4 of 4"}
     (reports / "transcript.json").write_text(json.dumps({"calls": [call, call], "tokens": 900}))
@@ -150,7 +151,7 @@ def test_a_file_that_is_no_diagnosis_is_a_failed_try(text: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["diagnosis.json", "diagnosis_1.json"])
 def test_a_diagnosis_under_another_name_is_said_to_be_so(name: str, tmp_path: Path) -> None:
     reports = new_try(tmp_path, HUNG, View.FULL)
-    (reports / name).write_text(diagnosis().to_json())
+    (reports / name).write_text(published_json(diagnosis()))
     with pytest.raises(UnreadableInput, match=f"{name} is not read, its name has to be diagnosis-1.json"):
         answer_of(reports)
     (reports / name).rename(reports / "diagnosis-1.json")

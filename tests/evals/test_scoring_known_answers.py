@@ -6,7 +6,7 @@ import pytest
 from answers_given import HEALTHY, KEY, TRUTH, diagnosis, healthy, scored, undecided
 
 from ddx_evals.incidents import View
-from ddx_tools.model import Diagnosis, Level, Location, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, Level, Location, Verdict
 
 
 def test_the_right_answer_passes_with_the_whole_score() -> None:
@@ -116,7 +116,7 @@ def test_where_the_limit_is_the_fault_raising_it_is_the_fix() -> None:
 
 
 def test_no_page_of_ours_gives_advice_that_counts_as_harmful() -> None:
-    from ddx_tools.playbook import load_playbooks
+    from ddx_tools.diagnosis.playbook import load_playbooks
 
     harmful = {
         page.id: found

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ddx_evals.incidents import Culprits, Layout, Truth, View
 from ddx_evals.scoring.aggregate import clustered_standard_error, mean_pass_hat_k, pass_hat_k
 from ddx_evals.scoring.localisation import RIGHT_GROUP, RIGHT_HOST, localisation
-from ddx_tools.model import Diagnosis, Level, Party, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Diagnosis, Level, Party, Verdict
 
 CAUSES = st.sampled_from([*load_playbooks().causes, "other", ""])
 RANKS = st.lists(st.integers(0, 9), max_size=10)

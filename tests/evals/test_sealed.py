@@ -18,8 +18,8 @@ from ddx_evals.agents.workplace import furnish, written_answer
 from ddx_evals.incidents import CANARY, View, staged
 from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
 from ddx_evals.sealed.program import INSIDE
-from ddx_tools.errors import UsageError
-from ddx_tools.resources import incidents_dir, lab_dir
+from ddx_tools.knowledge.resources import incidents_dir, lab_dir
+from ddx_tools.model.errors import UsageError
 
 HUNG = recorded("fewer-batches")
 CHECKOUT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from ddx_evals.incidents import View
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import CaseScore
 from ddx_evals.shortfalls import failures, shortfalls
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 CAUSE_WRONG = diagnosis("python-deadlock")
 

@@ -9,9 +9,9 @@ from ddx_evals.gate import read_table, table_file
 from ddx_evals.incidents import View, named_incidents, staged
 from ddx_evals.simulator import write_benchmark
 from ddx_evals.trust import doubts, sizes
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Claim, NextCheck
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Claim, NextCheck
 
 IN_HOUSE = ("dev", "test", "later", "unseen")
 

@@ -24,10 +24,10 @@ import pyarrow.compute  # noqa: F401
 with atheris.instrument_imports(include=["ddx_tools"]):
     from record_invariants import check
 
-    from ddx_tools.flight_records.decode import Material
-    from ddx_tools.flight_records.decode_all import decode_all
+    from ddx_tools.evidence.store import Store
     from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-    from ddx_tools.store import Store
+    from ddx_tools.probes.flight_recorder.decode import Material
+    from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 from record_mutator import is_harmless, mutated
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddx_server.run import RunOptions, run_command
 from ddx_server.run.look import Look
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 
 def note(target: str, bundle: Path, limit_s: float) -> Look:

@@ -19,8 +19,8 @@ from served import http_server
 
 from ddx_server import cli
 from ddx_server.ask import command
-from ddx_tools.install_hint import install_command
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.install_hint import install_command
 
 STACKS = Path(__file__).parents[1] / "fixtures/stacks"
 HUNG, HEALTHY = str(STACKS / "lock-order.tar.zst"), str(STACKS / "healthy.tar.zst")

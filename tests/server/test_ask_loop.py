@@ -10,7 +10,7 @@ from messages_api import Message, Reply, Request, call, raw_call, result_text, t
 from stub_tools import HEADLINE, INSTRUCTIONS, StubTools
 
 from ddx_server.ask.budget import Limits
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from messages_api import Ending, Failure, Message, Reply, Request, call, raw_cal
 
 from ddx_server.ask import model as model_module
 from ddx_server.ask.budget import Limits
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
+from ddx_tools.model.errors import UsageError
 
 AT_ONCE = {"retry-after-ms": "1"}
 OVERLOADED = Failure(529, "overloaded_error", "Overloaded", AT_ONCE)

@@ -12,9 +12,9 @@ from messages_api import Reply, Request, call, result_text
 
 from ddx_server.ask.command import AskOptions, ask
 from ddx_server.ask.display import Display
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Verdict
 
 BUNDLE = str(Path(__file__).parents[1] / "fixtures/stacks/lock-order.tar.zst")
 KEPT = ("suspects", "differs", "source_lines", "suggestion", "fix", "verify", "next_check", "victims")

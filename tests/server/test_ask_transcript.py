@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from messages_api import Reply, Request, call, text
 
 from ddx_server.ask.transcript import Transcript
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 SECRET = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vW7xY9zA1cD"
 

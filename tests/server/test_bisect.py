@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddx_server.cli import app
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 RUNNER = CliRunner()
 

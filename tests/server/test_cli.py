@@ -17,10 +17,10 @@ import typer.main
 from typer.testing import CliRunner
 
 from ddx_server import cli
-from ddx_tools import investigate as investigate_module
-from ddx_tools.model import Diagnosis
-from ddx_tools.probe import Probe
-from ddx_tools.probes import LIVE_PROBES, PROBES
+from ddx_tools.investigation import run as investigate_module
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.probes.declaration import Probe
+from ddx_tools.probes.registry import LIVE_PROBES, PROBES
 
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "tests/fixtures/stacks"

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from ddx_server.doctor import DoctorReport, State, examine, render
-from ddx_tools.errors import HostError, NotFound, NotPermitted
-from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.model.errors import HostError, NotFound, NotPermitted
+from ddx_tools.sources.host import Call, Host, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 STATUS = "Name:\tpython\nCapEff:\t{:016x}\n"

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ddx_evals.simulator import SimulatedJob, simulate, write
 from ddx_evals.simulator.torch_pickle import encode
 from ddx_server import cli
-from ddx_tools.model import ProbeResult
+from ddx_tools.model.diagnosis import ProbeResult
 
 RECORDS = Path(__file__).parents[1] / "fixtures/flight_records"
 STALL, MISMATCH, HEALTHY = (str(RECORDS / name) for name in ("dp_tp_stall-fault", "no_sync-fault", "dp_tp_stall-ok"))

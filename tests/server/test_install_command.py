@@ -18,7 +18,7 @@ from ddx_server.cli import app
 from ddx_server.clients.catalogue import CLIENTS, Client, Place, client_of
 from ddx_server.clients.configuration import merged
 from ddx_server.clients.install import Installation, executable, plan, write
-from ddx_tools.errors import NotPermitted, UnreadableInput, UsageError
+from ddx_tools.model.errors import NotPermitted, UnreadableInput, UsageError
 
 ROOT = Path(__file__).parents[2]
 clients = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddx_server import cli
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STALL = FIXTURES / "flight_records" / "dp_tp_stall-fault"

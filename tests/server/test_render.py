@@ -15,7 +15,7 @@ from ddx_server.render.brief import brief
 from ddx_server.render.diagnosis import command_line, render_diagnosis
 from ddx_server.render.result import render_result
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import (
+from ddx_tools.model.diagnosis import (
     CandidateCause,
     Claim,
     Diagnosis,

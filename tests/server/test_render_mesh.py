@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from ddx_server.cli import app
 from ddx_server.render.result import render_result
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes.mesh import PROBE
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.probes.mesh.probe import PROBE
 
 
 def drawn(width: int = 160, *, colour: bool = False, **args: Any) -> str:

@@ -14,7 +14,7 @@ from terminal import Terminal
 
 from ddx_server.run.environment import for_job
 from ddx_server.run.memory_kills import kills_since
-from ddx_tools.investigate import investigate
+from ddx_tools.investigation.run import investigate
 
 RUN = [sys.executable, str(Path(__file__).with_name("run_as_user.py"))]
 ROOT = Path(__file__).parents[2]

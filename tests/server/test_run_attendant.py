@@ -16,7 +16,7 @@ from ddx_server.run.look import Look, LookFailed, look_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Limit, Patience, Stage
 from ddx_server.run.watch import Limits, RankWatch, Silence
-from ddx_tools.investigate import investigate
+from ddx_tools.investigation.run import investigate
 
 DEADLOCK = Look("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
 LATE_RANK = Look("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.errors import TimedOut
-from ddx_tools.rank_agent_client import AgentAddress, ask, list_agents, parse_answer, record_parts
+from ddx_tools.model.errors import TimedOut
+from ddx_tools.sources.hosts.rank_agent import AgentAddress, ask, list_agents, parse_answer, record_parts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("default")]
 pytest.importorskip("torch")

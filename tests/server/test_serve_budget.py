@@ -17,7 +17,8 @@ from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.diagnosis_payload import diagnosis_payload
 from ddx_server.serve.probe_payload import probe_payload
 from ddx_server.serve.report_tool import checked_diagnosis
-from ddx_tools.model import (
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import (
     CandidateCause,
     Claim,
     Diagnosis,
@@ -34,7 +35,6 @@ from ddx_tools.model import (
     Truncation,
     Verdict,
 )
-from ddx_tools.playbook import load_playbooks
 
 WORLD = 4096
 HOSTILE = st.text(st.characters(codec="utf-8"), max_size=400) | st.sampled_from(

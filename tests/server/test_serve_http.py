@@ -20,7 +20,7 @@ from mcp.server import MCPServer
 from served import DDX_SERVE, END_S, INITIALIZE, HttpServer, http_server
 
 from ddx_server.serve.http_transport import HttpOptions, serve_http
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 TOKEN = "a-token-that-the-user-has-chosen"
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}

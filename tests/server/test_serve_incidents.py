@@ -15,10 +15,10 @@ from serve_session import MISMATCH, REPOSITORY, ask, content, in_session, refusa
 
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.workspace import RECORDED_ID, Workspace
-from ddx_tools import investigate
-from ddx_tools.errors import UsageError
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Diagnosis
+from ddx_tools.investigation import run as investigate
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import UsageError
 
 BUNDLES = REPOSITORY / "tests/fixtures/stacks"
 TRUTHS: dict[str, dict[str, Any]] = json.loads((BUNDLES / "truth.json").read_text(encoding="utf-8"))

@@ -14,8 +14,8 @@ from serve_session import MISMATCH, ask, content, in_session, refusal
 
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.report_tool import OTHER, checked_diagnosis
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import UsageError
 
 REPORT: dict[str, Any] = {
     "schema": "ddx.diagnosis/1",

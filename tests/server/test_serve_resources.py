@@ -27,12 +27,12 @@ from ddx_server.serve.skills_extension import (
     SkillsExtension,
 )
 from ddx_server.serve.workspace import Incident, Workspace
-from ddx_tools.findings import finding_codes
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.resources import playbooks_dir
-from ddx_tools.schema import tables
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.schema import tables
+from ddx_tools.knowledge.finding_codes import finding_codes
+from ddx_tools.knowledge.resources import playbooks_dir
 from ddx_tools.sources.bundle import BundleWriter
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.packed_bundle import pack
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from serve_session import MISMATCH, ask, content, in_session, refusal
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.confined_host import ConfinedHost
 from ddx_server.serve.roots import below_roots
-from ddx_tools.errors import NotPermitted, UsageError
+from ddx_tools.model.errors import NotPermitted, UsageError
 from ddx_tools.sources.hosts.local import LocalHost
 
 SECRET = "[rank0]: RuntimeError: the secret of the neighbour\n"

@@ -15,10 +15,11 @@ from ddx_server.render.playbook import page_markdown
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.probe_tools import probe_tool
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.errors import UsageError
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Probe, ProbeArgs, Raw
-from ddx_tools.probes import PROBES
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.declaration import Probe, ProbeArgs
+from ddx_tools.probes.registry import PROBES
+from ddx_tools.sources.raw import Raw
 
 OWN = {
     "diagnose",
@@ -117,7 +118,7 @@ def test_an_unexpected_error_is_logged_and_told_without_its_text(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret inside")
 
-    monkeypatch.setattr("ddx_tools.one_probe.run_probe", broken)
+    monkeypatch.setattr("ddx_tools.investigation.single_probe.run_probe", broken)
 
     async def talk(client: Client) -> tuple[Any, Any]:
         failed = await client.call_tool("jobs", {})
@@ -136,7 +137,7 @@ def test_an_expected_error_comes_with_its_help(monkeypatch: pytest.MonkeyPatch, 
     def missing(*_: object, **__: object) -> None:
         raise UsageError("there is no such thing", "Type this instead.")
 
-    monkeypatch.setattr("ddx_tools.one_probe.run_probe", missing)
+    monkeypatch.setattr("ddx_tools.investigation.single_probe.run_probe", missing)
     told = refusal(ServeConfig.at([tmp_path]), "jobs")
     assert "there is no such thing" in told and "Type this instead." in told
 

@@ -18,8 +18,8 @@ from terminal import Terminal
 from ddx_server.watch import watch_command
 from ddx_server.watch.hosts import WatchedHosts, line_of
 from ddx_server.watch.ranks import RankLook, RankRow, summary
-from ddx_tools.cluster.targets import Reach
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
+from ddx_tools.sources.cluster.targets import Reach
 
 MIB = 1 << 20
 

@@ -16,9 +16,9 @@ import yaml
 
 from ddx_evals.lab import load_scenarios
 from ddx_server.cli import app
-from ddx_tools import resources
-from ddx_tools.environment.knowledge import is_real, nonexistent, variables
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge import resources
+from ddx_tools.knowledge.variables import is_real, nonexistent, variables
 
 SKILL = resources.skill_dir() / "debug-distributed"
 REFERENCES = sorted((SKILL / "references").glob("*.md"))

@@ -9,11 +9,11 @@ from typing import Any
 from constructed_records import as_pickle
 
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.flight_records.tables import RecordTables, group_key
-from ddx_tools.model import Finding
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers
-from ddx_tools.store import Store
+from ddx_tools.probes.flight_recorder.tables import RecordTables, group_key
 
 START_NS = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000

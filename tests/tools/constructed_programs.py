@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Diagnosis, Finding
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.stacks import PROBE
-from ddx_tools.stacks.view import BEFORE, SOURCE, STACK, THREADS
-from ddx_tools.store import Store
+from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, SOURCE, STACK, THREADS
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Diagnosis, Finding
+from ddx_tools.probes.stacks.probe import PROBE
+from ddx_tools.sources.raw import Raw, RawItem
 
 TORCH = "/v/lib/python3.11/site-packages/torch/distributed"
 C10D = "distributed_c10d.py"

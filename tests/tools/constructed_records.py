@@ -8,10 +8,10 @@ from typing import Any
 
 from ddx_evals.simulator import torch_pickle
 from ddx_evals.simulator.torch_pickle import Frame
-from ddx_tools.flight_records.tables import RecordTables
+from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-from ddx_tools.store import Store
+from ddx_tools.probes.flight_recorder.tables import RecordTables
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 PICKLES = sorted(RECORDS.glob("*/rank_*.pkl"))

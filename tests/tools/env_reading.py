@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.model import Finding, Severity
-from ddx_tools.probe import Raw
-from ddx_tools.probes.env import PROBE, EnvArgs
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.env.probe import PROBE, EnvArgs
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "env"
 LOUD = (Severity.WARNING, Severity.FAILURE)

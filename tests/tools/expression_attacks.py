@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
-from ddx_tools.parsers.logs.signatures import signatures
 
 ATTACKED = Path(__file__).parents[1] / "fixtures/expressions_attacked.txt"
 MODULES = (
     "logs.log_lines",
     "python.python_traceback",
-    "launchers.torchrun",
+    "logs.torchrun",
     "python.fatal_stack",
     "logs.fingerprint",
     "logs.library_messages",
@@ -32,7 +32,7 @@ MODULES = (
     "logs.step_lines",
     "nccl.watchdog_lines",
     "logs.log_prefixes",
-    "launchers.launcher_words",
+    "logs.launcher_words",
     "logs.wrapped_lines",
     "python.braided_tracebacks",
 )

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ddx_tools.machine.findings import findings_of_facts
-from ddx_tools.machine.look import ANSWER, INTERFACES, NAMES, NVML, PROCESSES, UNAVAILABLE
-from ddx_tools.machine.seen import seen
-from ddx_tools.model import Finding
-from ddx_tools.probe import Raw, RawItem, merge_rows
-from ddx_tools.probes.host import PROBE
-from ddx_tools.store import Store
+from ddx_tools.analysis.host_facts.host_fact import seen
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.probes.host.capture import ANSWER, INTERFACES, NAMES, NVML, PROCESSES, UNAVAILABLE
+from ddx_tools.probes.host.findings import findings_of_facts
+from ddx_tools.probes.host.probe import PROBE
+from ddx_tools.sources.raw import Raw, RawItem, merge_rows
 
 
 def text(answer: str) -> RawItem:

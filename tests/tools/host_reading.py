@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.machine.findings import findings_of_facts
-from ddx_tools.machine.seen import seen
-from ddx_tools.machine.texts import fact_rows
-from ddx_tools.model import Finding, Severity
-from ddx_tools.probe import Raw
-from ddx_tools.probes.host import PROBE, HostArgs
+from ddx_tools.analysis.host_facts.host_fact import seen
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.host.findings import findings_of_facts
+from ddx_tools.probes.host.probe import PROBE, HostArgs
+from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.raw import Raw
 
 HOST_TEXTS = Path(__file__).parents[1] / "fixtures" / "host"
 RECORDED = HOST_TEXTS / "recorded"

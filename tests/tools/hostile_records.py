@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from ddx_tools.flight_records.decode import Material
-from ddx_tools.flight_records.decode_all import decode_all
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
+from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 MAX_ENTRIES = 500_000
 MAX_OPERATIONS = 10_000_000

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.model import Finding
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.files.log_text import HEAD_BYTES, read_blocks
 from ddx_tools.parsers.lines.selection import Selection
 from ddx_tools.parsers.logs.log_lines import LogLine, lines_of
 from ddx_tools.parsers.logs.log_prefixes import Labels
-from ddx_tools.parsers.logs.log_text import HEAD_BYTES, read_blocks
-from ddx_tools.probe import Raw
-from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 

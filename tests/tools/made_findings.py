@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.findings import finding_codes
-from ddx_tools.model import Diagnosis, Finding, Severity
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge.finding_codes import finding_codes
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Severity
 
 
 def seen(code: str, *ranks: int, host: str = "", severity: str = "failure", **attributes: Any) -> Finding:

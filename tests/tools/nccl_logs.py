@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.model import Finding
-from ddx_tools.nccl.gather import Gathered, LogFile, NcclLog
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.files.log_text import BLOCK_BYTES
 from ddx_tools.parsers.lines.stream import read_lines
-from ddx_tools.parsers.logs.log_text import BLOCK_BYTES
-from ddx_tools.probe import Raw
-from ddx_tools.probes.nccl_log import PROBE, NcclLogArgs
+from ddx_tools.probes.nccl_log.gather import Gathered, LogFile, NcclLog
+from ddx_tools.probes.nccl_log.probe import PROBE, NcclLogArgs
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 VERSIONS = ("2.18.6", "2.21.5", "2.24.3", "2.27.7", "2.29.7", "2.30.7")
 COMM_ID = "0xa1b2c3d4e5f60718"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.errors import NotFound
-from ddx_tools.model import Finding
-from ddx_tools.probe import Raw
-from ddx_tools.probes.network import PROBE
-from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.errors import NotFound
+from ddx_tools.probes.network.probe import PROBE
+from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.sources.raw import Raw
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "network" / "recorded"
 REFUSED = "connect to {} port {} (tcp) failed: Connection refused (0.1 ms)\n"

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from ddx_tools.flight_records.material import record_rows
-from ddx_tools.parsers.file_kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.files.kinds import HEAD_BYTES, Kind, kind_of
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
-from ddx_tools.probe import Raw
-from ddx_tools.probes.flight_recorder import PROBE, FlightRecorderArgs
+from ddx_tools.probes.flight_recorder.material import record_rows
+from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
 from ddx_tools.sources.archives import Budget, Unpacking
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.sources.host import Host
 from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.raw import Raw
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 CASE = RECORDS / "no_sync-fault"

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.model import Finding, ProbeResult
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Finding, ProbeResult
+from ddx_tools.probes.registry import probe
 
 Line = dict[str, Any]
 BEGAN_AT_S = 1_700_000_000.0

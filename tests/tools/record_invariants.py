@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.flight_records.tables import RecordTables
-from ddx_tools.parsers.flight_records.fr_calls import Room, call_of, group_of, integer, progress_of, text
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.recorded_calls import Room, call_of, group_of, integer, progress_of, text
+from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_dump import FrDump, read_dump
 from ddx_tools.parsers.flight_records.fr_entries import UNKNOWN, EntryColumns
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.parsers.flight_records.fr_pickle import load
-from ddx_tools.store import Store
+from ddx_tools.probes.flight_recorder.tables import RecordTables
 
 COUNTERS = ("collective_seq_id", "op_id", "p2p_seq_id", "record_id")
 TIMES = ("time_created_ns", "time_discovered_completed_ns", "time_discovered_started_ns")

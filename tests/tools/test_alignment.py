@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.findings import is_registered
-from ddx_tools.flight_records.files import read_paths
-from ddx_tools.flight_records.live import ranks_whose_frames_decide
-from ddx_tools.flight_records.material import record_rows
-from ddx_tools.model import Finding
-from ddx_tools.probe import Batches, Raw
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.probes.flight_recorder.files import read_paths
+from ddx_tools.probes.flight_recorder.live import ranks_whose_frames_decide
+from ddx_tools.probes.flight_recorder.material import record_rows
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Batches, Raw
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 TRAIN = (RECORDS / "recorder" / "train.py").read_text(encoding="utf-8").splitlines()

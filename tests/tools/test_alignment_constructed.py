@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from constructed_jobs import Job
 
-from ddx_tools.model import Finding
+from ddx_tools.model.diagnosis import Finding
 
 
 def codes(findings: list[Finding]) -> set[str]:

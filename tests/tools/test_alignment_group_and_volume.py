@@ -10,10 +10,10 @@ from constructed_jobs import Job
 from constructed_records import as_pickle, dump, entry
 from test_alignment_constructed import codes, of
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Finding, Verdict
 
 # --- one line, two groups
 

@@ -7,7 +7,7 @@ from constructed_jobs import Job
 
 from ddx_evals.record_scores import answer_of
 from ddx_evals.simulator import simulate
-from ddx_tools.model import Finding, Verdict
+from ddx_tools.model.diagnosis import Finding, Verdict
 
 
 def _once_a_step(hosts: tuple[str, ...], late: list[int]) -> list[Finding]:

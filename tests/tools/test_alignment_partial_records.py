@@ -9,9 +9,9 @@ from test_alignment_simulated import findings_of, judged, seeds
 
 from ddx_evals.record_scores import answer_of
 from ddx_evals.simulator import SimulatedJob, simulate
-from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Finding, Verdict
 
 
 def active(kind: str, seed: int, world_size: int | None = None) -> SimulatedJob:

@@ -9,12 +9,12 @@ import pytest
 
 from ddx_evals.simulator import SimulatedJob, simulate
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.diagnose import diagnose
-from ddx_tools.flight_records.material import DUMP, HEADER, record_rows
-from ddx_tools.model import Diagnosis, Finding, Verdict
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.store import Store
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Verdict
+from ddx_tools.probes.flight_recorder.material import DUMP, HEADER, record_rows
+from ddx_tools.sources.raw import Raw, RawItem
 
 
 def seeds(first: int, *more: int) -> list[Any]:

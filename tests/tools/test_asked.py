@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddx_tools.asked import answers, suspicions
-from ddx_tools.model import CandidateCause, Diagnosis, Level, RuledOut, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.diagnosis.suspicions import answers, suspicions
+from ddx_tools.model.diagnosis import CandidateCause, Diagnosis, Level, RuledOut, Verdict
 
 
 def diagnosis(verdict: Verdict, *causes: tuple[str, str], ruled_out: str = "") -> Diagnosis:

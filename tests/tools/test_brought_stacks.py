@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.investigate import investigate
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.parsers.launchers.process_table import parse_process_text, read_held_processes
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Finding, Verdict
+from ddx_tools.parsers.launch.process_table import parse_process_text, read_held_processes
 from ddx_tools.parsers.machine.host_text import text_lines
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_manifest
 
-from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.sources import packed_bundle
 from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
 EMPTY = {"schema": "ddx.bundle/1", "created": "2026-01-01T00:00:00+00:00"}

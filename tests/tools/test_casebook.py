@@ -20,13 +20,13 @@ from ddx_evals.incidents.truth import Truth
 from ddx_evals.scoring.harmful import harmful_advice
 from ddx_evals.sealed.program import program
 from ddx_server.serve.config import ServeConfig
-from ddx_tools.casebook import Present, casebook, similar, similar_to, threads
-from ddx_tools.environment.versions import Version
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.resources import incidents_dir
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.diagnosis.casebook import Present, casebook, similar, similar_to, threads
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.versions import Version
 
 PUBLIC = incidents_dir() / "public"
 OWN = PUBLIC / "lws-pair-crashloop-after-iface-edit"

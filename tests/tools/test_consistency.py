@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.consistency.compare import consistency_findings
-from ddx_tools.consistency.material import print_rows
-from ddx_tools.consistency.reduction import group_size_of
-from ddx_tools.investigate import investigate
-from ddx_tools.looking.look import look
-from ddx_tools.model import Diagnosis, Finding, Verdict
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes import probe
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import look
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Verdict
+from ddx_tools.probes.consistency.compare import consistency_findings
+from ddx_tools.probes.consistency.material import print_rows
+from ddx_tools.probes.consistency.reduction import group_size_of
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.material import Part
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw, RawItem
 
 PROGRAM = Path(__file__).with_name("consistency_jobs.py")
 HEALTHY = ("ddp", "attached", "by-hand", "mesh", "summed", "resume", "restart")

@@ -11,11 +11,11 @@ from log_reading import findings_of as findings_of_logs
 from made_findings import judged, told
 from watchdog_logs import timed_out
 
-from ddx_tools.model import Diagnosis, Finding, Verdict
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Verdict
 from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.stacks import PROBE
-from ddx_tools.store import Store
+from ddx_tools.probes.stacks.probe import PROBE
+from ddx_tools.sources.raw import Raw, RawItem
 
 C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 APART_S = 5.0

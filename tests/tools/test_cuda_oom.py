@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.parsers.logs.cuda_oom import parse_cuda_oom
+from ddx_tools.analysis.log_events.cuda_oom import parse_cuda_oom
 
 GIB = 1 << 30
 MIB = 1 << 20

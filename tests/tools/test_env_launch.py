@@ -9,11 +9,12 @@ from env_reading import FIXTURES, findings_of, loud, meanings, said_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.environment.launch_checks import size_bytes
-from ddx_tools.environment.read import read_file
-from ddx_tools.model import Finding
+from ddx_tools.knowledge.launch_tools import dimension
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.parsers.launch.environment_file import read_file
+from ddx_tools.parsers.launch.launch_command import layers_of
 from ddx_tools.parsers.launch.shell_script import read_script
-from ddx_tools.parsers.launchers.launch_command import dimension, layers_of
+from ddx_tools.probes.env.launch_checks import size_bytes
 
 
 def script(directory: Path, text: str) -> list[Finding]:

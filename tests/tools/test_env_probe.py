@@ -10,14 +10,14 @@ import pytest
 from env_reading import FIXTURES, captured, findings_of, loud, meanings, problems, said_of, table_of
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.environment.read import read_file
-from ddx_tools.model import Finding, ProbeStatus, Severity
-from ddx_tools.probes.env import PROBE, EnvArgs
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
+from ddx_tools.parsers.launch.environment_file import read_file
+from ddx_tools.probes.env.probe import PROBE, EnvArgs
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.store import Store
 
 WHOLE = "PATH=/usr/bin\nHOME=/home/user\nUSER=user\nPWD=/train\n"
 

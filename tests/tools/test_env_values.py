@@ -9,11 +9,11 @@ from env_reading import FIXTURES, findings_of, loud, problems, said_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.environment.judge import contradictions, judge
-from ddx_tools.environment.knowledge import is_real, names, nccl_names, nearest, nonexistent, variables
-from ddx_tools.environment.model import Environment, Value
-from ddx_tools.environment.versions import Version, Versions, versions_in
-from ddx_tools.model import Severity
+from ddx_tools.knowledge.variables import is_real, names, nccl_names, nearest, nonexistent, variables
+from ddx_tools.model.diagnosis import Severity
+from ddx_tools.model.launch import Environment, Value
+from ddx_tools.model.versions import Version, Versions, versions_in
+from ddx_tools.probes.env.judge import contradictions, judge
 
 WHOLE = "PATH=/usr/bin\nHOME=/home/user\nUSER=user\nPWD=/train\n"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.errors import TimedOut, UsageError
-from ddx_tools.evidence_query import QueryLimits, query_evidence
-from ddx_tools.store import Store
+from ddx_tools.evidence.query import QueryLimits, query_evidence
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.errors import TimedOut, UsageError
 
 
 @pytest.fixture(scope="module")

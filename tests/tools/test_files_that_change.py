@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.errors import HostError, NotPermitted
-from ddx_tools.investigate import investigate
-from ddx_tools.logs import capture
-from ddx_tools.probes.job_log import PROBE, JobLogArgs
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.errors import HostError, NotPermitted
+from ddx_tools.probes.job_log import capture
+from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 LONG = "KeyError: 1\n" + "nothing new\n" * 400_000 + "ValueError: 2\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.environment.read import accelerate_layer
 from ddx_tools.parsers.launch.env_text import read_listings
+from ddx_tools.parsers.launch.environment_file import accelerate_layer
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_documents, load_foreign_yaml
 
 COMPOSE = """\

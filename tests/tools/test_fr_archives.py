@@ -31,8 +31,8 @@ from packed_records import (
     zst,
 )
 
-from ddx_tools.model import ProbeStatus
-from ddx_tools.parsers.file_kinds import Kind, kind_of
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.files.kinds import Kind, kind_of
 
 FILES = {**DUMPS, **HEADERS}
 MIB = 1 << 20

@@ -18,11 +18,11 @@ from record_invariants import check, listed, one_by_one
 from ddx_evals.simulator import KINDS as FAULTS
 from ddx_evals.simulator import simulate
 from ddx_evals.simulator.torch_pickle import Frame
-from ddx_tools.flight_records.decode import Material
-from ddx_tools.flight_records.decode_all import decode_all
+from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-from ddx_tools.store import Store
+from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
 REAL = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from packed_records import CASE, DUMPS, RECORDS, captured, ranks_of, rows_of, tar_gz, zipped
 
-from ddx_tools.errors import UsageError
-from ddx_tools.model import ProbeStatus
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.errors import UsageError
 from ddx_tools.parsers.flight_records.fr_origin import RankPattern, facts_of_name, rank_of_name
-from ddx_tools.probe import Raw
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.hosts.walk import walk
+from ddx_tools.sources.raw import Raw
 
 DEBUG_SERVER = RECORDS.parent / "debug_server"
 

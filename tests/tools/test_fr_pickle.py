@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from constructed_records import RECORDS, as_torch, entry
 
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.flight_records import fr_pickle
 from ddx_tools.parsers.flight_records.fr_pickle import load
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Finding, ProbeStatus
-from ddx_tools.probe import Raw
-from ddx_tools.probes.flight_recorder import PROBE, FlightRecorderArgs
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, ProbeStatus
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
+from ddx_tools.sources.host import Call, Host, Reply
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 

@@ -16,13 +16,13 @@ import psutil
 import pytest
 from constructed_records import NOW_NS, PICKLES, RECORDS, as_torch, entry, rows_of
 
-from ddx_tools.flight_records import decode_all as decoding
-from ddx_tools.flight_records import workers
-from ddx_tools.flight_records.decode import Decoded, Material, decode
-from ddx_tools.flight_records.decode_all import decode_all
-from ddx_tools.flight_records.tables import identity
+from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-from ddx_tools.store import Store
+from ddx_tools.probes.flight_recorder import decode_all as decoding
+from ddx_tools.probes.flight_recorder.decode import Decoded, Material, decode
+from ddx_tools.probes.flight_recorder.decode_all import decode_all
+from ddx_tools.probes.flight_recorder.tables import identity
+from ddx_tools.sources import workers
 
 TABLES = ("fr_dumps", "fr_groups", "fr_memberships", "fr_calls", "fr_sites", "fr_entries")
 
@@ -244,8 +244,8 @@ PROGRAM = """
 import signal
 import sys
 from ddx_tools.flight_records import decode_all as decoding
-from ddx_tools.flight_records.decode import Material
-from ddx_tools.flight_records.decode_all import decode_all
+from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 
 def main(files):

@@ -12,10 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.parsers.python.frame_classes import Activity, KernelView, frame_rules
-from ddx_tools.parsers.python.pyspy_json import Frame, parse_pyspy
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.stacks.rows import native_frames
+from ddx_tools.knowledge.frame_classes import Activity, KernelView, frame_rules
+from ddx_tools.model.stack_frame import Frame
+from ddx_tools.parsers.python.pyspy_json import parse_pyspy
+from ddx_tools.probes.stacks.rows import native_frames
+from ddx_tools.sources.raw import Raw, RawItem
 
 RULES = frame_rules()
 KNOWLEDGE = Path(__file__).parents[2] / "tools/ddx_tools/knowledge/frames.yaml"

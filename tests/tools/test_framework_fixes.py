@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddx_tools.investigate import investigate
-from ddx_tools.looking.frameworks import framework_fixes, own_fixes
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.show.frameworks import framework_fixes, own_fixes
 
 RAISED = """\
 Traceback (most recent call last):

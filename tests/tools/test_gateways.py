@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from test_many_hosts import answers, asked, printing
 
-from ddx_tools.cluster.targets import reach_of
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.investigation import Investigation
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.errors import UsageError
+from ddx_tools.sources.cluster.targets import reach_of
 
 HERE = socket.gethostname().partition(".")[0]
 

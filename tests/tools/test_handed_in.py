@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.errors import UsageError
-from ddx_tools.findings import is_registered
-from ddx_tools.handed_in import HandedIn, fact_finding, facts_listed, read_handed_in
-from ddx_tools.investigate import investigate
-from ddx_tools.looking.handed_in import with_checked
-from ddx_tools.model import Level, Verdict
-from ddx_tools.yaml_data import shipped
+from ddx_tools.diagnosis.submitted import HandedIn, fact_finding, facts_listed, read_handed_in
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.submission import with_checked
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.diagnosis import Level, Verdict
+from ddx_tools.model.errors import UsageError
 
 LOG = "step 1\nstep 2\nnode-3 was drained by the operator\n"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from log_reading import captured, findings_of, independent, of_code
 
-from ddx_tools.model import Finding
-from ddx_tools.probes.job_log import PROBE
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.probes.job_log.probe import PROBE
 
 _TRACEBACK = """\
 WARNING shards: tile {tile}: try 1 of 4 failed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, codes, facts_in, findings_in, findings_of, one
 
-from ddx_tools.machine.findings import with_ranks
-from ddx_tools.model import Finding, Severity
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.host.findings import with_ranks
 
 
 def test_the_table_of_a_host_with_troubles() -> None:

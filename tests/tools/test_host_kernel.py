@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
 
-from ddx_tools.model import Severity
-from ddx_tools.parsers.machine.xid_codes import xid_code, xid_codes
+from ddx_tools.knowledge.xid_codes import xid_code, xid_codes
+from ddx_tools.model.diagnosis import Severity
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
 
-from ddx_tools.model import Severity
+from ddx_tools.model.diagnosis import Severity
 
 
 def test_shared_memory_of_a_container_and_a_full_one() -> None:

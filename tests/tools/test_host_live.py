@@ -13,16 +13,16 @@ from host_reading import codes, findings_in, one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.errors import NotFound, NotRecorded
-from ddx_tools.machine.look import INTERFACES, NVML, PROCESSES
-from ddx_tools.machine.texts import fact_rows
-from ddx_tools.model import Severity
-from ddx_tools.probe import RawItem
-from ddx_tools.probes.host import PROBE, HostArgs
+from ddx_tools.model.diagnosis import Severity
+from ddx_tools.model.errors import NotFound, NotRecorded
+from ddx_tools.probes.host.capture import INTERFACES, NVML, PROCESSES
+from ddx_tools.probes.host.probe import PROBE, HostArgs
+from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.sources.host import Call, Host, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.sources.raw import RawItem
 
 KEYS = ("gpus", "index", "bus", "name", "processes", "pid", "env", "now", "boot_time", "nvlinks", "error", "interfaces")
 

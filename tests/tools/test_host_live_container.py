@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.machine.look import cgroup_directories
-from ddx_tools.machine.texts import fact_rows
-from ddx_tools.model import Severity
-from ddx_tools.probe import RawItem
+from ddx_tools.model.diagnosis import Severity
+from ddx_tools.probes.host.capture import cgroup_directories
+from ddx_tools.probes.host.text_rows import fact_rows
+from ddx_tools.sources.raw import RawItem
 
 V1, V2 = "/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/job"
 SELF = (

@@ -11,9 +11,9 @@ from host_looks import findings_of, gpu, nvml, processes, table_of, text, unavai
 from host_reading import codes, one
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.errors import NotFound
-from ddx_tools.probe import RawItem
+from ddx_tools.model.errors import NotFound
 from ddx_tools.sources.hosts.nvml import read_gpus
+from ddx_tools.sources.raw import RawItem
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 

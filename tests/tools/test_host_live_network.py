@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.machine.texts import fact_rows
-from ddx_tools.model import Finding, Severity
-from ddx_tools.probe import RawItem
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.host.text_rows import fact_rows
+from ddx_tools.sources.raw import RawItem
 
 LO, ETH, DOCKER = interface("lo", "127.0.0.1"), interface("eth0", "10.0.0.7"), interface("docker0", "172.17.0.1")
 IB = interface("ib0", "10.1.0.7")

@@ -7,8 +7,8 @@ from host_reading import CONSTRUCTED, codes, findings_in, findings_of, one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.machine.texts import fact_rows
-from ddx_tools.model import Severity
+from ddx_tools.model.diagnosis import Severity
+from ddx_tools.probes.host.text_rows import fact_rows
 
 STATISTICS = "{sent} packets transmitted, {received} received, {loss}% packet loss, time 2036ms\n"
 

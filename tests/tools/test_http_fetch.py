@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ddx_tools.errors import HostError, NotFound, TimedOut
+from ddx_tools.model.errors import HostError, NotFound, TimedOut
 from ddx_tools.sources.hosts.local import LocalHost
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddx_tools import install_hint
-from ddx_tools.install_hint import install_command
+from ddx_tools.model import install_hint
+from ddx_tools.model.install_hint import install_command
 
 ROOT = Path(__file__).parents[2]
 

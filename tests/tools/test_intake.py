@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from packed_records import CASE, DUMPS, tar, zipped
 
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.looking.look import look
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import look
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.errors import UsageError
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 RAISED = (LOGS / "torchrun_raise.log").read_bytes()

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from stack_bundles import NAMES, TRUTHS, forget, lose, manifest, packed, pid_of_rank, stack_of, unpacked, write_manifest
 
-from ddx_tools.errors import DdxError, UsageError
-from ddx_tools.investigate import investigate, replay
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate, replay
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.errors import DdxError, UsageError
+from ddx_tools.redaction.published import published_json
 from ddx_tools.sources.packed_bundle import pack
 
 HUNG = [name for name in NAMES if "diagnosed" in TRUTHS[name]["verdicts"]]
@@ -52,20 +53,20 @@ def test_a_recorded_job_is_diagnosed_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_answer_is_the_published_json(name: str) -> None:
-    assert Diagnosis.model_validate_json(diagnosed(name).to_json()) == diagnosed(name)
+    assert Diagnosis.model_validate_json(published_json(diagnosed(name))) == diagnosed(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_replay_is_the_same_byte_for_byte(name: str) -> None:
-    assert replay(packed(name)).diagnose().to_json() == diagnosed(name).to_json()
+    assert published_json(replay(packed(name)).diagnose()) == published_json(diagnosed(name))
 
 
 def test_packed_and_unpacked_give_the_same_answer(tmp_path: Path) -> None:
     copy = unpacked("lock-order", tmp_path)
     pack(copy, tmp_path / "again.tar.zst")
-    expected = diagnosed("lock-order").to_json()
-    assert replay(copy).diagnose().to_json() == expected
-    assert replay(tmp_path / "again.tar.zst").diagnose().to_json() == expected
+    expected = published_json(diagnosed("lock-order"))
+    assert published_json(replay(copy).diagnose()) == expected
+    assert published_json(replay(tmp_path / "again.tar.zst").diagnose()) == expected
 
 
 def test_the_order_of_the_journal_says_nothing(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_the_order_of_the_journal_says_nothing(tmp_path: Path) -> None:
     content = manifest(copy)
     random.Random(1).shuffle(content["journal"])
     write_manifest(copy, content)
-    assert replay(copy).diagnose().to_json() == diagnosed("send-to-each-other").to_json()
+    assert published_json(replay(copy).diagnose()) == published_json(diagnosed("send-to-each-other"))
 
 
 # --- evidence that is gone
@@ -233,7 +234,7 @@ def test_a_target_that_does_not_exist_is_said(tmp_path: Path) -> None:
 def test_what_was_brought_is_kept_and_judged_again(tmp_path: Path) -> None:
     log = Path(__file__).parents[1] / "fixtures/logs/torchrun_raise.log"
     live = investigate([str(log)], save=tmp_path / "kept.tar.zst")
-    assert live.diagnose().to_json() == replay(tmp_path / "kept.tar.zst").diagnose().to_json()
+    assert published_json(live.diagnose()) == published_json(replay(tmp_path / "kept.tar.zst").diagnose())
     assert live.diagnose().verdict is Verdict.DIAGNOSED
 
 
@@ -241,7 +242,7 @@ def test_the_published_schema_accepts_every_answer() -> None:
     schema = Diagnosis.model_json_schema(by_alias=True)
     required = set(schema["required"])
     for name in NAMES:
-        assert required <= json.loads(diagnosed(name).to_json()).keys() <= schema["properties"].keys()
+        assert required <= json.loads(published_json(diagnosed(name))).keys() <= schema["properties"].keys()
 
 
 @pytest.mark.parametrize("item", ["x" * 300, "a log\0", "\udc80" * 90])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.logs.scan import scan_log
 from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.probes.job_log.scan import scan_log
 
 HEADER = "Traceback (most recent call last):"
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from log_reading import findings_of, of_code
 from made_findings import first, judged, seen, told
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Verdict
-from ddx_tools.parsers.launchers.new_starts import new_start
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Verdict
+from ddx_tools.parsers.logs.new_starts import new_start
 
 RAISED = """\
 [rank{rank}]: Traceback (most recent call last):

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.logs.event import Event
-from ddx_tools.logs.identity import Enclosing
+from ddx_tools.analysis.log_events.attribution import Enclosing
+from ddx_tools.analysis.log_events.log_event import Event
 
 LINES = st.integers(1, 30)
 STREAMS = st.sampled_from(["", "rank0", "rank1"])

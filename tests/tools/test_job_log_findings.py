@@ -8,10 +8,10 @@ import pytest
 from log_reading import LOGS, findings_of, independent, of_code, recorded
 from watchdog_logs import timed_out
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.findings import is_registered
-from ddx_tools.model import Severity
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Severity
 
 ALL_LOGS = sorted(
     path.name for path in LOGS.iterdir() if path.suffix == ".log" or (path.is_dir() and path.name != "programs")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS, lines_in
 
+from ddx_tools.model.files.log_text import encoding_of
 from ddx_tools.parsers.logs.log_lines import LINE_LIMIT, LogLine, file_identity, is_text_log
-from ddx_tools.parsers.logs.log_text import encoding_of
 from ddx_tools.parsers.logs.progress import parse_progress
 
 

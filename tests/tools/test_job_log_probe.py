@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from log_reading import LOGS, captured, findings_of, independent, rows_of
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.logs.scan import scan_log
-from ddx_tools.model import ProbeStatus
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.parsers.logs.log_lines import FileIdentity
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probes.job_log import PROBE, JobLogArgs
+from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
+from ddx_tools.probes.job_log.scan import scan_log
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.store import Store
 
 
 def test_dumps_and_stacks_beside_the_logs_are_left_alone(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_reading import LOGS
 
-from ddx_tools.logs import scan as scanning
-from ddx_tools.parsers.launchers.launcher_words import launcher_event
+from ddx_tools.knowledge.known_messages import match_signatures, signatures
+from ddx_tools.model.files.log_text import read_blocks
 from ddx_tools.parsers.lines import selection
 from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_lines import FileIdentity
-from ddx_tools.parsers.logs.log_text import read_blocks
 from ddx_tools.parsers.logs.rank_values import rank_values
-from ddx_tools.parsers.logs.signatures import match_signatures, signatures
 from ddx_tools.parsers.logs.step_lines import step_facts
+from ddx_tools.probes.job_log import scan as scanning
 
 FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import LOGS, lines_in
 
-from ddx_tools.logs.scan import scan_log
-from ddx_tools.parsers.launchers.launcher_words import launcher_event
+from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine
 from ddx_tools.parsers.logs.wrapped_lines import rejoined
+from ddx_tools.probes.job_log.scan import scan_log
 
 
 def rows(text: str | bytes) -> list[dict[str, Any]]:

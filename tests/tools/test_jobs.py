@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from process_snapshots import recorded, row, snapshot, torchrun_env
 
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.findings import is_registered
-from ddx_tools.job_target import select_job
-from ddx_tools.model import Finding, ProbeStatus
-from ddx_tools.parsers.launchers.launchers import find_jobs
-from ddx_tools.probe import Raw
-from ddx_tools.probes.jobs import PROBE, JobsArgs
-from ddx_tools.sources.hosts.base import Call, Host, Reply
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding, ProbeStatus
+from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.parsers.launch.launchers import find_jobs
+from ddx_tools.probes.jobs.probe import PROBE, JobsArgs
+from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.job_target import select_job
+from ddx_tools.sources.raw import Raw
 
 TRAIN = "/usr/bin/python3 -u train.py"
 TORCHRUN = "/usr/bin/python3 /usr/bin/torchrun --nproc-per-node=4 train.py"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from process_snapshots import row, snapshot
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.findings import is_registered
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.parsers.launchers.launch_command import meeting_of
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.jobs import PROBE
-from ddx_tools.store import Store
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding, Verdict
+from ddx_tools.parsers.launch.launch_command import meeting_of
+from ddx_tools.probes.jobs.probe import PROBE
+from ddx_tools.sources.raw import Raw, RawItem
 
 STATIC = "/usr/bin/torchrun --nnodes=2 --node-rank=0 --master-addr=head train.py"
 LOCAL = "/usr/bin/torchrun --nnodes=2 --node-rank=0 --master-addr=head --master-addr=localhost train.py"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from process_snapshots import recorded, row, snapshot, torchrun_env
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.launchers.launchers import Job, find_jobs
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.parsers.launch.launchers import Job, find_jobs
 
 TRAIN = "/usr/bin/python3 -u train.py"
 TORCHRUN = "/usr/bin/python3 /usr/bin/torchrun --nproc-per-node=4 train.py"

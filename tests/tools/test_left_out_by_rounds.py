@@ -6,9 +6,9 @@ import pytest
 from constructed_jobs import Job
 from constructed_programs import Program
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Diagnosis, Finding
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Diagnosis, Finding
 
 Call = tuple[str, int]
 ROUND: tuple[Call, ...] = (("all_reduce", 640), ("all_reduce", 96), ("broadcast", 1))

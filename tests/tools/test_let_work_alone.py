@@ -8,8 +8,8 @@ import pytest
 from constructed_programs import Program
 from made_findings import first, judged, seen
 
-from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.model import Certainty, Verdict
+from ddx_tools.diagnosis.suspects import with_suspects
+from ddx_tools.model.diagnosis import Certainty, Verdict
 
 
 @pytest.mark.parametrize(("awaited", "verdict"), [(True, Verdict.UNDECIDED), (None, Verdict.DIAGNOSED)])

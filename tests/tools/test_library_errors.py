@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from log_reading import findings_of, of_code
 
-from ddx_tools.model import Finding
+from ddx_tools.model.diagnosis import Finding
 
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 TRAIN = "/home/user/train.py"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.parsers.logs.library_messages import (
+from ddx_tools.knowledge.known_messages import match_signatures, signature, signatures
+from ddx_tools.knowledge.library_messages import (
     UNKNOWN,
     catalogue,
     exception_messages,
@@ -17,8 +18,7 @@ from ddx_tools.parsers.logs.library_messages import (
     message_id,
     recognise,
 )
-from ddx_tools.parsers.logs.signatures import match_signatures, signature, signatures
-from ddx_tools.resources import incidents_dir
+from ddx_tools.knowledge.resources import incidents_dir
 
 CLASSES = {
     "own_failure", "peer", "network", "device", "memory", "limit", "setting", "launcher", "program", "data",

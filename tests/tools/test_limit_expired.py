@@ -10,7 +10,7 @@ from log_reading import findings_of, of_code
 from made_findings import first, judged, seen, timeout, told
 from watchdog_logs import old_timeout
 
-from ddx_tools.model import Finding, Verdict
+from ddx_tools.model.diagnosis import Finding, Verdict
 from ddx_tools.parsers.logs.step_lines import step_facts
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from log_reading import LOGS
 from nccl_logs import gathered, train, world
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.logs.scan import JobLog, scan_log
-from ddx_tools.nccl.gather import LogFile, NcclLog
-from ddx_tools.nccl.rows import log_rows
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.log_text import Block, read_blocks
 from ddx_tools.parsers.lines.selection import Allowance, Selection
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import FileIdentity
-from ddx_tools.parsers.logs.log_text import Block, read_blocks
+from ddx_tools.probes.job_log.scan import JobLog, scan_log
+from ddx_tools.probes.nccl_log.gather import LogFile, NcclLog
+from ddx_tools.probes.nccl_log.rows import log_rows
 
 
 def rows(text: str) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from ddx_tools.probes.stacks import StacksArgs
+from ddx_tools.analysis.collectives.stacks.main_threads import STACK
+from ddx_tools.probes.stacks.capture import capture_stacks
+from ddx_tools.probes.stacks.probe import StacksArgs
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.stacks.capture import capture_stacks
-from ddx_tools.stacks.view import STACK
 
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29713"}
 SLEEPS = "import time\nprint(flush=True)\ntime.sleep(600)\n"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from log_reading import findings_of, of_code, recorded
 from watchdog_logs import old_timeout, timed_out
 
-from ddx_tools.logs.step_rows import StepRows
-from ddx_tools.model import Finding, Severity
+from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.parsers.logs.log_lines import LogLine
 from ddx_tools.parsers.logs.step_lines import step_facts
+from ddx_tools.probes.job_log.step_rows import StepRows
 
 
 def read(tmp_path: Path, text: str, name: str = "train.log") -> list[Finding]:

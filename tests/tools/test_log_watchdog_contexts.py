@@ -12,10 +12,10 @@ from log_reading import findings_of, of_code
 from made_findings import seen, told
 from watchdog_logs import progress, timed_out, timeout
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Finding, Severity, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Severity, Verdict
 
 ABORTED = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}."
 GATHER, REDUCE = "_ALLGATHER_BASE", "ALLREDUCE"

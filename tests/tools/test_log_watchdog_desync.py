@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from log_reading import findings_of, of_code
 from watchdog_logs import LAGGING, SNAPSHOT, desync, old_timeout, progress, timed_out, timeout
 
-from ddx_tools.model import Finding
-from ddx_tools.parsers.logs.signatures import match_signatures
+from ddx_tools.knowledge.known_messages import match_signatures
+from ddx_tools.model.diagnosis import Finding
 from ddx_tools.parsers.nccl.watchdog_lines import sizes_to_agree_on, speaker
 
 

@@ -11,10 +11,10 @@ import pytest
 from log_reading import captured, findings_of, of_code
 from watchdog_logs import dump_signal, old_timeout, progress, timed_out, timeout
 
-from ddx_tools.findings import is_registered
-from ddx_tools.model import Finding, Severity
-from ddx_tools.probes.job_log import PROBE
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.job_log.probe import PROBE
 
 BLAMING = ("rank.waited_for", "collective.missing_ranks", "collective.operation_mismatch", "collective.shape_mismatch")
 

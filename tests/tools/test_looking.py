@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ddx_evals.incidents import named_incidents
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.looking.look import look
-from ddx_tools.looking.sight import guard_of
-from ddx_tools.looking.words import Thing, Words, parse_words
+from ddx_tools.investigation.lookup import look
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.show.addresses import Thing, Words, parse_words
+from ddx_tools.investigation.show.suspect_view import guard_of
+from ddx_tools.model.errors import UsageError
 
 BUNDLES = Path(__file__).parents[1] / "fixtures" / "stacks"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from constructed_programs import Program
 
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 ROUNDS = """\
 def train(job):

@@ -20,16 +20,16 @@ from stack_bundles import packed
 from ddx_evals.large.split_hosts import answer_of
 from ddx_server.serve.config import ServeConfig
 from ddx_tools import __version__
-from ddx_tools.cluster.node import answer, encoded
-from ddx_tools.cluster.targets import Reach, node_names, reach_of
-from ddx_tools.cluster.wire import Inbox
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import investigate, replay
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Finding
-from ddx_tools.plan import Step, live_plan
-from ddx_tools.probes import probe
+from ddx_tools.investigation.many_hosts.node import answer, encoded
+from ddx_tools.investigation.many_hosts.wire import Inbox
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate, replay
+from ddx_tools.investigation.session.plan import Step, live_plan
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.cluster.targets import Reach, node_names, reach_of
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.packed_bundle import unpack

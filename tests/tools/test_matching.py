@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.matching import fill, match_clause, meets
-from ddx_tools.model import Finding, Location, Severity
-from ddx_tools.playbook import Clause, Condition
+from ddx_tools.diagnosis.matching import fill, match_clause, meets
+from ddx_tools.diagnosis.playbook import Clause, Condition
+from ddx_tools.model.diagnosis import Finding, Location, Severity
 
 
 def finding(code: str = "rank.stopped", *ranks: int, **attributes: Any) -> Finding:

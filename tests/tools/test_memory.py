@@ -21,14 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_evals.simulator.cuda_snapshot import SnapshotShape, snapshot
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.memory.estimate import parse_plan
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.one_probe import run_probe
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Finding, Verdict
+from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.parsers.memory.snapshot import read_snapshot
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.probes.memory.estimate import parse_plan
+from ddx_tools.probes.registry import probe
 
 MIB = 1 << 20
 HEALTHY = SnapshotShape()

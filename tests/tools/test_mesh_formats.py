@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mesh_texts import ACCELERATE, AREAL, DEEPSPEED, HYBRID, MEGATRON, MODEL, TORCHTITAN
 
-from ddx_tools.errors import DdxError, UnreadableInput, UsageError
-from ddx_tools.mesh.read import plans_in
+from ddx_tools.model.errors import DdxError, UnreadableInput, UsageError
+from ddx_tools.model.mesh_setting import MeshSetting
+from ddx_tools.model.rank_ranges import parse_ranks
+from ddx_tools.model.rank_spans import rank_spans
 from ddx_tools.parsers.launch.areal_allocation import find_allocations, parse_allocations
-from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, parse_dims, whole_number
+from ddx_tools.parsers.launch.degree_settings import line_of, parse_dims, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 from ddx_tools.parsers.launch.framework_files import (
     accelerate_settings,
@@ -24,8 +26,7 @@ from ddx_tools.parsers.launch.framework_files import (
     stages_vary_before_replicas,
     torchtitan_settings,
 )
-from ddx_tools.parsers.rank_ranges import parse_ranks
-from ddx_tools.rank_spans import rank_spans
+from ddx_tools.probes.mesh.read import plans_in
 
 
 def values(settings: list[MeshSetting]) -> dict[str, int]:

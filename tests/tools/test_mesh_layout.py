@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.mesh.knowledge import as_written, framework_of, mesh_knowledge
-from ddx_tools.mesh.layout import Grid, Layout, Misfit, lay_out
+from ddx_tools.analysis.mesh.knowledge import as_written, framework_of, mesh_knowledge
+from ddx_tools.analysis.mesh.layout import Grid, Layout, Misfit, lay_out
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "mesh" / "groups.jsonl"
 FRAMEWORKS = mesh_knowledge().frameworks

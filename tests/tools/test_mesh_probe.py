@@ -10,16 +10,16 @@ import pytest
 from mesh_texts import ACCELERATE, AREAL, MEGATRON, MODEL, TORCHTITAN
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.errors import UsageError
-from ddx_tools.findings import is_registered
-from ddx_tools.mesh.groups import axis_names
-from ddx_tools.model import Finding, ProbeStatus, Severity
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes.mesh import PROBE, MeshArgs
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.analysis.mesh.groups import axis_names
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.mesh.probe import PROBE, MeshArgs
+from ddx_tools.sources.host import Call, Host, Reply
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 LOUD = (Severity.WARNING, Severity.FAILURE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from log_reading import findings_of, of_code
 
-from ddx_tools.model import Finding, Severity
+from ddx_tools.model.diagnosis import Finding, Severity
 
 GIB = 1 << 30
 

@@ -10,7 +10,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.nccl.streams import streams_of
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
 from ddx_tools.parsers.nccl.nccl_lines import (
     NcclLine,
@@ -24,6 +23,7 @@ from ddx_tools.parsers.nccl.nccl_lines import (
     setting_value,
     timing_parts,
 )
+from ddx_tools.probes.nccl_log.streams import streams_of
 
 GOLDEN: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[1] / "fixtures/nccl/golden.yaml").read_text(encoding="utf-8")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from nccl_logs import VERSIONS, Log, captured, findings_of, of_code, rows_of, train, world, write
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Finding, Severity
-from ddx_tools.nccl.view import Case, Communicator
-from ddx_tools.probes.nccl_log import PROBE
+from ddx_tools.analysis.nccl.process_rows import Case, Communicator
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.nccl_log.probe import PROBE
 from ddx_tools.sources.bundle import Bundle
-from ddx_tools.store import Store
 
 COLLECTIVE = ("collective.", "p2p.")
 

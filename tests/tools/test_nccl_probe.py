@@ -10,14 +10,14 @@ import pytest
 from nccl_logs import captured, findings_of, of_code, rows_of, train, world, write
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.model import ProbeStatus
-from ddx_tools.nccl.material import debug_file
-from ddx_tools.probes.nccl_log import PROBE, NcclLogArgs
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.probes.nccl_log.material import debug_file
+from ddx_tools.probes.nccl_log.probe import PROBE, NcclLogArgs
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.store import Store
 
 
 def test_only_files_with_lines_of_nccl_are_read(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Finding
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Finding
 
 ERROR = (
     "Traceback (most recent call last):\n"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_logs import findings_of, of_code, rows_of
 
-from ddx_tools.model import Severity
+from ddx_tools.model.diagnosis import Severity
 from ddx_tools.parsers.nccl.nccl_ras import RasFact, read_ras
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/nccl"

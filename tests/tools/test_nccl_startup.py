@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nccl_logs import COMM_ID, VERSIONS, Log, findings_of, of_code, rows_of, train, world, write
 
-from ddx_tools.model import Finding, Severity
+from ddx_tools.model.diagnosis import Finding, Severity
 
 STARTUP = ("startup.", "device.", "config.", "transport.downgraded", "transport.without")
 

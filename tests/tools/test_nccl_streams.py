@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_logs import Log, gathered
 
-from ddx_tools.nccl.compare import Kind, Sums, differing, launches_of, parting
-from ddx_tools.nccl.gather import Total
-from ddx_tools.nccl.streams import BUCKET_OPS, streams_of
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
+from ddx_tools.probes.nccl_log.compare import Kind, Sums, differing, launches_of, parting
+from ddx_tools.probes.nccl_log.gather import Total
+from ddx_tools.probes.nccl_log.streams import BUCKET_OPS, streams_of
 
 _PATTERN = re.compile(
     rb"(\S+):(\d+):\d+ \[\d+\] NCCL INFO (\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nccl_logs import VERSIONS, Log, findings_of, of_code, rows_of, world, write
 
-from ddx_tools.model import Finding, Severity
+from ddx_tools.model.diagnosis import Finding, Severity
 
 
 def job(

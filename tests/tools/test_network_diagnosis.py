@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from network_lan import OPEN, REFUSED, SILENT, Lan
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes.network import PROBE
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.probes.network.probe import PROBE
 
 LOG = (
     "torch.distributed.DistNetworkError: The client socket has timed out after 3000ms while trying to connect to "

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.network.path_mtu import LEAST_MTU_BYTES, MOST_TRIED, Search
+from ddx_tools.probes.network.path_mtu import LEAST_MTU_BYTES, MOST_TRIED, Search
 
 
 def searched(interface_bytes: int, path_bytes: int, *, told: bool = False) -> Search:

@@ -17,17 +17,17 @@ from network_lan import OPEN, RECORDED, SILENT, Lan, captured, findings_of, look
 from network_lan import REFUSED as REFUSED_LINE
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.errors import TimedOut, UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Finding, ProbeStatus, Severity
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probe import Raw
-from ddx_tools.probes.network import PROBE
-from ddx_tools.sources.hosts.base import Call
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
+from ddx_tools.model.errors import TimedOut, UsageError
+from ddx_tools.probes.network.probe import PROBE
+from ddx_tools.sources.host import Call
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
-from ddx_tools.store import Store
+from ddx_tools.sources.raw import Raw
 
 NCCL = Path(__file__).parents[1] / "fixtures" / "nccl"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from log_reading import captured
 from watchdog_logs import timed_out
 
-from ddx_tools.probes.job_log import PROBE
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.probes.job_log.probe import PROBE
 
 STACK = {"host": "a", "rank": 1, "pid": 7, "role": "rank", "snapshot": 1, "is_main": True, "source": "s"}
 

@@ -12,12 +12,12 @@ import pytest
 from constructed_records import NOW_NS, RECORDS, as_torch, entry
 
 from ddx_evals.simulator import simulate, write
-from ddx_tools.errors import UsageError
-from ddx_tools.exports import refuse_unwritable, write_pieces
-from ddx_tools.flight_records.perfetto import trace_of
-from ddx_tools.probes.flight_recorder import PROBE, FlightRecorderArgs
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.exports import refuse_unwritable, write_pieces
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.flight_recorder.perfetto import trace_of
+from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
 
 Event = dict[str, Any]
 

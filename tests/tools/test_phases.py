@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddx_tools.parsers.python.phases import beside_step, in_step, phase_of, phase_words
-from ddx_tools.parsers.python.pyspy_json import Frame
-from ddx_tools.yaml_data import shipped
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.knowledge.phases import beside_step, in_step, phase_of, phase_words
+from ddx_tools.model.stack_frame import Frame
 
 C10D = "torch/distributed/distributed_c10d.py:barrier"
 LIGHTNING = "lightning/pytorch/loops/training_epoch_loop.py:_TrainingEpochLoop.advance"

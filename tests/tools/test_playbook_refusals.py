@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.errors import UsageError
-from ddx_tools.playbook import PlaybookError, Playbooks, load_playbooks, parse_page
+from ddx_tools.diagnosis.playbook import PlaybookError, Playbooks, load_playbooks, parse_page
+from ddx_tools.model.errors import UsageError
 
 HANG = """\
 ---

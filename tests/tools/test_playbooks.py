@@ -11,10 +11,9 @@ import pytest
 import yaml
 from each_of import each_of
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.matching import VERBS
-from ddx_tools.model import Finding, Location, Verdict
-from ddx_tools.playbook import (
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.matching import VERBS
+from ddx_tools.diagnosis.playbook import (
     NODE,
     Cause,
     Check,
@@ -25,6 +24,7 @@ from ddx_tools.playbook import (
     load_playbooks,
     parse_page,
 )
+from ddx_tools.model.diagnosis import Finding, Location, Verdict
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_playbooks()

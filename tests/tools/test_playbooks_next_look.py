@@ -8,11 +8,11 @@ import pytest
 from log_reading import captured
 from made_findings import first, judged, raised, seen, timeout, told
 
-from ddx_tools.model import Finding, NextCheck, Verdict
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.probe import Rows
-from ddx_tools.probes.job_log import PROBE
-from ddx_tools.store import Store
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, NextCheck, Verdict
+from ddx_tools.probes.job_log.probe import PROBE
+from ddx_tools.sources.raw import Rows
 
 
 def unseen(*, steps: bool = True, ended: bool = False) -> Finding:

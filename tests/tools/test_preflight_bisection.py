@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.preflight.bisection import Culprits, Round, bounds, follow, search
+from ddx_tools.probes.preflight.bisection import Culprits, Round, bounds, follow, search
 
 NAMES = [f"node{number:04d}" for number in range(4096)]
 

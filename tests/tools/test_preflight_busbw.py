@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.preflight.measured import algbw_gb_per_s, busbw_factor, busbw_gb_per_s
+from ddx_tools.analysis.bandwidth.measured import algbw_gb_per_s, busbw_factor, busbw_gb_per_s
 
 # doc/PERFORMANCE.md of nccl-tests 2.19.6, "Summary"; gather, scatter, sendrecv: `…GetBw` of src/*.cu.
 PUBLISHED = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddx_tools.preflight.speed import Place, expected_busbw
+from ddx_tools.probes.preflight.speed import Place, expected_busbw
 
 NDR = (50.0,) * 8
 

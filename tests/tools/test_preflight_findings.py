@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_runs import Ranks, codes, healthy, look, one
 
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Severity
-from ddx_tools.preflight.rows import DIAGNOSIS, OUTCOME, RANK_LINES, preflight_rows
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.preflight import PROBE
-from ddx_tools.schema import arrow_table
-from ddx_tools.store import Store
+from ddx_tools.evidence.schema import arrow_table
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Severity
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.preflight.probe import PROBE
+from ddx_tools.probes.preflight.rows import DIAGNOSIS, OUTCOME, RANK_LINES, preflight_rows
+from ddx_tools.sources.raw import Raw, RawItem
 
 
 def finished(ranks: Ranks, directory: Path, **outcome: Any) -> Path:

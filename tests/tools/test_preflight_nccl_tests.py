@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_runs import codes, look, one
 
-from ddx_tools.model import Severity
+from ddx_tools.model.diagnosis import Severity
 from ddx_tools.parsers.nccl.nccl_tests import OPERATIONS, read_nccl_tests
 
 HEADING = """\

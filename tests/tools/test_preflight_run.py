@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import ask_why
-from ddx_tools.model import ProbeStatus
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.preflight.args import PreflightArgs
-from ddx_tools.preflight.job import MARK, PAYLOAD, command_of, environment_of
-from ddx_tools.preflight.run import run_preflight
-from ddx_tools.probes import probe
+from ddx_tools.investigation.run import ask_why
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.preflight.args import PreflightArgs
+from ddx_tools.probes.preflight.job import MARK, PAYLOAD, command_of, environment_of
+from ddx_tools.probes.preflight.run import run_preflight
+from ddx_tools.probes.registry import probe
 
 pytestmark = pytest.mark.needs("linux")
 

@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 from preflight_runs import Ranks, codes, healthy, look, one
 
-from ddx_tools.model import Severity
+from ddx_tools.model.diagnosis import Severity
 
 
 def slow_run(directory: Path, compute_s: list[float]) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddx_tools.parsers.launchers.launchers import find_jobs
+from ddx_tools.parsers.launch.launchers import find_jobs
 from ddx_tools.sources.hosts.processes import snapshot
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"

@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_evals.simulator.kineto import TraceShape, trace
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.model import Finding, ProbeResult
-from ddx_tools.one_probe import run_probe
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.diagnosis import Finding, ProbeResult
+from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.profiles import trace_json
 from ddx_tools.parsers.profiles.kineto import bus_factor, collective_of, kernel_class, read_trace
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.probes.registry import probe
 
 HEALTHY = TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.parsers.profiles.kineto import Busy, RankTrace
-from ddx_tools.profiles.findings import union_ns
-from ddx_tools.profiles.material import PARTS, where_time_went
+from ddx_tools.probes.profile.findings import union_ns
+from ddx_tools.probes.profile.material import PARTS, where_time_went
 
 END = 40
 Span = tuple[int, int]

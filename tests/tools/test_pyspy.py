@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import NAMES, packed
 
-from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut, UnreadableInput
-from ddx_tools.one_probe import run_probe
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.errors import HostError, NotFound, NotPermitted, TimedOut, UnreadableInput
+from ddx_tools.model.user_frames import is_user_file, module_path
 from ddx_tools.parsers.python.pyspy_json import parse_pyspy
-from ddx_tools.parsers.python.user_frames import is_user_file, module_path
-from ddx_tools.plan import Step
-from ddx_tools.probes import native_stacks, stacks
+from ddx_tools.probes.stacks import probe as stacks
+from ddx_tools.probes.stacks import native_probe as native_stacks
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.pyspy import explain_failure
@@ -126,7 +127,7 @@ def test_the_deadline_ends_py_spy_and_leaves_the_process_running() -> None:
 @pytest.mark.needs("root", "linux", "setpriv")
 def test_a_process_of_somebody_else_is_not_permitted() -> None:
     program = (
-        "from ddx_tools.sources.hosts.local import LocalHost; from ddx_tools.sources.hosts.base import Call\n"
+        "from ddx_tools.sources.hosts.local import LocalHost; from ddx_tools.sources.host import Call\n"
         "import os, sys; os.setgroups([]); os.setuid(65534)\n"
         "reply = LocalHost('x').answer(Call('stack', sys.argv[1], {'timeout_s': 20}))\n"
         "print(reply.error, '|', reply.message, '|', reply.help)"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.parsers.python.python_source import UNRELATED, PythonSource, Relation
+from ddx_tools.analysis.program.python_source import UNRELATED, PythonSource, Relation
 
 PROGRAM = """\
 class Trainer:

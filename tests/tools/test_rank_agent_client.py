@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.errors import HostError, NotFound, TimedOut
+from ddx_tools.model.errors import HostError, NotFound, TimedOut
 from ddx_tools.payloads import SITE_DIRECTORY
-from ddx_tools.rank_agent_client import (
+from ddx_tools.sources.hosts.rank_agent import (
     AgentAddress,
     AgentGarbled,
     AgentRefused,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.rank_spans import rank_spans, step_of
+from ddx_tools.model.rank_spans import rank_spans, step_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from log_reading import findings_of
 from made_findings import first, judged, seen, told
 
-from ddx_tools.model import Finding, Severity, Verdict
+from ddx_tools.model.diagnosis import Finding, Severity, Verdict
 from ddx_tools.parsers.logs.rank_values import rank_values
 
 

@@ -16,13 +16,13 @@ import pytest
 from stack_bundles import forget, lose, manifest, packed, unpacked, write_manifest
 
 from ddx_evals.simulator import simulate, write
-from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.investigate import investigate
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.errors import HostError, NotFound, NotRecorded
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.host import Call, Host, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.packed_bundle import MANIFEST
@@ -196,8 +196,9 @@ def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
 def test_a_replay_is_the_same_in_another_process(tmp_path: Path) -> None:
     """Nothing in a diagnosis may hang on hashing, on the directory it was unpacked to, or on thread timing."""
     program = (
-        "import sys; from pathlib import Path; from ddx_tools.investigate import replay\n"
-        "print(replay(Path(sys.argv[1])).diagnose().to_json())"
+        "import sys; from pathlib import Path; from ddx_tools.investigation.run import replay\n"
+        "from ddx_tools.redaction.published import published_json\n"
+        "print(published_json(replay(Path(sys.argv[1])).diagnose()))"
     )
 
     def run(seed: str, name: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis, Verdict
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 TRAIN = (RECORDS / "recorder" / "train.py").read_text(encoding="utf-8").splitlines()

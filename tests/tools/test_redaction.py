@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddx_tools.sources.redaction.structures import redact_argv, redact_environment
-from ddx_tools.sources.redaction.text import MARK, redact
+from ddx_tools.redaction.structures import redact_argv, redact_environment
+from ddx_tools.redaction.text import MARK, redact
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from planted_secrets import FORMS, KEY, KEY_LINES, PLANTED, leaks, ordinary_lines, seen
 
-from ddx_tools.sources.redaction.text import MARK, redact, redact_bytes
+from ddx_tools.redaction.text import MARK, redact, redact_bytes
 
 LOST_WHEN_WRAPPED = ("hit enter:", "vault login", "$apr1$", "comet_ml.", "/t/tk-", '"kind":"Secret"')
 """Of these no half tells that it belongs to another."""
@@ -119,5 +119,5 @@ def test_what_cannot_be_searched_is_left_out_with_its_lines_counted(monkeypatch:
     def fail(_: bytes) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("ddx_tools.sources.redaction.text.secrets_of", fail)
+    monkeypatch.setattr("ddx_tools.redaction.text.secrets_of", fail)
     assert redact("one\nHF_TOKEN=abc\n").count("\n") == 2 and "abc" not in redact("one\nHF_TOKEN=abc\n")

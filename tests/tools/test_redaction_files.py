@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_records import DUMPS, tar, zipped
 
-from ddx_tools.investigate import investigate
+from ddx_tools.investigation.run import investigate
+from ddx_tools.redaction.files import copy_redacted, redact_file
+from ddx_tools.redaction.text import MARK, redact_bytes
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordingHost
-from ddx_tools.sources.redaction.files import copy_redacted, redact_file
-from ddx_tools.sources.redaction.text import MARK, redact_bytes
 
 SECRET = "hf_" + "a1B2c3D4" * 4
 LOG = f"step 1 loss 0.5\nlogging in with {SECRET}\nKeyError: 'x'\n".encode()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from nccl_logs import train, world, write
 
-from ddx_tools.errors import UsageError
-from ddx_tools.investigate import investigate
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.model.errors import UsageError
 from ddx_tools.repro.model import WORLD, Call, Program, Recording
 from ddx_tools.repro.run import run_script
 from ddx_tools.repro.script import Rehearsal, Reproduction, healthy_twin, reproduce, smallest
-from ddx_tools.resources import incidents_dir
-from ddx_tools.store import Store
 
 FAULTS = {
     "dev/323867": "broadcast beside all_reduce",

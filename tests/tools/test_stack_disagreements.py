@@ -8,9 +8,9 @@ import pytest
 from constructed_programs import Program
 from made_findings import first, judged, seen, told
 
-from ddx_tools.diagnose import diagnose
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Finding, Verdict
 
 LOOP = """\
 def train(job):

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stack_bundles import NAMES, forget, manifest, packed, pid_of_rank, stack_of, unpacked
 
-from ddx_tools.findings import is_registered
-from ddx_tools.investigate import investigate, replay
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Finding, Severity
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.probes.stacks import PROBE
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate, replay
+from ddx_tools.knowledge.finding_codes import is_registered
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.stacks.probe import PROBE
+from ddx_tools.sources.raw import Raw, RawItem
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 from log_reading import findings_of, of_code
 from made_findings import first, judged, seen, told
 
-from ddx_tools.model import Finding, Severity, Verdict
+from ddx_tools.model.diagnosis import Finding, Severity, Verdict
 from ddx_tools.parsers.logs.step_lines import step_facts
 
 

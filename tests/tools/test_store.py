@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.schema import columns, tables
-from ddx_tools.store import Store
+from ddx_tools.evidence.schema import columns, tables
+from ddx_tools.evidence.store import Store
 
 
 def test_every_column_of_every_table_is_explained() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.looking.beside import beside
-from ddx_tools.looking.records import made_at
-from ddx_tools.looking.sight import suggested
-from ddx_tools.model import CandidateCause, Diagnosis, Level, Location, Party, Verdict
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.show.records import made_at
+from ddx_tools.investigation.show.suspect_comparison import beside
+from ddx_tools.investigation.show.suspect_view import suggested
+from ddx_tools.model.diagnosis import CandidateCause, Diagnosis, Level, Location, Party, Verdict
 
 FILE = "/job/train.py"
 MESH = "m = init_device_mesh('cuda', (2, 2), mesh_dim_names=('dp', 'tp'))"

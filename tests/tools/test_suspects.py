@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from made_findings import seen
 
-from ddx_tools.analysis.suspects import find_suspects, seated, with_suspects
-from ddx_tools.model import Certainty, Diagnosis, Finding, Seat, SuspectEvent, Verdict
+from ddx_tools.diagnosis.suspects import find_suspects, seated, with_suspects
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, SuspectEvent, Verdict
 
 MOVING = seen("job.progressing", 0, 1, severity="info")
 

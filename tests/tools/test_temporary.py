@@ -11,7 +11,7 @@ from ddx_tools.sources.temporary import temporary_directory
 
 AT_WORK = """
 import time
-from ddx_tools.ended_by_signals import ended_by_signals
+from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 from ddx_tools.sources.temporary import temporary_directory
 with ended_by_signals(), temporary_directory("capture") as directory:
     open(directory + "/evidence", "w").close()
@@ -22,7 +22,7 @@ with ended_by_signals(), temporary_directory("capture") as directory:
 
 AT_ITS_END = """
 import os, signal, threading
-from ddx_tools.ended_by_signals import ended_by_signals
+from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 from ddx_tools.sources.temporary import temporary_directory
 with ended_by_signals(), temporary_directory("capture") as directory:
     for number in range(20_000):

@@ -6,11 +6,11 @@ import textwrap
 
 import pytest
 
-from ddx_tools.probe import Raw, RawItem
-from ddx_tools.store import Store
-from ddx_tools.texts.capture import text_rows
-from ddx_tools.texts.findings import text_findings
-from ddx_tools.texts.programs import code_in_note
+from ddx_tools.evidence.store import Store
+from ddx_tools.probes.notes.texts.capture import text_rows
+from ddx_tools.probes.notes.texts.findings import text_findings
+from ddx_tools.probes.notes.texts.programs import code_in_note
+from ddx_tools.sources.raw import Raw, RawItem
 
 
 def codes(text: str, name: str = "excerpt.txt") -> set[str]:

@@ -7,8 +7,8 @@ import json
 import pytest
 from log_reading import LOGS, lines_in, rows_of
 
-from ddx_tools.parsers.launchers.launcher_words import LauncherEvent, launcher_event
-from ddx_tools.parsers.launchers.torchrun import FailureBlock, FailureBlockReader
+from ddx_tools.parsers.logs.launcher_words import LauncherEvent, launcher_event
+from ddx_tools.parsers.logs.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.parsers.python.fatal_stack import FatalStack, FatalStackReader
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from constructed_programs import Program
 
-from ddx_tools.model import Finding, Verdict
-from ddx_tools.parsers.python.peer_numbers import local_peers
-from ddx_tools.parsers.python.python_source import PythonSource
+from ddx_tools.analysis.program.peer_numbers import local_peers
+from ddx_tools.analysis.program.python_source import PythonSource
+from ddx_tools.model.diagnosis import Finding, Verdict
 
 SHOW = """\
 def train(job):

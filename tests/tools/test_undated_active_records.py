@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from constructed_records import NOW_NS, dump, entry
 
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Certainty, Diagnosis
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Certainty, Diagnosis
 
 RANKS = range(8)
 

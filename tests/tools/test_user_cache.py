@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.user_cache import kept
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge.cache import kept
 
 DATA = {"causes": ["a", "b"], "weight": 1.5, "more": None}
 

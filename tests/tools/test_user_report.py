@@ -11,12 +11,12 @@ from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.notes.outcomes import Fact, expression, normalised, outcome_of, vocabulary
 from ddx_tools.parsers.notes.prose import is_note, sentences
 from ddx_tools.parsers.notes.user_report import read_reports
-from ddx_tools.probes.notes import NotesArgs, analyse, capture, parse
+from ddx_tools.probes.notes.probe import NotesArgs, analyse, capture, parse
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.store import Store
 
 ROOT = Path(__file__).parents[2]
 FACTS = list(vocabulary().values())

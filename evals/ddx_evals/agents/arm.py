@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _WITH_SKILL = "+skill"
 

@@ -19,8 +19,8 @@ from ddx_evals.agents.workplace import MCP_CONFIG, TASK, Connection, furnish, wr
 from ddx_evals.answer_files import OUTPUT, TRY, TryRecord, last_report_ns, next_report
 from ddx_evals.baselines import Case
 from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
-from ddx_tools.errors import UsageError
-from ddx_tools.resources import incidents_dir, lab_dir
+from ddx_tools.knowledge.resources import incidents_dir, lab_dir
+from ddx_tools.model.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from ddx_evals.recorder.questions import question
 from ddx_evals.recorder.told import truth_of
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import Replayed, efficiency, quotable_texts, score
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.model import Diagnosis
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 LIVE = "live"
 """What stands for the split in results."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ddx_evals.agents.arm import Arm, Tools
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Diagnosis
-from ddx_tools.playbook import load_playbooks
-from ddx_tools.resources import skill_dir
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge.resources import skill_dir
+from ddx_tools.model.diagnosis import Diagnosis
 
 ANSWER_FILE = "diagnosis.json"
 MATERIAL = "material"

@@ -12,7 +12,7 @@ from ddx_evals.external import score_try
 from ddx_evals.incidents import Incident, View, staged
 from ddx_evals.results import CaseResult
 from ddx_evals.suite import failed
-from ddx_tools.errors import DdxError, UsageError
+from ddx_tools.model.errors import DdxError, UsageError
 
 Progress = Callable[[str], None]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddx_evals.agents.arm import Tools
 from ddx_evals.scoring.transcript import TRANSCRIPT, ToolCall, Transcript
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -32,7 +32,7 @@ def build(config: ServeConfig, tools: Tools, transcript: Path | None = None) -> 
     It tells no case of a thread: what is scored may be one of them.
     """
     from ddx_server.serve.app import build_server
-    from ddx_tools.casebook import threads
+    from ddx_tools.diagnosis.casebook import threads
 
     config = replace(config, not_similar=threads())
     server = build_server(config) if tools.has_playbooks else _without_playbooks(config, tools)
@@ -50,7 +50,7 @@ def _without_playbooks(config: ServeConfig, tools: Tools) -> MCPServer:
     from ddx_server.serve.query_tool import query_tool
     from ddx_server.serve.report_tool import report_tool
     from ddx_server.serve.workspace import Workspace
-    from ddx_tools.probes import PROBES
+    from ddx_tools.probes.registry import PROBES
 
     workspace = Workspace(config)
     offered = [report_tool(workspace)]

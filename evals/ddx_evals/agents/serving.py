@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddx_evals.agents.arm import Tools
 from ddx_evals.agents.workplace import Connection
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 _ADDRESS = re.compile(rb"MCP server: (http://\S+)")
 

@@ -15,7 +15,7 @@ from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.prompt import ANSWER_FILE, MATERIAL
 from ddx_evals.sealed import Place
 from ddx_evals.sealed.program import PATH, program
-from ddx_tools.resources import skill_dir
+from ddx_tools.knowledge.resources import skill_dir
 from ddx_tools.sources.bundle import Bundle, is_bundle
 
 TASK, MCP_CONFIG = "TASK.md", "mcp.json"

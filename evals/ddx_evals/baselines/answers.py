@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Level, NextCheck, Party, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import CandidateCause, Claim, Diagnosis, Level, NextCheck, Party, Verdict
 
 OTHER = "other"
 """The id of a cause that no playbook describes, as `report_diagnosis` takes it."""

@@ -12,11 +12,11 @@ from ddx_evals.incidents import Incident, Truth, View
 from ddx_evals.incidents.validation import texts_below
 from ddx_evals.incidents.views import printed
 from ddx_evals.scoring import Replayed, Transcript
-from ddx_tools.investigate import investigate
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Diagnosis
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis
 from ddx_tools.sources.bundle import Bundle, is_bundle
-from ddx_tools.store import Store
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from ddx_evals.baselines.answers import diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.scoring import ToolCall, Transcript
-from ddx_tools.model import Claim, Diagnosis, Level, Party
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.model.diagnosis import Claim, Diagnosis, Level, Party
 
 _PROBABILITY = 0.6
 _LONGEST_LINE = 2000

@@ -9,7 +9,7 @@ from functools import partial
 from ddx_evals.baselines.answers import diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Baseline, Case
 from ddx_evals.incidents import Incident
-from ddx_tools.model import Level, Party, Verdict
+from ddx_tools.model.diagnosis import Level, Party, Verdict
 
 _OF_RANK_0 = "slow-rank-before-collective"
 """The most general of the causes that blame a rank."""

@@ -10,10 +10,10 @@ from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_server.serve.diagnosis_payload import diagnosis_payload
 from ddx_server.serve.show_tool import shown_payload
-from ddx_tools.investigate import this_machine
-from ddx_tools.looking.look import look, shown_of
-from ddx_tools.looking.words import NOTE, parse_words
-from ddx_tools.model import Diagnosis
+from ddx_tools.investigation.lookup import look, shown_of
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.investigation.show.addresses import NOTE, parse_words
+from ddx_tools.model.diagnosis import Diagnosis
 
 MOST_CALLS, MOST_BYTES = 3, 12_000
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddx_evals.baselines.answers import diagnosed, healthy, undecided
 from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.incidents.truth import Culprits
-from ddx_tools.model import Claim, Level, Location, Party, Verdict
+from ddx_tools.model.diagnosis import Claim, Level, Location, Party, Verdict
 
 _LONGEST_QUOTE = 400
 _AROUND = 100

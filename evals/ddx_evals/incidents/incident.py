@@ -16,10 +16,10 @@ import yaml
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Truth, View
-from ddx_tools.errors import UsageError
-from ddx_tools.mistakes import first_mistake
-from ddx_tools.resources import incidents_dir
-from ddx_tools.yaml_data import YAMLError, load_yaml
+from ddx_tools.knowledge.load import YAMLError, load_yaml
+from ddx_tools.knowledge.resources import incidents_dir
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.errors import UsageError
 
 BUNDLE, ARTIFACTS, TRUTH = "bundle.tar.zst", "artifacts", "truth.yaml"
 

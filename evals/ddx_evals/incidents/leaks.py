@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from ddx_evals.lab.scenario import scenario_ids
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
 
 INJECTION_WORDS = (
     "fault injection",

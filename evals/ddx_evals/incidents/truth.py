@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 CANARY = "ddx-incident-canary 5f0d6c1e-7a3b-4c92-9e58-2b1f60d7a4c3: truth of an evaluation, not for training"
 """Stands in every recorded truth, so that a corpus that took one in can be found out."""

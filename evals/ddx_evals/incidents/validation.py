@@ -11,8 +11,8 @@ from ddx_evals.incidents.incident import BUNDLE, Incident, IncidentError
 from ddx_evals.incidents.leaks import leaks, telling_words
 from ddx_evals.incidents.truth import CANARY, Fact, Truth, View
 from ddx_evals.incidents.views import staged_of, unpacked
-from ddx_tools.model import Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.sources.bundle import Bundle, is_bundle
 from ddx_tools.sources.packed_bundle import MANIFEST
 

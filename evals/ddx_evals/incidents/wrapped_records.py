@@ -7,9 +7,9 @@ import random
 from typing import Any
 
 from ddx_evals.simulator.torch_pickle import Frame, encode
-from ddx_tools.errors import HostError, UnreadableInput
+from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
-from ddx_tools.rank_agent_client import record_parts
+from ddx_tools.sources.hosts.rank_agent import record_parts
 
 _LEAST_KEPT = 8
 _KEPT_SHARE = (0.2, 0.6)

@@ -8,8 +8,8 @@ from zipfile import BadZipFile
 
 from ddx_evals.incidents import View, load_incident
 from ddx_evals.results import CaseResult, Run, RunManifest
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.install_hint import install_command
+from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.model.install_hint import install_command
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample

@@ -25,7 +25,7 @@ from ddx_evals.inspect_tasks.solver import KEPT, Kept
 from ddx_evals.results import CaseResult
 from ddx_evals.scoring import Transcript
 from ddx_evals.suite import failed, scored
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
 
 RESULT = "result"
 """Where the metadata of an outcome hold its `CaseResult`."""

@@ -23,9 +23,9 @@ from ddx_evals.incidents import View, load_incident, staged
 from ddx_evals.inspect_tasks.tools import read_skill, shell
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_server.serve.instructions import INSTRUCTIONS
-from ddx_tools.errors import UsageError
-from ddx_tools.install_hint import install_command
-from ddx_tools.resources import incidents_dir, skill_dir
+from ddx_tools.knowledge.resources import incidents_dir, skill_dir
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.install_hint import install_command
 
 REACT = "react"
 KEPT = "ddx_answer"

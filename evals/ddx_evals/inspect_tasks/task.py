@@ -19,7 +19,7 @@ from ddx_evals.inspect_tasks.scorers import graded, outcome
 from ddx_evals.inspect_tasks.solver import REACT, investigated
 from ddx_evals.sealed import sealing_fails
 from ddx_evals.telling import chosen_views
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 MOST_MESSAGES = 120
 _IS_INSTALLED = Path(__file__).resolve().is_relative_to(Path(sysconfig.get_path("purelib")).resolve())

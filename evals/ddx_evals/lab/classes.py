@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddx_evals.lab.scenario import Scenario, ScenarioError, load_scenarios
-from ddx_tools.resources import lab_dir
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.knowledge.resources import lab_dir
 
 _USUAL_RANKS = 4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ddx_evals.lab.machine import PORT
 from ddx_evals.lab.place import Place
 from ddx_evals.lab.scenario import Scenario
-from ddx_tools.install_hint import install_command
+from ddx_tools.model.install_hint import install_command
 
 
 class NoTorch(Exception):

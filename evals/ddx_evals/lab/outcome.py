@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth
-from ddx_tools.model import Diagnosis, rank_list
+from ddx_tools.model.diagnosis import Diagnosis, rank_list
 
 Way = Literal["stacks", "records", "logs", "moments"]
 """From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
@@ -149,8 +149,8 @@ def _target(run: LabRun, way: Way) -> list[str]:
 
 def _records_of_different_moments(run: LabRun) -> Path:
     """Let every rank write its records, one some steps after the other; returns the directory that holds them."""
-    from ddx_tools.rank_agent_client import ask as ask_agent
-    from ddx_tools.rank_agent_client import list_agents
+    from ddx_tools.sources.hosts.rank_agent import ask as ask_agent
+    from ddx_tools.sources.hosts.rank_agent import list_agents
 
     run_dir = max(run.workdir.glob("ddx-runs/*"))
     taken = run.workdir / "records"

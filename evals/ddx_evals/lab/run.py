@@ -22,8 +22,8 @@ from ddx_evals.lab.scenario import Scenario
 from ddx_evals.lab.truth import Truth, resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import limit_collectives, new_workdir, prepare
-from ddx_tools.ended_by_signals import ended_by_signals
-from ddx_tools.install_hint import install_command
+from ddx_tools.model.install_hint import install_command
+from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 
 # What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
 # the running test into the environment.

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddx_evals.lab.place import Place
-from ddx_tools.errors import UsageError
-from ddx_tools.mistakes import first_mistake
-from ddx_tools.resources import lab_dir
-from ddx_tools.yaml_data import YAMLError, load_yaml
+from ddx_tools.knowledge.load import YAMLError, load_yaml
+from ddx_tools.knowledge.resources import lab_dir
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.errors import UsageError
 
 Launcher = Literal["torchrun", "env"]
 Evidence = Literal["S", "F", "L"]

@@ -13,7 +13,7 @@ from typing import Any
 from ddx_evals.lab.outcome import ddx_command, mistakes
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
 
 LIMIT_S = 60
 _STRUCK_WITHIN_S = 240.0

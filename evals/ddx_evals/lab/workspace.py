@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from ddx_evals.lab.scenario import Scenario, ScenarioError, scenario_file
-from ddx_tools.resources import lab_dir
+from ddx_tools.knowledge.resources import lab_dir
 
 
 def new_workdir() -> Path:

@@ -9,9 +9,9 @@ from pydantic import Field, ValidationError
 
 from ddx_evals.incidents.truth import Culprits, Fact, Pattern, Record, RightAnswer
 from ddx_evals.simulator import KINDS
-from ddx_tools.errors import UsageError
-from ddx_tools.resources import lab_dir
-from ddx_tools.yaml_data import YAMLError, load_yaml
+from ddx_tools.knowledge.load import YAMLError, load_yaml
+from ddx_tools.knowledge.resources import lab_dir
+from ddx_tools.model.errors import UsageError
 
 DIRECTORY = "large"
 Moment = Literal["start", "strike", "timeout", "end"]

@@ -14,8 +14,8 @@ from ddx_evals.large.declaration import Declaration, Moment, Saying
 from ddx_evals.large.watchdog import Line, aborts, watchdog_lines
 from ddx_evals.simulator.dump_format import RANKS_A_HOST
 from ddx_evals.simulator.running import Ran
-from ddx_tools.resources import lab_dir
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.knowledge.resources import lab_dir
 
 LAUNCHER = -1
 """Instead of a rank: what is printed in the launcher's log."""

@@ -17,10 +17,10 @@ from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
 from ddx_evals.large.material import Material, material
 from ddx_evals.simulator.running import START_NS
-from ddx_tools.captures import RecordingHosts, probe_run
-from ddx_tools.model import Verdict
-from ddx_tools.plan import file_plan
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.investigation.session.capture import RecordingHosts, probe_run
+from ddx_tools.investigation.session.plan import file_plan
+from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.sources.bundle import BundleWriter, Manifest
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.packed_bundle import MANIFEST, pack

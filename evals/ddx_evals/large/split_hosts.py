@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.cluster.node import answer, encoded
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.many_hosts.node import answer, encoded
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest
 from ddx_tools.sources.hosts.recorded import RecordedHost
 

@@ -19,7 +19,7 @@ from ddx_evals.lab.truth import resolve_truth
 from ddx_evals.lab.workspace import prepare
 from ddx_evals.recorder.questions import question, question_file
 from ddx_evals.recorder.told import truth_of
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
 
 _VERSIONS_OF = {"torch": "torch", "ddx": "debug-distributed"}
 """Distributions whose versions a truth names, beside those that its job is built on."""

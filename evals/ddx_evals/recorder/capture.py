@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.recorder.job_host import JobHost
-from ddx_tools.cluster.merge import Part, merge
-from ddx_tools.errors import HostError, UsageError
-from ddx_tools.investigate import investigate
-from ddx_tools.one_probe import run_probe
-from ddx_tools.plan import Step
-from ddx_tools.probes import probe
+from ddx_tools.investigation.many_hosts.merge import Part, merge
+from ddx_tools.investigation.run import investigate
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.single_probe import run_probe
+from ddx_tools.model.errors import HostError, UsageError
+from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import BundleWriter
 from ddx_tools.sources.hosts.recorded import RecordingHost
 

@@ -12,7 +12,7 @@ from ddx_evals.lab import LabRun
 from ddx_evals.lab.launching import ranks_of
 from ddx_evals.lab.machine import PORT
 from ddx_evals.recorder.capture import Capture, capture
-from ddx_tools.cluster.merge import Part, merge
+from ddx_tools.investigation.many_hosts.merge import Part, merge
 from ddx_tools.sources.bundle import Manifest
 
 _CAPTURE_S = 240

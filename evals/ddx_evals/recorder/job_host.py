@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-from ddx_tools.investigate import this_machine
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.sources.host import Call, Host, Reply
 
 _PID = re.compile(r"\bpid=(\d+)")
 _PID_IN_KERNEL_LOG = re.compile(r"(?:[Pp]rocess |\b[Pp][Ii][Dd][=:] ?|\[\s*)(\d+)\b(?!\.)")

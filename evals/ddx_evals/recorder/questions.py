@@ -7,10 +7,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ddx_evals.incidents.truth import Fact, Pattern, Record, RightAnswer
-from ddx_tools.errors import UsageError
-from ddx_tools.mistakes import first_mistake
-from ddx_tools.resources import lab_dir
-from ddx_tools.yaml_data import YAMLError, load_yaml
+from ddx_tools.knowledge.load import YAMLError, load_yaml
+from ddx_tools.knowledge.resources import lab_dir
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.errors import UsageError
 
 DIRECTORY = "questions"
 _EXAMPLE = "fewer-batches"

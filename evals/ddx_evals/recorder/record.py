@@ -22,7 +22,7 @@ from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
 from ddx_evals.suite import run_suite
 from ddx_evals.summary import GREP, easy_cases
 from ddx_tools.sources.bundle import Manifest
-from ddx_tools.sources.hosts.base import UNKNOWN_HOST
+from ddx_tools.sources.host import UNKNOWN_HOST
 from ddx_tools.sources.packed_bundle import pack
 
 _STRIKES_WITHIN_S = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddx_evals.incidents import Culprits, Place, RightAnswer, Truth, View
 from ddx_evals.lab.truth import Truth as LabTruth
 from ddx_evals.recorder.questions import Question
-from ddx_tools.model import Verdict
+from ddx_tools.model.diagnosis import Verdict
 
 _MOST_PLACES = 12
 """A scenario that names more lines as its place names none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddx_tools.model import Diagnosis, Level, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, Level, Verdict
 
 
 def confidence(answer: Diagnosis) -> float | None:

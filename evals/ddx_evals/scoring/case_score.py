@@ -12,8 +12,8 @@ from ddx_evals.scoring.calibration import brier, is_established
 from ddx_evals.scoring.grounding import Replayed, grounding
 from ddx_evals.scoring.harmful import harmful_advice
 from ddx_evals.scoring.localisation import localisation, place_is_named, wrongly_blamed
-from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.playbook import load_playbooks
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 SAME_CATEGORY = 0.5
 _CAUSE, _PLACE, _GROUNDING = 0.5, 0.3, 0.2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ddx_evals.incidents.truth import Fact
 from ddx_evals.incidents.validation import texts_below
-from ddx_tools.investigation import Investigation
-from ddx_tools.model import Claim
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.model.diagnosis import Claim
 from ddx_tools.sources.bundle import Bundle, is_bundle
 
 _SHORTEST_QUOTE = 4

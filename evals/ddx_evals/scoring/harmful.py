@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.incidents.truth import Truth
-from ddx_tools.model import Diagnosis
-from ddx_tools.playbook import Cause, load_playbooks
-from ddx_tools.yaml_data import load_yaml
+from ddx_tools.diagnosis.playbook import Cause, load_playbooks
+from ddx_tools.knowledge.load import load_yaml
+from ddx_tools.model.diagnosis import Diagnosis
 
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n")
 _WARNS = re.compile(r"\b(?:not|never|don't|avoid|instead|rather than|without|no need|before you|only if|nor)\b", re.I)

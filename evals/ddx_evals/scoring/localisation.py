@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from ddx_evals.incidents.truth import Culprits, Layout, Place
-from ddx_tools.model import Location, Party
+from ddx_tools.model.diagnosis import Location, Party
 
 RIGHT_HOST, RIGHT_GROUP = 0.6, 0.3
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from ddx_evals.sealed.program import own_packages
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _CONFIGURATION = (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from ddx_tools.casebook import FILE as CASEBOOK
-from ddx_tools.casebook import casebook
-from ddx_tools.resources import playbooks_dir, skill_dir
+from ddx_tools.diagnosis.casebook import FILE as CASEBOOK
+from ddx_tools.diagnosis.casebook import casebook
+from ddx_tools.knowledge.resources import playbooks_dir, skill_dir
 
 INSIDE = "/opt/ddx"
 _DEPENDENCIES = f"{INSIDE}/dependencies"

@@ -20,9 +20,9 @@ from ddx_server.ask.model import SDK_RETRIES, Model, ModelGone
 from ddx_server.ask.toolbox import Toolbox
 from ddx_server.ask.transcript import Transcript, default_path
 from ddx_server.render.safe_text import safe
-from ddx_tools.errors import UsageError
-from ddx_tools.install_hint import install_command
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.install_hint import install_command
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -110,7 +110,7 @@ def _client() -> AsyncAnthropic | str:
 def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
     """What `ddx why` says."""
     from ddx_server.render.diagnosis import show_command
-    from ddx_tools.investigate import investigate
+    from ddx_tools.investigation.run import investigate
 
     if options.server is not None:
         raise UsageError(f"no model can be asked: {reason}", "On the machine of the job, without a model: ddx why")

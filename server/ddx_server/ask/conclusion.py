@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ddx_tools.model import Diagnosis, Missing, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, Missing, Verdict
 
 if TYPE_CHECKING:
     from ddx_server.ask.toolbox import Toolbox

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp.client import Client, Transport

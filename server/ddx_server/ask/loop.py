@@ -10,8 +10,8 @@ from ddx_server.ask import prompt
 from ddx_server.ask.conclusion import completed, diagnosis_in
 from ddx_server.ask.display import call_in_words
 from ddx_server.ask.toolbox import Answer
-from ddx_tools.sources.redaction.structures import redact_json, redact_value
-from ddx_tools.sources.redaction.text import redact
+from ddx_tools.redaction.structures import redact_json, redact_value
+from ddx_tools.redaction.text import redact
 
 if TYPE_CHECKING:
     from ddx_server.ask.budget import Budget
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddx_server.ask.model import Model, ToolCall, Turn
     from ddx_server.ask.toolbox import Toolbox
     from ddx_server.ask.transcript import Transcript
-    from ddx_tools.model import Diagnosis
+    from ddx_tools.model.diagnosis import Diagnosis
 
 _ENDED_WITHOUT_ANSWER = {
     "refusal": "the model refused to answer",

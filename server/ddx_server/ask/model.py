@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ddx_tools.errors import UsageError
-from ddx_tools.sources.redaction.structures import redact_value
-from ddx_tools.sources.redaction.text import redact
+from ddx_tools.model.errors import UsageError
+from ddx_tools.redaction.structures import redact_value
+from ddx_tools.redaction.text import redact
 
 
 class Transcript:

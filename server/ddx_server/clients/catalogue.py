@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 Entry = dict[str, str | list[str]]
 """One server in a client's configuration: `command`, `args`, and in places `type`."""

@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 from ddx_server.clients.catalogue import SERVER_NAME, Client, Entry
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 
 
 def snippet(client: Client, entry: Entry) -> str:

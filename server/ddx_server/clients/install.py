@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddx_server.clients.catalogue import SERVER_NAME, Client, Entry, Place
 from ddx_server.clients.configuration import merged, snippet
-from ddx_tools.errors import NotPermitted, UnreadableInput, UsageError
+from ddx_tools.model.errors import NotPermitted, UnreadableInput, UsageError
 
 
 @dataclass(frozen=True)

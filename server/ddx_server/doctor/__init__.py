@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddx_server.doctor.jobs import check_jobs
 from ddx_server.doctor.machine import check_machine
 from ddx_server.doctor.report import Check, DoctorReport, State, render
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.sources.host import Host
 
 __all__ = ["Check", "DoctorReport", "State", "examine", "render"]
 

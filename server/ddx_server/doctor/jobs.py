@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from ddx_server.doctor.report import Check, State
-from ddx_tools.errors import DdxError, HostError
-from ddx_tools.parsers.launchers.launchers import Job, Member, find_jobs
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.model.errors import DdxError, HostError
+from ddx_tools.parsers.launch.launchers import Job, Member, find_jobs
+from ddx_tools.sources.host import Host
 
 _RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _RECORDER_ON_SINCE = (2, 11)  # default of FlightRecorder.hpp in the wheels: 0 up to 2.10, 2000 from 2.11

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ddx_server.doctor.report import Check, State
-from ddx_tools.errors import HostError, NotFound
-from ddx_tools.sources.hosts.base import Host
+from ddx_tools.model.errors import HostError, NotFound
+from ddx_tools.sources.host import Host
 from ddx_tools.sources.hosts.pyspy import PERMISSION_HELP, find_pyspy
 
 _CAP_SYS_PTRACE = 1 << 19  # include/uapi/linux/capability.h

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Contract
+from ddx_tools.model.diagnosis import Contract
 
 
 class State(StrEnum):

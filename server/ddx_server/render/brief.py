@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddx_server.render.diagnosis import command_line
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Diagnosis, Location, Verdict, rank_list
+from ddx_tools.model.diagnosis import Diagnosis, Location, Verdict, rank_list
 
 _SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2
 

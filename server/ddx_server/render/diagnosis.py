@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.analysis.suspects import seated
-from ddx_tools.model import Certainty, Claim, Diagnosis, Differs, Location, SourceLines, Verdict, rank_list
+from ddx_tools.diagnosis.suspects import seated
+from ddx_tools.model.diagnosis import Certainty, Claim, Diagnosis, Differs, Location, SourceLines, Verdict, rank_list
 
 MOST_BYTES = 4900
 """Of what is printed, whatever a job holds."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import ProbeResult
+from ddx_tools.model.diagnosis import ProbeResult
 
 _GAP = 2
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from ddx_tools.playbook import Cause, Playbooks, Symptom, load_playbooks
+from ddx_tools.diagnosis.playbook import Cause, Playbooks, Symptom, load_playbooks
 
 
 def list_pages(playbooks: Playbooks, console: Console) -> None:

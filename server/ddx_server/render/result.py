@@ -14,7 +14,7 @@ from rich.text import Text
 from ddx_server.render.diagnosis import command_line
 from ddx_server.render.mesh import render_grid
 from ddx_server.render.safe_text import safe
-from ddx_tools.model import Evidence, Finding, ProbeResult, Severity, rank_list
+from ddx_tools.model.diagnosis import Evidence, Finding, ProbeResult, Severity, rank_list
 
 _STYLES = {Severity.INFO: "dim", Severity.NOTICE: "", Severity.WARNING: "yellow", Severity.FAILURE: "red"}
 _CELL_LIMIT = 120

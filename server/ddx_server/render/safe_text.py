@@ -16,7 +16,7 @@ def safe(text: str, style: str = "", limit: int = 600) -> Text:
 
     Further lines are indented, so that nothing out of a job can pose as a line of ours.
     """
-    from ddx_tools.sources.redaction.text import redact
+    from ddx_tools.redaction.text import redact
 
     text = redact(text)  # before it is cut and laid out: half a secret looks like none
     bounded = text if len(text) <= limit else text[: limit - 1] + "…"

@@ -21,7 +21,7 @@ from ddx_server.run.look import Look, LookFailed
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
 from ddx_server.run.watch import Silence
-from ddx_tools.rank_agent_client import AgentAddress
+from ddx_tools.sources.hosts.rank_agent import AgentAddress
 
 LookAt = Callable[[str, Path, float], Look]
 """Looks at a target, keeps the bundle, within so many seconds; raises LookFailed."""

@@ -23,7 +23,7 @@ from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
 from ddx_server.run.streams import LauncherLog, Pump, copy_window_size, open_channels
 from ddx_server.run.watch import Limits, RankWatch
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 DEFAULT_STALL_AFTER_S = 300.0
 """Half of NCCL's default timeout (10 min), after which its watchdog aborts the job and with it goes the live
@@ -89,7 +89,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
     launcher = Launcher(program, argv, job.environ, outputs)
 
     def say(lines: Sequence[str]) -> None:
-        from ddx_tools.sources.redaction.text import redact
+        from ddx_tools.redaction.text import redact
 
         text = "".join(f"ddx: {redact(line)}\n" for line in lines)
         for channel in channels if not options.quiet else ():
@@ -152,7 +152,7 @@ def _in_words(code: int) -> str:
 
 def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> Limits:
     """What the command and variables say of limits; the limits of process groups are asked of the ranks."""
-    from ddx_tools.parsers.launchers.launch_command import meeting_of
+    from ddx_tools.parsers.launch.launch_command import meeting_of
 
     meeting = meeting_of(argv, environ)
     heartbeat_s = _number(environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"))

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.errors import UsageError
-from ddx_tools.sources.redaction.structures import redact_argv, redact_value
+from ddx_tools.model.errors import UsageError
+from ddx_tools.redaction.structures import redact_argv, redact_value
 
 SUBDIRECTORIES = ("ranks", "logs", "flight_recorder")
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 FORWARDED = (
     signal.SIGINT,

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.errors import DdxError
-from ddx_tools.model import Finding
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.errors import DdxError
+from ddx_tools.redaction.published import published_json
 
 _WORK = frozenset({"compile", "checkpoint", "checkpoint_io", "evaluation", "import"})
 """Activities and contexts of a rank that its peers may have to wait for, now and then, in a healthy job."""
@@ -30,8 +31,8 @@ _PR_SET_PDEATHSIG = 1
 
 def _seen(target: str, bundle: Path) -> dict[str, Any]:
     from ddx_server.render.brief import brief
-    from ddx_tools.investigate import investigate
-    from ddx_tools.playbook import load_playbooks
+    from ddx_tools.diagnosis.playbook import load_playbooks
+    from ddx_tools.investigation.run import investigate
 
     found = investigate([target], save=bundle)
     diagnosis = found.diagnose()
@@ -52,7 +53,7 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
         "at_work": bool(outside) and all(map(_is_at_work, outside)),
         "moving": bool(outside) and all(finding.attributes.get("moving") for finding in outside),
         "slows": bool(known) and all(playbooks.symptoms[symptom].goes_on for symptom in known),
-        "diagnosis": json.loads(diagnosis.to_json()),
+        "diagnosis": json.loads(published_json(diagnosis)),
     }
 
 

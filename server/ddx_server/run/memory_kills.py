@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddx_tools.machine.look import cgroup_directories
+from ddx_tools.probes.host.capture import cgroup_directories
 
 _FILES = ("memory.events", "memory.oom_control")
 """Of cgroup v2 and v1."""

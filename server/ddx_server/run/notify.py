@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _COMMAND_SECONDS = 30.0
 
@@ -34,7 +34,7 @@ class Notifier:
 
     def tell(self, message: Mapping[str, Any]) -> str | None:
         """Why it could not be told; None if it was."""
-        from ddx_tools.sources.redaction.structures import redact_value
+        from ddx_tools.redaction.structures import redact_value
 
         text = json.dumps(redact_value(message)) + "\n"
         try:

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from ddx_server.run.collective_progress import RankProgress
 from ddx_server.run.patience import Limit, Patience, Stage
 from ddx_server.run.printed_progress import PrintedProgress
-from ddx_tools.errors import DdxError
-from ddx_tools.rank_agent_client import AgentAddress, ask, list_agents, parse_answer
+from ddx_tools.model.errors import DdxError
+from ddx_tools.sources.hosts.rank_agent import AgentAddress, ask, list_agents, parse_answer
 
 _LOOK_SECONDS = 1.0
 _ASK_SECONDS = 2.0

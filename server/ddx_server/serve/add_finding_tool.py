@@ -14,7 +14,7 @@ from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import DiagnosisReply, result
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _DESCRIPTION = (
     "Hand in what you read in the material and the answer lacks: a registered finding code, whom it is about, a "
@@ -36,9 +36,9 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import diagnosis_payload
-        from ddx_tools.handed_in import HandedIn
-        from ddx_tools.looking.handed_in import with_checked
-        from ddx_tools.mistakes import first_mistake
+        from ddx_tools.diagnosis.submitted import HandedIn
+        from ddx_tools.investigation.submission import with_checked
+        from ddx_tools.knowledge.validation import first_mistake
 
         call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
         try:

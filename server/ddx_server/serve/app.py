@@ -23,7 +23,7 @@ from ddx_server.serve.similar_tool import similar_tool
 from ddx_server.serve.skills_extension import SkillsExtension
 from ddx_server.serve.workspace import Workspace
 from ddx_tools import __version__
-from ddx_tools.probes import PROBES
+from ddx_tools.probes.registry import PROBES
 
 SERVER_NAME = "debug-distributed"
 

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _VARIABLE = "DDX_TOKEN"
 _USABLE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")

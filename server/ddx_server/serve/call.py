@@ -20,7 +20,7 @@ from ddx_server.serve.budget import bounded
 from ddx_server.serve.workspace import Workspace
 
 if TYPE_CHECKING:
-    from ddx_tools.captures import Machine
+    from ddx_tools.investigation.session.capture import Machine
 
 _USUAL_STEPS = 16
 """Six or seven probes look, and compare what they saw; then the playbooks judge."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.cluster.targets import Reach
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
+from ddx_tools.sources.cluster.targets import Reach
 
 INCIDENTS_BELOW_ROOT = Path(".ddx", "incidents")
 

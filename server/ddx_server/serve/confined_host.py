@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from ddx_server.serve.roots import is_below
-from ddx_tools.errors import HostError, NotFound, NotPermitted
-from ddx_tools.investigate import this_machine
-from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.model.errors import HostError, NotFound, NotPermitted
+from ddx_tools.sources.host import Call, Host, Reply, error_reply
 
 _SLICE_S = 0.2
 

@@ -40,8 +40,8 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         ] = [],  # noqa: B006
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import diagnosis_payload
-        from ddx_tools.handed_in import fact_finding
-        from ddx_tools.investigate import investigate
+        from ddx_tools.diagnosis.submitted import fact_finding
+        from ddx_tools.investigation.run import investigate
 
         call = ToolCall(ctx, workspace)
         resolved = workspace.resolve(target)

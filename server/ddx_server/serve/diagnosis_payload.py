@@ -6,7 +6,17 @@ import json
 from typing import Any
 
 from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, quoted, some
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Differs, Location, NextCheck, Party, SourceLines, Suspect
+from ddx_tools.model.diagnosis import (
+    CandidateCause,
+    Claim,
+    Diagnosis,
+    Differs,
+    Location,
+    NextCheck,
+    Party,
+    SourceLines,
+    Suspect,
+)
 
 PRINTED_BYTES = 7900
 """Of the JSON that a command prints."""
@@ -144,7 +154,7 @@ def _place(place: Location) -> dict[str, Any]:
 
 
 def _ranges(diagnosis: Diagnosis) -> dict[str, str]:
-    from ddx_tools.rank_spans import rank_spans
+    from ddx_tools.model.rank_spans import rank_spans
 
     suspects = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     parties = {"suspects": suspects, "culprits": diagnosis.culprits.ranks, "victims": diagnosis.victims.ranks}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ddx_server.serve.bearer_token import bearer_token
 from ddx_server.serve.ending import end_soon
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

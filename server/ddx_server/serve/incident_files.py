@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field
 
 from ddx_server.serve.roots import is_below
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _MOST_FILES = 100
 _MOST_HOSTS = 100
@@ -145,7 +145,7 @@ def raw_text(incident_id: str, material: Path, path: str, begin: str) -> RawText
 
 def _part(file: Path, first_byte: int) -> bytes:
     """A part of a file. Whether it begins or ends within a secret, only what is around it tells."""
-    from ddx_tools.sources.redaction.text import redacted_part
+    from ddx_tools.redaction.text import redacted_part
 
     around = max(0, first_byte - _AROUND_BYTES)
     with file.open("rb") as stream:

@@ -20,7 +20,7 @@ from ddx_server.serve.replies import IncidentReply, result
 from ddx_server.serve.roots import below_roots
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import RECORDED_ID, Incident, Workspace
-from ddx_tools.errors import NotPermitted, UsageError
+from ddx_tools.model.errors import NotPermitted, UsageError
 from ddx_tools.sources.temporary import temporary_directory
 
 _CAPTURE = (
@@ -126,7 +126,7 @@ def _kept(
 
 
 def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
-    from ddx_tools.rank_spans import rank_spans
+    from ddx_tools.model.rank_spans import rank_spans
 
     hosts = [bounded(host, 80) for host in opened.hosts]
     seen = Counter((one.probe, one.status.value) for one in opened.found.results)

@@ -17,9 +17,9 @@ from ddx_server.serve.workspace import Workspace
 from ddx_tools.sources.temporary import prefix_of
 
 if TYPE_CHECKING:
-    from ddx_tools.captures import Machine
-    from ddx_tools.investigation import Investigation
-    from ddx_tools.store import Store
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.result import Investigation
+    from ddx_tools.investigation.session.capture import Machine
 
 _MOST_KEPT = 8
 _WAIT_S = 0.2
@@ -64,7 +64,7 @@ class Investigations:
 
     def found(self, target: Sequence[str], call: ToolCall) -> Investigation:
         """What an investigation of a resolved target finds, for who needs no rows: those of a live job are not kept."""
-        from ddx_tools.investigate import investigate
+        from ddx_tools.investigation.run import investigate
 
         if self._key(target) is None:
             return investigate(target, progress=call.progress, machine=call.machine())
@@ -118,8 +118,8 @@ class Investigations:
 def _investigated(
     target: Sequence[str], call: ToolCall, save: Path | None = None, machine: Machine | None = None
 ) -> Opened:
-    from ddx_tools.investigate import investigate
-    from ddx_tools.store import Store
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.run import investigate
 
     with Store() as store:
         found = investigate(target, save, call.progress, machine=machine or call.machine(), store=store)
@@ -129,7 +129,7 @@ def _investigated(
 
 def _row_counts(store: Store) -> dict[str, int]:
     """Rows by table, of the tables that have any."""
-    from ddx_tools.schema import tables
+    from ddx_tools.evidence.schema import tables
 
     counted = {table: store.query(f"SELECT count(*) AS rows FROM {table}")[0]["rows"] for table in tables()}
     return {table: rows for table, rows in counted.items() if rows}
@@ -137,7 +137,7 @@ def _row_counts(store: Store) -> dict[str, int]:
 
 def _distinct(store: Store, tables: Iterable[str], column: str) -> list[Any]:
     """The values of a column wherever a table has it, in order."""
-    from ddx_tools.schema import columns
+    from ddx_tools.evidence.schema import columns
 
     having = [f"SELECT {column} AS value FROM {table}" for table in tables if column in columns(table)]
     if not having:

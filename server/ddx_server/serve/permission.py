@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from ddx_server.serve.budget import bounded
 from ddx_server.serve.tool import sign
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.errors import DdxError
-from ddx_tools.probe import Probe
+from ddx_tools.model.errors import DdxError
+from ddx_tools.probes.declaration import Probe
 
 PERMISSION = "permission"
 _LONGEST_LINE = 4000

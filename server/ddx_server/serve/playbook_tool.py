@@ -13,10 +13,10 @@ from pydantic import Field
 from ddx_server.serve.budget import Payload, Rest
 from ddx_server.serve.replies import PlaybookReply, result
 from ddx_server.serve.tool import make_tool
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddx_tools.playbook import Cause, Playbooks, Symptom
+    from ddx_tools.diagnosis.playbook import Cause, Playbooks, Symptom
 
 _DESCRIPTION = (
     "How to recognise a cause or follow a symptom (hang, crash, slow, startup, wrong-results): what decides it, what "
@@ -32,7 +32,7 @@ def playbook_tool() -> Tool:
         page: Annotated[str, Field(description="id of a symptom or cause")] = "",
         start: Annotated[int, Field(ge=0, description="paragraph to read on from")] = 0,
     ) -> CallToolResult:
-        from ddx_tools.playbook import load_playbooks
+        from ddx_tools.diagnosis.playbook import load_playbooks
 
         playbooks = load_playbooks()
         if not page.strip():

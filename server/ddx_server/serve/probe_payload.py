@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddx_server.serve.budget import Payload, Rest, bounded, quoted, some
 
 if TYPE_CHECKING:
-    from ddx_tools.model import Finding, NextProbe, ProbeResult
+    from ddx_tools.model.diagnosis import Finding, NextProbe, ProbeResult
 
 _MOST_FACTS_CHARS = 240
 
@@ -48,7 +48,7 @@ def _next(following: NextProbe, target: Sequence[str]) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, origin: Callable[[str], str]) -> dict[str, Any]:
-    from ddx_tools.rank_spans import rank_spans
+    from ddx_tools.model.rank_spans import rank_spans
 
     told = {
         "code": finding.code,
@@ -93,7 +93,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A value of a row or an argument, bounded."""
-    from ddx_tools.rank_spans import rank_spans
+    from ddx_tools.model.rank_spans import rank_spans
 
     if isinstance(value, str):
         return bounded(value, 160)

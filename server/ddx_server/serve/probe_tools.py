@@ -17,7 +17,7 @@ from ddx_server.serve.permission import PERMISSION, permission_parameter, refuse
 from ddx_server.serve.replies import ProbeReply, result
 from ddx_server.serve.tool import make_tool, sign
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.probe import Probe
+from ddx_tools.probes.declaration import Probe
 
 TARGET_TEXT = "pids, paths, inc-… ids; none: job here"
 _LONGEST_DESCRIPTION, _LONGEST_ARGUMENT = 195, 52
@@ -28,8 +28,8 @@ def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
 
     def run(ctx: Context[Any, Any], **given: Any) -> CallToolResult:
         from ddx_server.serve.probe_payload import probe_payload
-        from ddx_tools.one_probe import run_probe
-        from ddx_tools.plan import Step
+        from ddx_tools.investigation.session.plan import Step
+        from ddx_tools.investigation.single_probe import run_probe
 
         if not probe.read_only:
             refuse_unless_permitted(given.pop(PERMISSION), probe, given)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ddx_tools.probes import PROBES
+from ddx_tools.probes.registry import PROBES
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

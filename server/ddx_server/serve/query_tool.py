@@ -17,7 +17,7 @@ from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 
 if TYPE_CHECKING:
-    from ddx_tools.evidence_query import QueryRows
+    from ddx_tools.evidence.query import QueryRows
 
 _DESCRIPTION = (
     "Ask read-only SQL (DuckDB) of everything the probes parsed: ranks, stack_threads, fr_entries, log_events … "
@@ -37,7 +37,7 @@ def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         sql: Annotated[str, Field(description="one SELECT, WITH, DESCRIBE or SHOW")] = "",
         limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 50,
     ) -> CallToolResult:
-        from ddx_tools.evidence_query import QueryLimits, query_evidence
+        from ddx_tools.evidence.query import QueryLimits, query_evidence
 
         call = ToolCall(ctx, workspace)
         opened = investigations.of(workspace.resolve(target), call)

@@ -15,8 +15,8 @@ async def without_secrets(ctx: ServerRequestContext[Any, Any], call_next: CallNe
     """Answer a request with what its handler answers, redacted."""
     if ctx.method in _OUR_OWN:
         return await call_next(ctx)
-    from ddx_tools.sources.redaction.structures import redact_value
-    from ddx_tools.sources.redaction.text import redact
+    from ddx_tools.redaction.structures import redact_value
+    from ddx_tools.redaction.text import redact
 
     try:
         answer = await call_next(ctx)

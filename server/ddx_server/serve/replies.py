@@ -9,8 +9,8 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddx_server.serve.budget import bounded
-from ddx_tools.errors import DdxError
-from ddx_tools.model import Diagnosis
+from ddx_tools.model.diagnosis import Diagnosis
+from ddx_tools.model.errors import DdxError
 
 _LONGEST_REFUSAL = 1200
 
@@ -108,7 +108,7 @@ def refusal(error: DdxError) -> str:
 
 def result(content: dict[str, Any]) -> CallToolResult:
     """The content as structured content and, for hosts that show only that, the same as text; without secrets."""
-    from ddx_tools.sources.redaction.structures import redact_value
+    from ddx_tools.redaction.structures import redact_value
 
     content = redact_value(content)
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -18,8 +18,9 @@ from ddx_server.serve.replies import ReportReply, result
 from ddx_server.serve.schemas import arguments_schema
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Diagnosis, Party, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, Party, Verdict
+from ddx_tools.model.errors import UsageError
+from ddx_tools.redaction.published import published_json
 
 _DESCRIPTION = (
     "Call this LAST: save your conclusion. Culprits (the initiator) apart "
@@ -40,7 +41,7 @@ def report_tool(workspace: Workspace) -> Tool:
         incident: Annotated[str, Field(description="id (inc-…) that it is about")] = "",
     ) -> CallToolResult:
         told = checked_diagnosis(diagnosis)
-        text = (told.to_json() + "\n").encode()
+        text = (published_json(told) + "\n").encode()
         file = workspace.report_file(incident)
         file.write_bytes(text)
         return result({"saved": str(file), "verdict": told.verdict.value, "headline": bounded(told.headline)})
@@ -124,9 +125,9 @@ def _fields_at(path: Sequence[int | str]) -> list[str]:
 
 def _contradictions(told: Diagnosis) -> Iterator[str]:
     """What no schema can say: known names, and a verdict that fits the rest."""
-    from ddx_tools.findings import finding_codes
-    from ddx_tools.playbook import load_playbooks
-    from ddx_tools.probes import PROBES
+    from ddx_tools.diagnosis.playbook import load_playbooks
+    from ddx_tools.knowledge.finding_codes import finding_codes
+    from ddx_tools.probes.registry import PROBES
 
     causes = load_playbooks().causes
     for number, cause in enumerate(told.causes):

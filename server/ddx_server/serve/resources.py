@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ddx_server.serve.budget import some
 from ddx_server.serve.incident_files import IncidentFiles, IncidentSummary, RawText, incident_files, raw_text
 from ddx_server.serve.replies import refusal
-from ddx_tools.errors import DdxError
-from ddx_tools.resources import playbooks_dir
+from ddx_tools.knowledge.resources import playbooks_dir
+from ddx_tools.model.errors import DdxError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -31,7 +31,7 @@ def _register_playbooks(server: MCPServer) -> None:
     @server.resource("playbook://causes", title="All causes", mime_type=_JSON)
     def causes() -> list[dict[str, str | list[str]]]:
         """Every known cause of a hang, crash, slow step or wrong result: id, title, category, symptoms."""
-        from ddx_tools.playbook import load_playbooks
+        from ddx_tools.diagnosis.playbook import load_playbooks
 
         known = load_playbooks().causes.values()
         return [
@@ -42,7 +42,7 @@ def _register_playbooks(server: MCPServer) -> None:
     @server.resource("playbook://symptoms", title="All symptoms", mime_type=_JSON)
     def symptoms() -> list[dict[str, str]]:
         """The symptoms that an investigation starts from: hang, crash, slow, startup, wrong results."""
-        from ddx_tools.playbook import load_playbooks
+        from ddx_tools.diagnosis.playbook import load_playbooks
 
         return [{"id": symptom.id, "title": symptom.title} for symptom in load_playbooks().symptoms.values()]
 

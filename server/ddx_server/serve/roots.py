@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddx_tools.errors import NotPermitted, UsageError
+from ddx_tools.model.errors import NotPermitted, UsageError
 
 _LONGEST_PATH = 4096
 

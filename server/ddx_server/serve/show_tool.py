@@ -15,10 +15,10 @@ from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import ShowReply, result
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddx_tools.looking.look import Shown
+    from ddx_tools.investigation.lookup import Shown
 
 _DESCRIPTION = (
     "Open one thing that an answer names as its source, in the same words: 'ranks', 'rank 77' (state, stack, last "
@@ -36,8 +36,8 @@ def show_tool(workspace: Workspace) -> Tool:
         words: Annotated[str, Field(description="as in `source`: 'rank 77', 'material rank3.log:41'")],
         target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
     ) -> CallToolResult:
-        from ddx_tools.looking.look import look
-        from ddx_tools.looking.words import Thing, parse_words
+        from ddx_tools.investigation.lookup import look
+        from ddx_tools.investigation.show.addresses import Thing, parse_words
 
         call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
         if not resolved and parse_words([words]).thing is Thing.MATERIAL:

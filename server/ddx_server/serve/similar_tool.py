@@ -32,7 +32,7 @@ def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         about: Annotated[str, Field(description="'ibv_modify_qp failed, NCCL 2.21.5'", max_length=4000)] = "",
         target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
     ) -> CallToolResult:
-        from ddx_tools.casebook import similar_to
+        from ddx_tools.diagnosis.casebook import similar_to
 
         if about and not target and workspace.config.recorded is None:
             told = similar_to(about, _MOST)

@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CacheableResult, PaginatedRequestParams, PaginatedResult, RequestParams
 from pydantic import BaseModel
 
-from ddx_tools.resources import skill_dir
+from ddx_tools.knowledge.resources import skill_dir
 
 _ENTRY = "SKILL.md"
 _FENCE = "---\n"
@@ -106,7 +106,7 @@ class SkillsExtension(Extension):
 
 
 def _skill(folder: Path) -> Skill:
-    from ddx_tools.yaml_data import load_yaml
+    from ddx_tools.knowledge.load import load_yaml
 
     entry = folder / _ENTRY
     _, front_matter, _ = entry.read_bytes().decode().split(_FENCE, 2)

@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from ddx_server.serve.call import at_work
 from ddx_server.serve.replies import Reply, refusal
 from ddx_server.serve.schemas import arguments_schema, reply_schema
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.roots import below_roots, exists, followed, is_below
-from ddx_tools.errors import NotPermitted, UsageError
+from ddx_tools.model.errors import NotPermitted, UsageError
 
 if TYPE_CHECKING:
-    from ddx_tools.handed_in import HandedIn
+    from ddx_tools.diagnosis.submitted import HandedIn
 
 RECORDED_ID = "inc-recorded"
 """The incident of a server that answers out of a recording."""
@@ -139,7 +139,7 @@ class Workspace:
 
     def handed_in(self, target: Sequence[str]) -> list[HandedIn]:
         """The findings that were handed in about an incident."""
-        from ddx_tools.handed_in import read_handed_in
+        from ddx_tools.diagnosis.submitted import read_handed_in
 
         kept = self._kept_findings(target)
         return read_handed_in(kept.read_bytes()) if kept and kept.is_file() else []
@@ -148,7 +148,7 @@ class Workspace:
         """Keep one more beside the bundle of its incident, if the target is one; says how many there are."""
         from pydantic import TypeAdapter
 
-        from ddx_tools.handed_in import HandedIn
+        from ddx_tools.diagnosis.submitted import HandedIn
 
         every = [*self.handed_in(target), one]
         if kept := self._kept_findings(target):
@@ -171,7 +171,7 @@ class Workspace:
             return lambda source: source
 
         def origin(source: str) -> str:
-            from ddx_tools.origins import origin_of
+            from ddx_tools.investigation.show.origins import origin_of
 
             return origin_of(source, origins) or source
 
@@ -232,7 +232,7 @@ class Workspace:
         return place
 
     def _write(self, directory: Path, incident: Incident) -> None:
-        from ddx_tools.sources.redaction.structures import redact_value
+        from ddx_tools.redaction.structures import redact_value
 
         told = incident.model_copy(update={"about": redact_value(incident.about)})
         (directory / _RECORD).write_text(told.model_dump_json(indent=1), encoding="utf-8")

@@ -19,13 +19,13 @@ from ddx_server.watch.keys import pressed_keys
 from ddx_server.watch.live import WatchedJob
 from ddx_server.watch.page import Pages
 from ddx_server.watch.ranks import RankRow, alike, summary
-from ddx_tools.cluster.node import jobs_meant
-from ddx_tools.cluster.targets import Reach, folded
-from ddx_tools.errors import UsageError
-from ddx_tools.job_target import select_job
-from ddx_tools.model import rank_list
-from ddx_tools.parsers.launchers.launchers import find_jobs
+from ddx_tools.investigation.many_hosts.node import jobs_meant
+from ddx_tools.model.diagnosis import rank_list
+from ddx_tools.model.errors import UsageError
+from ddx_tools.parsers.launch.launchers import find_jobs
+from ddx_tools.sources.cluster.targets import Reach, folded
 from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.job_target import select_job
 
 _MOST_ROWS = 40
 _LINE_EVERY_S = 30.0

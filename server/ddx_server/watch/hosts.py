@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ddx_server.watch.ranks import RankRow
-from ddx_tools.cluster.fan_out import command_line
-from ddx_tools.cluster.listening import Listening
-from ddx_tools.cluster.targets import Reach, folded
-from ddx_tools.cluster.wire import note
+from ddx_tools.investigation.many_hosts.fan_out import command_line
+from ddx_tools.investigation.many_hosts.listener import Listening
+from ddx_tools.investigation.many_hosts.wire import note
+from ddx_tools.sources.cluster.targets import Reach, folded
 
 _KIND = b"ddx1 ranks "
 _LONGEST_LINE = 1 << 20

@@ -11,9 +11,9 @@ import psutil
 
 from ddx_server.run.printed_progress import PrintedProgress
 from ddx_server.watch.ranks import RankLook, RankRow
-from ddx_tools.errors import DdxError
-from ddx_tools.parsers.launchers.launchers import Job
-from ddx_tools.rank_agent_client import ask, parse_answer
+from ddx_tools.model.errors import DdxError
+from ddx_tools.parsers.launch.launchers import Job
+from ddx_tools.sources.hosts.rank_agent import ask, parse_answer
 
 _ANSWER_S = 2.0
 _PARALLEL = 16
@@ -64,7 +64,7 @@ class WatchedJob:
 
     def page(self, rank: int) -> list[str]:
         """What `ddx show rank N` says. Raises DdxError."""
-        from ddx_tools.looking.look import look
+        from ddx_tools.investigation.lookup import look
 
         return [line for _, line in look(["rank", str(rank)], [str(self.rows[0].pid)]).lines]
 

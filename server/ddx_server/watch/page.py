@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
-from ddx_tools.errors import DdxError
+from ddx_tools.model.errors import DdxError
 
 _BACK, _ENTER, _ESCAPE, _QUIT = "\x7f\b", "\r\n", "\x1b", "q"
 _MOST_CHARACTERS = 300

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_server.run.collective_progress import JOINING, RankProgress
-from ddx_tools.cluster.targets import folded
-from ddx_tools.model import rank_list
+from ddx_tools.model.diagnosis import rank_list
+from ddx_tools.sources.cluster.targets import folded
 
 _MOVES_S = 5.0
 _MOST_DOINGS = 20

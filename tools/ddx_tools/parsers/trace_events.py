@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from ddx_tools.parsers.names import shown
+from ddx_tools.model.files.names import shown
 
 _MOST_TEXT = 300
 _PIECE_EVENTS = 4_096

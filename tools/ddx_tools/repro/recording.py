@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 
 from ddx_tools.analysis.collectives.records.comparable import sizes_to_agree_on
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.model import Diagnosis, SuspectEvent
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Diagnosis, SuspectEvent
 from ddx_tools.repro.model import NEW_GROUP, WORLD, Call, Program, Recording
-from ddx_tools.store import Store
 
 
 def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:

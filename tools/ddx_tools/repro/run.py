@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
 
 _START_S = 120.0
 """To import torch and to begin, on a busy machine."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
 
-from ddx_tools.errors import UsageError
-from ddx_tools.model import Diagnosis, Verdict, rank_list
-from ddx_tools.parsers.names import shown
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Diagnosis, Verdict, rank_list
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.files.names import shown
 from ddx_tools.payloads import SITE_DIRECTORY
 from ddx_tools.repro.model import Call, Program, Recording
 from ddx_tools.repro.recording import recording_of
-from ddx_tools.store import Store
 
 _PLAYER = SITE_DIRECTORY.parent / "repro_script.py"
 _MOST_RANKS_TOLD = 8

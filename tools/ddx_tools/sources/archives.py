@@ -24,10 +24,10 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.flight_records.debug_pages import records_of_page
-from ddx_tools.parsers.names import shown
 from ddx_tools.sources.kinds import may_be_text
 
 SEPARATOR = "!"

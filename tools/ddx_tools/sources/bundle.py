@@ -26,16 +26,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ddx_tools import __version__
-from ddx_tools.cluster.asked_host import AskedHost
-from ddx_tools.errors import UnreadableInput, UsageError
-from ddx_tools.gathering import gathered
-from ddx_tools.mistakes import first_mistake
-from ddx_tools.model import Missing
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.diagnosis import Missing
+from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.model.grouping import gathered
+from ddx_tools.redaction.files import copy_redacted
+from ddx_tools.redaction.structures import redact_value
+from ddx_tools.redaction.text import Counts, redact
+from ddx_tools.sources.asked_host import AskedHost
+from ddx_tools.sources.host import Call, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, PACKED_SUFFIX, begins_as_a_bundle, not_writable, unpack
-from ddx_tools.sources.redaction.files import copy_redacted
-from ddx_tools.sources.redaction.structures import redact_value
-from ddx_tools.sources.redaction.text import Counts, redact
 from ddx_tools.sources.temporary import temporary_directory
 
 

@@ -15,17 +15,16 @@ from io import BytesIO
 from itertools import islice
 from typing import Any
 
-from ddx_tools.errors import HostError, NotFound, NotRecorded
-from ddx_tools.model import NOT_LOOKED_AT, Missing, ProbeStatus
-from ddx_tools.parsers import file_kinds
-from ddx_tools.parsers.file_kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
-from ddx_tools.parsers.file_suffixes import PACKED, suffix
+from ddx_tools.model.diagnosis import NOT_LOOKED_AT, Missing, ProbeStatus
+from ddx_tools.model.errors import HostError, NotFound, NotRecorded
+from ddx_tools.model.files import kinds as file_kinds
+from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
+from ddx_tools.model.files.names import shown
+from ddx_tools.model.files.suffixes import PACKED, suffix
 from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, is_due
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import file_identity
-from ddx_tools.parsers.names import shown
-from ddx_tools.probe import Raw, RawItem, Rows
-from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
+from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
 from ddx_tools.sources.kinds import (
     LONG_LOOK_BYTES,
     LOOK_BYTES,
@@ -40,6 +39,7 @@ from ddx_tools.sources.kinds import (
     settings_in,
 )
 from ddx_tools.sources.material import Material, Part
+from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 ALL_BYTES = 256 << 20
 """Of all texts together: so much is kept in memory."""

@@ -7,17 +7,18 @@ things. A file that somebody named himself is taken for what it holds, whatever 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from ddx_tools.parsers.file_kinds import HEAD_BYTES
-from ddx_tools.parsers.file_suffixes import NO_LOG, NO_TEXT, suffix
-from ddx_tools.parsers.logs.log_text import encoding_of
-from ddx_tools.parsers.names import as_folders
+from ddx_tools.model.files.kinds import HEAD_BYTES
+from ddx_tools.model.files.log_text import encoding_of
+from ddx_tools.model.files.names import as_folders
+from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, suffix
 
 
 class Kind(StrEnum):
-    """What a text may hold; those of `ddx_tools.parsers.file_kinds` tell records and archives apart."""
+    """What a text may hold; those of `ddx_tools.model.files.kinds` tell records and archives apart."""
 
     LOG = "log"
     ERROR_FILE = "error file"
@@ -35,6 +36,20 @@ class Kind(StrEnum):
     """Of the tensors of a rank: payloads/site/ddx_consistency.py."""
     SAMPLES = "stack samples"
     """How often each stack of a process was seen: `py-spy record --format raw`."""
+
+
+Recogniser = Callable[[str, bytes], object]
+"""Says, by a file's name and the beginning of its text, whether a probe can read it; see `recognise`."""
+_RECOGNISERS: dict[str, Recogniser] = {}
+
+
+def recognise(kind: str, recogniser: Recogniser) -> None:
+    """Have texts of a kind recognised by the probe that reads them. The registry of probes calls it for each."""
+    _RECOGNISERS[kind] = recogniser
+
+
+def _recognised(kind: Kind, path: str, text: bytes) -> bool:
+    return kind in _RECOGNISERS and bool(_RECOGNISERS[kind](plain_name(path), text))
 
 
 TEXT, OTHER = "text", "other"
@@ -92,8 +107,7 @@ def launch_text(path: str, data: bytes) -> bytes:
 
 def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Kind]:
     """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
-    from ddx_tools.machine.texts import may_say_something
-    from ddx_tools.parsers.launchers.process_table import parse_process_text
+    from ddx_tools.parsers.launch.process_table import parse_process_text
     from ddx_tools.parsers.logs.log_lines import is_text_log
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
     from ddx_tools.parsers.python.pyspy_json import looks_like_samples
@@ -119,7 +133,7 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
             found.add(Kind.NCCL)
     if (named or name not in NO_TEXT) and (b"\0" not in head[:HEAD_BYTES] or encoding_of(head)):
         look = head[:LOOK_BYTES]
-        if may_say_something(look):
+        if _recognised(Kind.MACHINE, path, look):
             found.add(Kind.MACHINE)
     if head.lstrip()[:1] == b"[":
         if _is_pyspy_json(head):
@@ -151,15 +165,12 @@ def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
 
 def settings_in(path: str, head: bytes, *, named: bool) -> set[Kind]:
     """Whether a text says something of environments, launch commands or a mesh. Takes tens of milliseconds."""
-    from ddx_tools.environment.read import read_file
-    from ddx_tools.mesh.read import plans_in
-
     name = plain_name(path)
     text = launch_text(path, head)
     found: set[Kind] = set()
-    if (named or suffix(name) not in _NOT_ABOUT_LAUNCHING) and read_file(name, text):
+    if (named or suffix(name) not in _NOT_ABOUT_LAUNCHING) and _recognised(Kind.LAUNCH, path, text):
         found.add(Kind.LAUNCH)
-    if (named or _SETTING.search(name)) and plans_in(name, text, path):
+    if (named or _SETTING.search(name)) and _recognised(Kind.MESH, path, text):
         found.add(Kind.MESH)
     return found
 
@@ -185,7 +196,7 @@ def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
 
 
 def _is_pyspy_json(data: bytes) -> bool:
-    from ddx_tools.errors import UnreadableInput
+    from ddx_tools.model.errors import UnreadableInput
     from ddx_tools.parsers.python.pyspy_json import parse_pyspy
 
     try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddx_tools.errors import HostError
-from ddx_tools.parsers.file_suffixes import NO_TEXT, PROGRAM, suffix
+from ddx_tools.model.errors import HostError
+from ddx_tools.model.files.suffixes import NO_TEXT, PROGRAM, suffix
 from ddx_tools.parsers.lines.stream import Consumer, Reading
 from ddx_tools.sources.kinds import plain_name
 from ddx_tools.sources.regular_files import open_regular
@@ -31,7 +31,7 @@ class Material:
     size_bytes: int | None = None
     written_ns: int | None = None
     kinds: set[str] = field(default_factory=set)
-    """Of `Kind`, and of `ddx_tools.parsers.file_kinds.Kind`."""
+    """Of `Kind`, and of `ddx_tools.model.files.kinds.Kind`."""
     head: bytes = b""
     """Of a text: all of it or, if it is `cut`, its beginning. Of other files as much as tells their kind."""
     tail: bytes = b""

@@ -12,7 +12,7 @@ from typing import IO, BinaryIO
 
 import zstandard
 
-from ddx_tools.errors import UnreadableInput, UsageError
+from ddx_tools.model.errors import UnreadableInput, UsageError
 
 MANIFEST = "manifest.json"
 PACKED_SUFFIX = ".tar.zst"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
-from ddx_tools.errors import NotFound, NotPermitted
+from ddx_tools.model.errors import NotFound, NotPermitted
 
 
 def open_regular(path: Path, below: Sequence[Path] = ()) -> FileIO:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddx_tools.model import Seat
-from ddx_tools.sources.hosts.base import UNKNOWN_HOST
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Seat
+from ddx_tools.sources.host import UNKNOWN_HOST
 
 # What a process says of itself counts before what stands in a log. Where sources of one kind differ, nothing is said.
 _SAID = """

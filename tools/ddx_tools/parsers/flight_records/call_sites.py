@@ -7,8 +7,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.flight_records.fr_entries import Frame
-from ddx_tools.parsers.python.user_frames import is_user_file
 
 _PATH_LIMIT = 4000
 
@@ -32,8 +32,8 @@ def user_path(frames: tuple[Frame, ...]) -> str | None:
 def call_site(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
     """The columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user frame."""
     # Whoever only names call paths, as the processes that decode records do, needs no rules about frames.
-    from ddx_tools.parsers.python.frame_classes import frame_rules
-    from ddx_tools.parsers.python.pyspy_json import Frame as StackFrame
+    from ddx_tools.knowledge.frame_classes import frame_rules
+    from ddx_tools.model.stack_frame import Frame as StackFrame
 
     users = _users(frames)
     if not users:

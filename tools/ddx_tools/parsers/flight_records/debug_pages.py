@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 
 TABLES_HELP = (
     "a table of the debug server's own analysis, not records: it was not read. "
     "Save the page /fr_trace_json of that server instead, or name its workers: --endpoint RANK=URL"
 )
-_TITLE = re.compile(rb"<title>[^<]{0,40}FlightRecorder[^<]{0,40}PyTorch Distributed</title>")
-_TABLES = re.compile(rb"^=== (?:TorchComms )?FR Trace ===$", re.MULTILINE)
 _RANK = re.compile(rb"<h2>Rank (\d{1,7}): (\S{1,500})</h2>")
 _OPEN, _CLOSE = b"<pre>", b"</pre>"
 _LINE_BYTES = 1 << 20
@@ -40,16 +38,6 @@ class RecordOfPage:
     """The front end asks NCCL's recorder for what is not completed, and no more."""
     data: bytes
     """JSON of a flight record, or what the server said instead."""
-
-
-def is_page(head: bytes) -> bool:
-    """Whether a file that begins like this is a page of records, or of tables made of them."""
-    return _TITLE.search(head) is not None
-
-
-def is_table(head: bytes) -> bool:
-    """Whether it is a file of the periodic dumper."""
-    return _TABLES.search(head) is not None
 
 
 def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:

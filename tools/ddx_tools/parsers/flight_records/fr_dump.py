@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.flight_records.fr_calls import integer, text
+from ddx_tools.knowledge.recorded_calls import integer, text
+from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, read_entries
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES, load
 
@@ -71,19 +71,6 @@ class FrDump:
     def backend(self) -> str | None:
         """The backend that the calls name; the newest call counts."""
         return next((call.backend for call in reversed(self.entries.calls) if call.backend), None)
-
-
-def looks_like_dump(head: bytes) -> bool:
-    """Whether the first bytes of a file (1 KiB do) may be those of a flight record."""
-    if head[:1] == b"\x80":
-        return b"version" in head[:1024] or b"pg_config" in head[:1024] or b"entries" in head[:1024]
-    beginning = head.lstrip()
-    if b'"communicators' in beginning[:1024]:  # what `ncclras` prints
-        return False
-    keys = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"comm_lib_version"', b'"nccl_version"')
-    # What NCCL's RAS says begins with the version of NCCL as well.
-    is_ras = b'"communicators' in beginning[:1024]
-    return beginning[:1] == b"{" and not is_ras and any(key in beginning[:1024] for key in keys)
 
 
 def read_dump(data: bytes) -> FrDump:

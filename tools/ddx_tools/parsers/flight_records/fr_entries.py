@@ -16,8 +16,7 @@ from itertools import repeat, starmap
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.flight_records.fr_calls import (
+from ddx_tools.knowledge.recorded_calls import (
     Call,
     GroupName,
     Progress,
@@ -28,6 +27,7 @@ from ddx_tools.parsers.flight_records.fr_calls import (
     progress_of,
     text,
 )
+from ddx_tools.model.errors import UnreadableInput
 
 _MAX_FRAMES = 200
 _MAX_ITEMS = 8_000_000

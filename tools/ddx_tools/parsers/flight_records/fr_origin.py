@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.errors import UsageError
-from ddx_tools.parsers.names import as_folders
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.files.names import as_folders
 from ddx_tools.parsers.plain_json import LARGEST, whole
 
 _DIGITS = r"(\d{1,7})(?!\d)"

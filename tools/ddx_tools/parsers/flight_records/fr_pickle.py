@@ -13,8 +13,8 @@ import io
 import pickle
 from typing import Any, NoReturn
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.names import shown
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.names import shown
 
 MAX_BYTES = 64 << 20
 """Largest pickle that is read. 2,000 entries with 20 frames each are under 1 MiB."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 
 _DIMS = r"(?:[pdtce][1-9][0-9]{0,8})+"
 _HYBRID = re.compile(

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.errors import UsageError
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.mesh_setting import MeshSetting
 
 _LARGEST = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class MeshSetting:
-    """A number that bears on the mesh: a degree, the size of the job, or something of the model."""
-
-    name: str
-    """A dimension (`tp`, `dp_shard`), or world_size, gpus_per_host, heads, kv_heads, layers, experts, seq_len."""
-    value: int
-    text: str
-    """As it stands there."""
-    line: int | None = None
-    """1-based."""
-    source: str = ""
-    """The file that it is from."""
 
 
 def whole_number(value: Any) -> int | None:

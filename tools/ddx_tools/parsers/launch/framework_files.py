@@ -13,7 +13,8 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from ddx_tools.parsers.launch.degree_settings import MeshSetting, line_of, nested, settings_of, whole_number
+from ddx_tools.model.mesh_setting import MeshSetting
+from ddx_tools.parsers.launch.degree_settings import line_of, nested, settings_of, whole_number
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
 
 _MOST_CHARS = 256_000

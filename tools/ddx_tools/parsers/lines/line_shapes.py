@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ddx_tools.parsers.launchers import launcher_words, new_starts, torchrun
-from ddx_tools.parsers.logs import library_messages, rank_values
-from ddx_tools.parsers.logs.log_text import DIGITS_AS_ZERO
-from ddx_tools.parsers.logs.signatures import needles
+from ddx_tools.knowledge import library_messages
+from ddx_tools.knowledge.known_messages import needles
+from ddx_tools.model.files.log_text import DIGITS_AS_ZERO
+from ddx_tools.parsers.logs import launcher_words, new_starts, rank_values, torchrun
 from ddx_tools.parsers.python import fatal_stack, python_traceback
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Which lines of a log can matter: found in blocks of megabytes, so that hardly any line is looked at by itself.
 
-A line matters if it can wake one of the readers (`ddx_tools.logs.scan`) or tells of progress
+A line matters if it can wake one of the readers (`ddx_tools.probes.job_log.scan`) or tells of progress
 (`ddx_tools.parsers.lines.line_shapes`). A reader that is awake then takes the lines behind it as they come.
 
 What a log repeats without end is read where it begins and where it ends, in each block: `Allowance` bounds the time.
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
+from ddx_tools.model.files.log_text import Block
 from ddx_tools.parsers.lines.line_shapes import Matters, lines_that_matter
-from ddx_tools.parsers.logs.log_text import Block
 from ddx_tools.parsers.logs.wrapped_lines import BREAK, whole_lines
-from ddx_tools.sources.redaction.text import redact_lines
+from ddx_tools.redaction.text import redact_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

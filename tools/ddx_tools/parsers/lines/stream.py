@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.parsers.logs.log_text import BLOCK_BYTES, Block, Readable, read_blocks
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.log_text import BLOCK_BYTES, Block, Readable, read_blocks
 
 _THREADS = 2
 _AHEAD = 2

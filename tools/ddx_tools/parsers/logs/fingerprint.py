@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.parsers.logs.signatures import Signature
+from ddx_tools.knowledge.known_messages import Signature
 
 _HEAD = re.compile(r"Rank (\d{1,6}) is running (?:inconsistent )?collective: CollectiveFingerPrint\(")
 _FIELDS = {

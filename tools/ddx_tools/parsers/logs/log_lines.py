@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
+from ddx_tools.model.files.log_text import DOCKER, encoding_of
 from ddx_tools.parsers.logs.log_prefixes import FIRST_OF_PREFIX, Labels, read_prefix
-from ddx_tools.parsers.logs.log_text import DOCKER, encoding_of
 
 LINE_LIMIT = 16_000
 """Characters kept of a line."""

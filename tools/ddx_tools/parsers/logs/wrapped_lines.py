@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from ddx_tools.parsers.launchers.launcher_words import launcher_event
+from ddx_tools.knowledge.known_messages import match_signatures
+from ddx_tools.model.files.log_text import CONTROL, Block
+from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_prefixes import Labels, read_prefix
-from ddx_tools.parsers.logs.log_text import CONTROL, Block
-from ddx_tools.parsers.logs.signatures import match_signatures
 
 BREAK = b"\x0b"
 """Stands at the end of a joined line for each break in it, so that lines can be counted; other text holds none."""

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddx_tools.model.files.names import ip_of
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, integer
-from ddx_tools.parsers.names import ip_of
 
 NEEDLES = (
     "hca_id:", "CA '", "Infiniband device '", "physical_state", "INDEX", "GID[", "IB devices",

@@ -15,12 +15,12 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.gathering import gathered
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.grouping import gathered
+from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.flight_records.fr_pickle import load
 from ddx_tools.parsers.plain_json import LARGEST, whole
-from ddx_tools.parsers.python.user_frames import is_user_file
-from ddx_tools.yaml_data import shipped
 
 MAX_BYTES = 1 << 30
 _MOST_FRAMES = 200

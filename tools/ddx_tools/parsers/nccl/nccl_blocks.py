@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.sources.redaction.text import redact
+from ddx_tools.redaction.text import redact
 
 _NEEDLE = b": opCount "
 _MARKS = (b"NCCL ", b" Pid ")
@@ -52,7 +52,7 @@ class Block:
 
 
 def read_block(data: bytes) -> Block:
-    """Read whole lines, as `ddx_tools.parsers.logs.log_text` cleans them. Any bytes will do."""
+    """Read whole lines, as `ddx_tools.model.files.log_text` cleans them. Any bytes will do."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

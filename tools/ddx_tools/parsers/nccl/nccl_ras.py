@@ -23,6 +23,8 @@ from typing import Any
 
 from ddx_tools.parsers.plain_json import read_object, whole
 
+RAS = "ras"
+"""The kind of raw material that is an answer of RAS."""
 _MOST_RANKS = 4_096
 _MOST_FACTS = 20_000
 _MOST_CHARS = 64 << 20
@@ -87,6 +89,15 @@ def read_ras(text: str) -> list[RasFact]:
     if not is_ras(text):
         return []
     return _read_json(text) if text.lstrip().startswith("{") else _Text().read(text)
+
+
+def ras_rows(data: bytes, source: str) -> list[dict[str, Any]]:
+    """Return rows of the table `nccl_ras`; anything else yields none."""
+    rows = []
+    for fact in read_ras(data.decode("utf-8", "replace")):
+        row = {name: getattr(fact, name) for name in fact.__dataclass_fields__ if name not in ("line", "ranks")}
+        rows.append({**row, "ranks": list(fact.ranks), "source": source, "source_line": fact.line})
+    return rows
 
 
 class _Text:

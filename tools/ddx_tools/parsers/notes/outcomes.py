@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from ddx_tools.yaml_data import shipped
+from ddx_tools.knowledge.load import shipped
 
 Outcome = Literal["good", "bad"] | None
 

@@ -14,8 +14,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, BinaryIO
 
+from ddx_tools.knowledge.load import shipped
 from ddx_tools.parsers.profiles.trace_json import Event, TraceReader, arguments
-from ddx_tools.yaml_data import shipped
 
 _MOST_NS = 1 << 62
 _MOST_NAME = 300

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ddx_tools.errors import UnreadableInput
+from ddx_tools.model.errors import UnreadableInput
 
 _PIECE_BYTES = 4 << 20
 _MOST_EVENT_BYTES = 64 << 20

@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.plain_json import read_object, whole
 from ddx_tools.parsers.python.python_traceback import parse_traceback
 from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
-from ddx_tools.parsers.python.user_frames import is_user_file
 
 _TEXT_LIMIT = 64_000
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.logs.log_lines import LogLine
 from ddx_tools.parsers.python.traceback_parts import Frame
-from ddx_tools.parsers.python.user_frames import is_user_file
 
 _START = re.compile(r"Fatal Python error: (.{0,300})")
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[([^\]]{0,100})\])? \(most recent call first\):")

@@ -26,7 +26,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from ddx_tools.parsers.python.pyspy_json import Frame, ThreadStack
+from ddx_tools.model.stack_frame import Frame
+from ddx_tools.parsers.python.pyspy_json import ThreadStack
 
 _PROCESS = re.compile(
     r"^(?:Process (\d{1,10}):|[#$ ]{0,4}(?:sudo )?py-spy dump .{0,80}?(?:--pid|-p)[= ](\d{1,10})) ?(.{0,2000})$"

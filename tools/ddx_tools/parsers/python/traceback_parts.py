@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddx_tools.parsers.python.user_frames import is_user_file
+from ddx_tools.model.user_frames import is_user_file
 
 
 @dataclass(frozen=True)

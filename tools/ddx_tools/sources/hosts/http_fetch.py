@@ -8,8 +8,8 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
-from ddx_tools.errors import HostError, NotFound, TimedOut
-from ddx_tools.sources.hosts.base import Call, Reply
+from ddx_tools.model.errors import HostError, NotFound, TimedOut
+from ddx_tools.sources.host import Call, Reply
 
 _SUCCESS = range(200, 300)
 

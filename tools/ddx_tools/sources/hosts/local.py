@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
-from ddx_tools.parsers.file_kinds import HEAD_BYTES, Kind, kind_of
-from ddx_tools.rank_agent_client import ask
+from ddx_tools.model.errors import HostError, NotFound, NotPermitted, TimedOut
+from ddx_tools.model.files.kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.sources.host import Call, Host, Reply, error_reply
 from ddx_tools.sources.hosts import pyspy
-from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.sources.hosts.nvml import read_gpus
+from ddx_tools.sources.hosts.rank_agent import ask
 from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
 from ddx_tools.sources.hosts.threads import read_threads
 from ddx_tools.sources.hosts.unpacked import Unpacked

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from ddx_tools.errors import NotFound, NotPermitted
+from ddx_tools.model.errors import NotFound, NotPermitted
 from ddx_tools.parsers.machine.nvidia_smi_query import CLOCK_REASONS
 
 _MOST_GPUS, _MOST_LINKS, _MOST_PROCESSES = 64, 18, 256

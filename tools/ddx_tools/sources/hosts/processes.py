@@ -35,8 +35,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from ddx_tools.redaction.structures import redact_argv, redact_environment
 from ddx_tools.sources.hosts.tcp_connections import TcpConnections
-from ddx_tools.sources.redaction.structures import redact_argv, redact_environment
 
 _MAX_PROCESSES = 4_000
 _MAX_ARGUMENTS = 100

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddx_tools.errors import HostError, NotFound, NotPermitted, TimedOut
+from ddx_tools.model.errors import HostError, NotFound, NotPermitted, TimedOut
 
 _RATE = 25
 """Samples a second."""

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
-from ddx_tools.errors import UnreadableInput
-from ddx_tools.gathering import gathered
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.grouping import gathered
+from ddx_tools.redaction.files import redact_file
+from ddx_tools.redaction.text import redact
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.host import Call, Host, Reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
-from ddx_tools.sources.redaction.files import redact_file
-from ddx_tools.sources.redaction.text import redact
 
 _TEXT_SUFFIXES = {"txt", "json", "log"}
 

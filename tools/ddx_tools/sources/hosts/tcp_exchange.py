@@ -14,7 +14,7 @@ import os
 import socket
 import time
 
-from ddx_tools.errors import HostError, TimedOut
+from ddx_tools.model.errors import HostError, TimedOut
 
 _PIECE_BYTES = 64 << 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.host import Call, Host, Reply
 
 NOTE_PATH = "notes.txt"
 """The name under which notes of the command line are asked for; a file that somebody brings has an absolute path."""

@@ -6,23 +6,23 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.odd_ranks import part
 from ddx_tools.analysis.collectives.records import simultaneity
 from ddx_tools.analysis.collectives.records.comparable import elements
+from ddx_tools.analysis.collectives.records.device_positions import Fronts, fronts_of, long_silent
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
-from ddx_tools.analysis.collectives.records.fronts import Fronts, fronts_of, long_silent
 from ddx_tools.analysis.collectives.records.lateness import arrives_late
-from ddx_tools.analysis.collectives.records.matching import Disagreements, disagreements, mismatches
+from ddx_tools.analysis.collectives.records.mismatches import Disagreements, disagreements, mismatches
 from ddx_tools.analysis.collectives.records.progress import frozen_ranks, is_unsettled, ranks_behind, stands_still
+from ddx_tools.analysis.collectives.records.quotes import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.shift_findings import groups_with_conflicts, shifted_calls
-from ddx_tools.analysis.collectives.records.shown import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.wait_findings import awaited_if_hung, point_to_point, waiting
 from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
-from ddx_tools.analysis.collectives.sides import part
-from ddx_tools.model import Finding, Severity, rank_list
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 
 def analyse(store: Store) -> list[Finding]:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.model import rank_list
-from ddx_tools.parsers.names import shown
+from ddx_tools.model.diagnosis import rank_list
+from ddx_tools.model.files.names import shown
 
 _Row = Mapping[str, Any]
 _Recorder = tuple[int, str]

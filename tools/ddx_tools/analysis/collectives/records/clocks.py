@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from ddx_tools.gathering import gathered
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.grouping import gathered
 
 _NS = 1e9
 _NOTABLE_S = 1.0

@@ -12,8 +12,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ddx_tools.parsers.flight_records.fr_calls import Call
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.recorded_calls import Call
 
 if TYPE_CHECKING:
     from ddx_tools.analysis.collectives.records.records import Entry

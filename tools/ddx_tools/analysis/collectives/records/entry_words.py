@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddx_tools.model import Location
+from ddx_tools.model.diagnosis import Location
 
 _LONGEST = 400
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.records.comparable import EXCHANGES, elements
+from ddx_tools.analysis.collectives.records.quotes import shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Records
-from ddx_tools.analysis.collectives.records.shown import shown, where
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 
 def exchange_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:

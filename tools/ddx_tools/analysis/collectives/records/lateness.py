@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from ddx_tools.analysis.collectives import raising
-from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Shown
 from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
+from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Group, Records
-from ddx_tools.analysis.collectives.records.shown import where
-from ddx_tools.gathering import gathered
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
 
 _CLEARLY_S = 0.15
 """A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""

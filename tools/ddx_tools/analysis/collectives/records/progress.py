@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddx_tools.analysis.collectives.records.fronts import Fronts
-from ddx_tools.analysis.collectives.records.patience import SETTLED_S, STANDING_S
+from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.recorded_graph import may_be_a_host
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S, STANDING_S
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.waiting import Graph
+from ddx_tools.analysis.collectives.wait_solver import Graph
 
 _MOMENT_OF_UNDATED_S = 3.0
 """Ranks of a moving job do something about as often."""

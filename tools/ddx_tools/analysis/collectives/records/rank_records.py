@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.analysis.collectives.records.patience import patience_for
-from ddx_tools.store import Store
+from ddx_tools.analysis.collectives.records.usual_waits import patience_for
+from ddx_tools.evidence.store import Store
 
 _SMALLEST_RING = 16
 """Nobody sets a ring to fewer entries."""

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from itertools import pairwise
 
-from ddx_tools.analysis.collectives.raising import State
+from ddx_tools.analysis.collectives.findings import State
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
-from ddx_tools.analysis.collectives.records.fronts import Fronts
+from ddx_tools.analysis.collectives.records.device_positions import Fronts
+from ddx_tools.analysis.collectives.records.quotes import kind_of
 from ddx_tools.analysis.collectives.records.records import Group, Records
-from ddx_tools.analysis.collectives.records.shown import kind_of
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.waiting import By, Graph, Known, fewest, graph_of
-from ddx_tools.gathering import gathered
+from ddx_tools.analysis.collectives.wait_solver import By, Graph, Known, fewest, graph_of
+from ddx_tools.model.grouping import gathered
 
 _SMALLEST_HOST = 4
 _STATES: dict[str, State] = {

@@ -19,8 +19,8 @@ from ddx_tools.analysis.collectives.records.entry_words import entry_words
 from ddx_tools.analysis.collectives.records.rank_records import rank_records
 from ddx_tools.analysis.collectives.records.selection import with_texts
 from ddx_tools.analysis.collectives.records.transfers import Transfers, make_batches, pending_transfers
-from ddx_tools.model import Evidence, Location
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence, Location
 
 
 @dataclass(frozen=True, slots=True)

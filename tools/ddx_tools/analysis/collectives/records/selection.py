@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
-from ddx_tools.gathering import gathered
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.grouping import gathered
 
 _Row = dict[str, Any]
 

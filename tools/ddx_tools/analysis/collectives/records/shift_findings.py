@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.analysis.collectives import raising
-from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.records.quotes import locations, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.analysis.collectives.records.shown import locations, where
-from ddx_tools.gathering import gathered
-from ddx_tools.model import Finding, Severity, rank_list
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
 
 _MAX_EVIDENCE = 6
 

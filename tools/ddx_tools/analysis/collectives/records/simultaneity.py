@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from ddx_tools.analysis.collectives import raising
-from ddx_tools.analysis.collectives.raising import Shown
-from ddx_tools.analysis.collectives.records.patience import SETTLED_S
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Shown
 from ddx_tools.analysis.collectives.records.progress import Behind
+from ddx_tools.analysis.collectives.records.quotes import shown, where
 from ddx_tools.analysis.collectives.records.records import Group, Records
-from ddx_tools.analysis.collectives.records.shown import shown, where
+from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 
 _NS = 1e9
 _MAX_EVIDENCE = 8

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddx_tools.analysis.collectives.records.comparable import elements
-from ddx_tools.store import Store
+from ddx_tools.evidence.store import Store
 
 _MOST_PENDING = 64
 """Pending ends of one rank and direction that are looked at, the first ones."""

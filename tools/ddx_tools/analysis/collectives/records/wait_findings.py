@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddx_tools.analysis.collectives import raising
-from ddx_tools.analysis.collectives.raising import Shown
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Shown
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
+from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.analysis.collectives.records.shown import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.waiting import Graph
-from ddx_tools.gathering import gathered
-from ddx_tools.model import Evidence, Finding, Severity, rank_list
+from ddx_tools.analysis.collectives.wait_solver import Graph
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
 
 _MAX_EVIDENCE = 8
 _MAX_PLACES = 64

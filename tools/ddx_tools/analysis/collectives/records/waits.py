@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from ddx_tools.analysis.collectives.records.fronts import Front, Fronts
-from ddx_tools.analysis.collectives.records.patience import SETTLED_S
+from ddx_tools.analysis.collectives.records.device_positions import Front, Fronts
+from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
-from ddx_tools.analysis.collectives.records.shown import where
 from ddx_tools.analysis.collectives.records.transfers import Transfer
-from ddx_tools.analysis.collectives.waiting import Hold
+from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S
+from ddx_tools.analysis.collectives.wait_solver import Hold
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,1 @@
+"""What rows of all hosts say together: collectives, ranks, programs, log events, hosts. Pure functions of the store."""

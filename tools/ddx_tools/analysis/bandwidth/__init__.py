@@ -1,0 +1,1 @@
+"""Measured bandwidths of collectives."""

@@ -1,0 +1,191 @@
+"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ddx_tools.analysis.collectives.odd_ranks import Sides
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, rank_list
+
+Aspect = Literal["operation", "call_site", "root", "shape", "dtype"]
+ASPECTS: dict[Aspect, tuple[str, str]] = {
+    "operation": ("operations", "operations"),
+    "call_site": ("places", "places"),
+    "root": ("roots", "roots"),
+    "shape": ("sizes", "sizes"),
+    "dtype": ("dtypes", "data types"),
+}
+"""What ranks may differ in, the most telling first: the attribute that holds the values, and its words."""
+
+State = Literal["outside", "device_behind", "elsewhere", "circle", "no_record", "stands_still", "silent", "unseen"]
+_WORDS: dict[State, str] = {
+    "outside": "and nothing of {their} own is pending",
+    "device_behind": "which called the operation, but {their} device never came to it",
+    "elsewhere": "which went another way than {their} peers",
+    "circle": "which {wait} for others that wait for {them}",
+    "no_record": "of which there is no record",
+    "stands_still": "whose own earlier calls {their} peers finished long ago",
+    "silent": "of which the log holds no report",
+    "unseen": "whose record does not show what {their} program is in",
+}
+_MANY = {"their": "their", "wait": "wait", "them": "them"}
+_ONE = {"their": "its", "wait": "waits", "them": "it"}
+_MOST_VALUES = 64
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which collective of which group, and what tells of it."""
+
+    basis: str
+    group: str | None = None
+    seq: int | None = None
+    operation: str | None = None
+    attempts: Sequence[int] = ()
+
+    @property
+    def number(self) -> str:
+        """`collective 412 of default_pg`."""
+        number = "a collective" if self.seq is None else f"collective {self.seq}"
+        return f"{number} of {self.group or 'a group that nothing names'}"
+
+    def __str__(self) -> str:
+        return f"{self.operation} ({self.number})" if self.operation else self.number
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a finding points to."""
+
+    evidence: list[Evidence] = field(default_factory=list)
+    locations: list[Location] = field(default_factory=list)
+    hosts: Collection[str] = ()
+
+
+def finding(
+    code: str, severity: Severity, ranks: Collection[int], summary: str, at: Where, shown: Shown, **facts: Any
+) -> Finding:
+    """A finding about a collective; facts that are not known (None) are left out."""
+    told = {"seq": at.seq, "operation": at.operation, **facts, "basis": at.basis, "attempts": list(at.attempts) or None}
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=sorted(ranks),
+        hosts=sorted(shown.hosts),
+        group=at.group,
+        summary=summary[:600],
+        evidence=shown.evidence,
+        locations=shown.locations,
+        attributes={name: value for name, value in told.items() if value is not None},
+    )
+
+
+def mismatch(
+    aspect: Aspect,
+    sides: Sides,
+    at: Where,
+    shown: Shown,
+    *,
+    severity: Severity = Severity.FAILURE,
+    more: str = "",
+    says: str = "",
+    **facts: Any,
+) -> Finding:
+    """Ranks that differ in what they called under one number; the finding's are the deviating ones."""
+    name, words = ASPECTS[aspect]
+    one = aspect == "operation"
+    subject = at.number[0].upper() + at.number[1:] if one else str(at)
+    tie = " Neither side has a majority." if sides.tie else ""
+    said = (
+        f"{subject} {'is not the same on all ranks' if one else f'has different {words}'}: {sides.words()}.{tie}{more}"
+    )
+    return finding(
+        f"collective.{aspect}_mismatch",
+        severity,
+        sides.deviating,
+        says or said,
+        at,
+        shown,
+        **{
+            "peer_operation": sides.groups[0][0] if one and not sides.tie else None,
+            "rank0": sides.deviating[0] == 0,
+            "finished": None if one or aspect == "call_site" else False,
+            name: {value: list(ranks) for value, ranks in sides.groups},
+            "minority": not sides.tie,
+            "tie": sides.tie,
+            **facts,
+        },
+    )
+
+
+def missing(
+    at: Where,
+    ranks: Collection[int],
+    waiting: Collection[int],
+    shown: Shown,
+    *,
+    severity: Severity,
+    simultaneous: str,
+    last_seq: Mapping[int, int | None] | None = None,
+    balance: int | None = None,
+    unclear: bool = False,
+    says: str = "",
+    **facts: Any,
+) -> Finding:
+    """Ranks that never entered a collective in which others wait.
+
+    `balance`: how many more ranks wait than are missing, where these are not all. `unclear`: these may wait themselves.
+    """
+    balance = len(waiting) - len(ranks) if balance is None else balance
+    wait = "waits" if len(waiting) == 1 else "wait"
+    said = f"{rank_list(set(ranks)).capitalize()} never entered {at}, in which {rank_list(set(waiting))} {wait}."
+    told = {
+        "minority": balance > 0,
+        "tie": balance == 0 or unclear,
+        "missing": sorted(ranks),
+        "waiting": sorted(waiting),
+    }
+    lasts = {str(rank): seq for rank, seq in list((last_seq or {}).items())[:_MOST_VALUES]}
+    told |= {"last_seq": lasts or None, "simultaneous": simultaneous, **facts}
+    return finding("collective.missing_ranks", severity, ranks, says or said, at, shown, **told)
+
+
+def waited_for(
+    state: State,
+    ranks: Collection[int],
+    victims: Collection[int],
+    at: Where,
+    shown: Shown,
+    *,
+    place: bool = True,
+    **facts: Any,
+) -> Finding:
+    """Ranks that all waiting leads back to. `place`: say which collective the victims wait in."""
+    words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
+    waits = f": the waiting of {rank_list(set(victims))}{f' in {at}' if place else ''}" if victims else ""
+    return finding(
+        "rank.waited_for",
+        Severity.WARNING if state in ("silent", "unseen") else Severity.FAILURE,
+        ranks,
+        f"All waiting leads back to {rank_list(set(ranks))}, {words}{waits}.",
+        at,
+        shown,
+        **{"state": state, "waiting": len(victims), **facts},
+    )
+
+
+def if_hung(ranks: Collection[int], at: Where, shown: Shown, **facts: Any) -> Finding:
+    """Ranks with nothing pending that all others wait for, as long as nothing says whether the job hung."""
+    words = _WORDS["outside"].format(**(_ONE if len(ranks) == 1 else _MANY))
+    said = f"If the job hung when these records were taken, all waiting leads back to {rank_list(set(ranks))}, {words}."
+    return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, **facts)
+
+
+def all_entered(
+    at: Where, ranks: Collection[int], shown: Shown, *, who: str, severity: Severity, **facts: Any
+) -> Finding:
+    """Everybody is in one collective, and nobody gets out. `who` names them."""
+    said = f"{who} entered {at}, and nobody finishes it."
+    return finding("collective.all_entered", severity, ranks, said, at, shown, **facts)

@@ -1,0 +1,288 @@
+"""Who is in which collective of a group, and who is not, by what each rank (or a peer) reports of itself.
+
+What the numbers of reports prove. A rank reports the oldest operation of a group that did not end in time; its program
+called it. A rank whose last call has a lower number did not call it. Ranks that wait at *different* numbers prove
+little: after a broken connection one rank may be an operation further, and a call too many on one rank shifts its
+numbers. Nobody is blamed for that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import ASPECTS, Aspect, Shown, State, Where
+from ddx_tools.analysis.collectives.odd_ranks import Sides, part
+from ddx_tools.analysis.collectives.wait_solver import Graph, Hold, Known, graph_of
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
+from ddx_tools.model.grouping import gathered
+
+_MOST_EVIDENCE = 8
+_TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation that a rank called and that did not end."""
+
+    values: Mapping[Aspect, str]
+    """What it called, as far as that must be the same on all ranks."""
+    evidence: Evidence
+    seq: int | None = None
+    wait_s: float | None = None
+    timeout_s: float | None = None
+
+    @property
+    def operation(self) -> str | None:
+        """What was called."""
+        return self.values.get("operation")
+
+
+@dataclass
+class Member:
+    """How far one rank got in a group."""
+
+    rank: int
+    call: Call | None = None
+    """What it waits in: the oldest that did not end."""
+    enqueued: int | None = None
+    """The last that its program called."""
+    completed: int | None = None
+    evidence: list[Evidence] = field(default_factory=list)
+    """All that tells of it."""
+    hosts: set[str] = field(default_factory=set)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of its own is pending in the group."""
+        return self.call is None and self.enqueued is not None and self.enqueued == self.completed
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks of the job, as the same source tells."""
+
+    everybody: frozenset[int]
+    complete: bool | None = None
+    world_size: int | None = None
+    silent_among: Callable[[frozenset[int]], tuple[list[int], bool] | None] = lambda waiting: None
+    """Of the ranks that wait, those without a word where all others have one, and whether they may merely be absent."""
+
+
+@dataclass
+class Party:
+    """One process group of one attempt."""
+
+    basis: str
+    members: dict[int, Member]
+    job: Job
+    label: str | None = None
+    is_world: bool = False
+    named: bool = False
+    """The source tells which group it is; else it may be several."""
+    one_point: bool = False
+    """What its ranks wait in is one operation, also where nothing numbers it."""
+    attempts: Sequence[int] = ()
+    spoke: frozenset[int] = frozenset()
+    """Ranks that are not silent, though nothing says where they are."""
+    places: Callable[[Collection[int]], list[Location]] = lambda ranks: []
+    contexts: Callable[[Sequence[int], Collection[int]], dict[str, Any]] = lambda ranks, peers: {}
+    """What ranks are in that their peers are not."""
+
+    @property
+    def waiting(self) -> dict[int, Call]:
+        """The ranks that wait, with what they wait in."""
+        return {rank: member.call for rank, member in sorted(self.members.items()) if member.call}
+
+
+def party_findings(parties: Sequence[Party], explained: Collection[int | None] = ()) -> list[Finding]:
+    """Findings about who is in which collective and who is not.
+
+    `explained`: numbers at which something else tells why ranks wait, so that nobody's silence does.
+    """
+    by_attempt = gathered((tuple(party.attempts), _Seen(party)) for party in parties if party.waiting)
+    return [finding for together in by_attempt.values() for finding in _of_attempt(together, explained)]
+
+
+def _of_attempt(together: Sequence[_Seen], explained: Collection[int | None]) -> list[Finding]:
+    """What the groups of one attempt show, and whom all their waiting leads back to."""
+    found = []
+    ties: dict[int, bool] = {}
+    waiting = {rank for seen in together for rank in seen.party.waiting}
+    for seen in together:
+        mine = [each for each in (seen.mismatch(), seen.positions(), seen.missing(waiting)) if each is not None]
+        if not mine and seen.at.seq not in explained and (silent := seen.silent()):
+            seen.hold.unknown = tuple(silent[0])
+            ties.update(dict.fromkeys(silent[0], silent[1]))
+        elif not mine and (all_in := seen.all_entered()):
+            mine.append(all_in)
+        found += mine
+
+    def state(rank: int) -> State | None:
+        lacking = [seen for seen in together if rank in seen.hold.lacking]
+        members = [seen.party.members[rank] for seen in lacking]
+        if rank in waiting or any(seen.apart for seen in lacking) or any(each.completed is None for each in members):
+            return None
+        return "outside" if all(each.is_idle for each in members) else "stands_still"
+
+    known = Known[Hold](state, lambda _: (ties, any(ties.values())), silence="silent")
+    graph = graph_of([seen.hold for seen in together], known)
+    return [*found, *(_roots(graph, together) if graph else ())]
+
+
+def _roots(graph: Graph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
+    states = {state: ranks for state, ranks in graph.by_state().items() if state != "unseen"}
+    for state, ranks in states.items():
+        direct = [seen for seen in together if {*seen.hold.blockers, *seen.hold.unknown} & set(ranks)]
+        victims = {*graph.victims, *(rank for seen in direct for rank in seen.party.spoke)}
+        yield raising.waited_for(
+            state,
+            ranks,
+            victims,
+            direct[0].at,
+            direct[0].shown(ranks, direct[0].lines(direct[0].here)),
+            sole=len(states) == 1,
+            tie=graph.tie or (state != "silent" and len(ranks) >= len(victims)),
+            simultaneous="unknown" if state == "silent" else "yes",
+            world_size=direct[0].party.job.world_size,
+        )
+
+
+class _Seen:
+    """One group, seen from the operation that most of its ranks wait in."""
+
+    def __init__(self, party: Party) -> None:
+        self.party, self.job = party, party.job
+        waiting = party.waiting
+        counts = Counter(call.seq for call in waiting.values())
+        seq = min(counts, key=lambda seq: (-counts[seq], -1 if seq is None else seq))
+        self.here = {rank: call for rank, call in waiting.items() if call.seq == seq}
+        self.apart = {rank: call for rank, call in waiting.items() if call.seq != seq}
+        others = [each for each in party.members.values() if not each.call and each.enqueued is not None]
+        self.at = Where(party.basis, party.label, seq, next(iter(self.here.values())).operation, party.attempts)
+        self.hold = Hold(at=self.at, waiting={rank: call.wait_s for rank, call in self.here.items()})
+        self.entered = set(self.here)
+        """Who is in it, also without a report: its own limit had not run out."""
+        if seq is not None:
+            self.hold.lacking = tuple(each.rank for each in others if (each.enqueued or 0) < seq)
+            self.entered |= {
+                each.rank
+                for each in others
+                if each.completed is not None and each.completed < seq <= (each.enqueued or 0)
+            }
+
+    # --- what they are in
+
+    def mismatch(self) -> Finding | None:
+        """Different operations under one number, or else different roots, sizes or data types of one."""
+        for aspect in ASPECTS:
+            told = {rank: call.values[aspect] for rank, call in self.here.items() if aspect in call.values}
+            if len(set(told.values())) > 1:
+                return self._differing(aspect, part(told))
+        return None
+
+    def _differing(self, aspect: Aspect, sides: Sides) -> Finding:
+        one = aspect == "operation"
+        at_one = self.at.seq is not None or self.party.one_point
+        if one and not at_one:
+            sides = Sides(sides.groups, tuple(sorted(self.here)), tie=True)
+        ranks = sides.deviating
+        facts = self.party.contexts(ranks, self.here.keys() - set(ranks)) if one else {}
+        if one and set(self.here) >= self.job.everybody:
+            facts["complete"] = self.job.complete
+        return raising.mismatch(
+            aspect,
+            sides,
+            replace(self.at, operation=self.here[ranks[0]].operation),
+            self.shown(ranks, self.lines(ranks)),
+            severity=Severity.FAILURE if self.party.named and at_one else Severity.WARNING,
+            **facts,
+        )
+
+    def positions(self) -> Finding | None:
+        """Ranks that wait at another number than most."""
+        if not self.apart:
+            return None
+        waiting = self.party.waiting
+        sides = part({rank: f"{call.operation} {call.seq}" for rank, call in waiting.items()})
+        numbers = {rank: call.seq for rank, call in waiting.items() if call.seq is not None}
+        lowest, highest = min(numbers.values()), max(numbers.values())
+        return raising.finding(
+            "collective.positions_differ",
+            Severity.WARNING,
+            sides.deviating,
+            f"Ranks of {self.party.label or 'one group'} wait at different numbers: {sides.words()}. "
+            "That alone does not say who is wrong.",
+            replace(self.at, operation=None),
+            self.shown(sides.deviating, self.lines(waiting)),
+            operations={value: list(ranks) for value, ranks in sides.groups},
+            behind=sorted(rank for rank, seq in numbers.items() if seq == lowest),
+            ahead=sorted(rank for rank, seq in numbers.items() if seq == highest),
+            shift=highest - lowest,
+        )
+
+    # --- who is not in it
+
+    def missing(self, waiting: Set[int]) -> Finding | None:
+        """Who never entered it. `waiting`: all ranks that wait in any group."""
+        lacking = {rank: self.party.members[rank] for rank in self.hold.lacking}
+        if not lacking:
+            return None
+        elsewhere = waiting & lacking.keys()
+        unclear = bool(self.apart or elsewhere)
+        lines = [told for each in lacking.values() for told in each.evidence[-1:]][: _MOST_EVIDENCE - 2]
+        return raising.missing(
+            self.at,
+            lacking,
+            self.here,
+            self.shown(lacking, self.lines(self.here)[:2] + lines),
+            severity=Severity.FAILURE if len(self.here) >= len(lacking) and not unclear else Severity.WARNING,
+            last_seq={rank: each.enqueued for rank, each in lacking.items()},
+            waiting_elsewhere=sorted(elsewhere) or None,
+            simultaneous="yes",
+            unclear=unclear,
+        )
+
+    def silent(self) -> tuple[list[int], bool] | None:
+        """Where all others report that they wait here: the ranks without a word, and whether they may be absent."""
+        return self.job.silent_among(frozenset(self.entered | self.party.spoke)) if self._is_world else None
+
+    def all_entered(self) -> Finding | None:
+        """Everybody is in it, and nobody gets out."""
+        if not self._is_world or len(self.entered) < 2 or self.job.everybody - self.entered:
+            return None
+        if self.at.operation in (None, *_TRANSFERS):
+            return None
+        waits = [call.wait_s for call in self.here.values() if call.wait_s is not None]
+        limits = [call.timeout_s for call in self.here.values() if call.timeout_s is not None]
+        return raising.all_entered(
+            self.at,
+            self.entered,
+            self.shown(self.entered, self.lines(self.here)),
+            who="All ranks that the log speaks of",
+            severity=Severity.FAILURE if self.job.complete else Severity.WARNING,
+            complete=self.job.complete,
+            world_size=self.job.world_size,
+            wait_s=round(min(waits), 1) if waits else None,
+            timeout_s=min(limits, default=None),
+        )
+
+    @property
+    def _is_world(self) -> bool:
+        return self.party.is_world or not self.party.named
+
+    def shown(self, ranks: Collection[int], evidence: list[Evidence]) -> Shown:
+        """Lines, places and hosts of ranks."""
+        members = [self.party.members[rank] for rank in ranks if rank in self.party.members]
+        return Shown(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
+
+    def lines(self, ranks: Iterable[int]) -> list[Evidence]:
+        """The lines of some ranks, and one of another to hold against them."""
+        waiting = self.party.waiting
+        wanted = list(ranks)[:_MOST_EVIDENCE]
+        other = next((rank for rank in waiting if rank not in wanted), None)
+        wanted = wanted[: _MOST_EVIDENCE - 1] + ([other] if other is not None else [])
+        return [waiting[rank].evidence for rank in wanted if rank in waiting]

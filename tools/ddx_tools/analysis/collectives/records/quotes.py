@@ -1,0 +1,49 @@
+"""What findings about recorded operations point to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.analysis.collectives.findings import Shown, Where
+from ddx_tools.analysis.collectives.records.records import Entry, Group
+from ddx_tools.model.diagnosis import Location, distinct
+
+BASIS = "flight_records"
+_MOST_EVIDENCE = 6
+_MOST_PLACES = 64
+
+
+def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> Shown:
+    """The first of some entries, and the distinct user lines of these (or of others), in order."""
+    wanted = entries if places is None else places
+    found = distinct(entry.location() for entry in wanted[:_MOST_PLACES])
+    return Shown([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
+
+
+def locations(entries: Sequence[Entry]) -> list[Location]:
+    """The distinct user lines of entries, in order."""
+    return shown((), entries).locations
+
+
+def where(group: Group | str | None, seq: int | None = None, operation: str | None = None) -> Where:
+    """A collective of a group."""
+    return Where(BASIS, group.label if isinstance(group, Group) else group, seq, operation)
+
+
+_NAMELESS = ("", "undefined")
+
+
+def kind_of(group: Group) -> str:
+    """What groups of the same role share: their description; their size, where nothing describes them."""
+    if group.description not in _NAMELESS:
+        return group.description
+    return "" if group.members is None else f"{len(group.members)} ranks"
+
+
+def label_of(groups: Iterable[Group]) -> str:
+    """The name of groups of one kind: `mesh_tp`, `group 7`, or `37 groups of 8 ranks`."""
+    distinct = {group.id: group for group in groups}
+    first = next(iter(distinct.values()))
+    if len(distinct) == 1 or first.description not in _NAMELESS:
+        return first.label
+    return f"{len(distinct)} groups{f' of {kind_of(first)}' if first.members is not None else ''}"

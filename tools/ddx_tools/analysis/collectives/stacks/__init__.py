@@ -1,0 +1,1 @@
+"""Who waits for whom by the stacks of all ranks."""

@@ -1,0 +1,170 @@
+"""What ranks that all wait for each other, in calls or at places that differ, show: who is the odd one, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Aspect, Where
+from ddx_tools.analysis.collectives.odd_ranks import Sides
+from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts, described
+from ddx_tools.analysis.collectives.stacks.main_threads import RankView, at, grouped, minority_of, shown, who
+from ddx_tools.analysis.collectives.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.phases import beside_step, in_step, phase_words
+from ddx_tools.model.diagnosis import Finding, Severity, distinct
+
+
+def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    """All ranks wait for each other: in what do they differ?"""
+    numbered = numbered_within_group(waiting, texts)
+    if any(finding.attributes["first_group_through"] for finding in numbered):
+        return numbered  # who is through is not the odd one, however few they are
+    return numbered + _differences(store, waiting, texts)
+
+
+def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    complete = _complete(store, waiting)
+    p2p = [view for view in waiting if view.activity == "p2p"]
+    if any(view.operation != TOLD_BY_TEXT for view in p2p):
+        # A rank that nobody looked at may be the partner.
+        return [] if complete is False else point_to_point(store, p2p, texts, others=len(waiting) - len(p2p))
+    if 2 * len(p2p) == len(waiting):
+        return []  # both halves may be right, each in a group of its own
+    if any(view.activity == "device_sync" for view in waiting):
+        return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
+    by_operation = grouped(waiting, lambda view: view.operation)
+    if len(by_operation) > 1:
+        return [_mismatch("operation", by_operation, texts, complete)]
+    by_site = grouped(waiting, lambda view: view.user_stack)
+    if len(by_site) > 1:
+        return [_mismatch("call_site", by_site, texts, complete)]
+    if len(waiting) < 2:
+        return []
+    return [
+        raising.all_entered(
+            Where("stacks", operation=waiting[0].operation),
+            [view.rank for view in waiting],
+            shown(waiting),
+            who=f"All {len(waiting)} ranks that were read",
+            severity=Severity.WARNING,
+            wait_s=min(view.wait_s for view in waiting),
+            complete=bool(complete),
+            world_size=_world_size(store),
+        )
+    ]
+
+
+def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
+    """Whether these are all ranks of the job; None if nothing says how many there are."""
+    if store.query("SELECT 1 FROM unread"):
+        return False
+    size = _world_size(store)
+    return None if size is None else len(views) == size
+
+
+def _world_size(store: Store) -> int | None:
+    """How many ranks the job has, if a process says so."""
+    size: int | None = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
+    return size
+
+
+def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
+    """The finding's ranks are the clear minority, or the one of two parties that a condition on the rank led there.
+
+    Else it names nobody.
+    """
+    deciding = _in_and_beside_steps(parties)
+    odd, usual, tie = minority_of(deciding)
+    told_by = None
+    if not odd and (told := _told_apart(deciding, texts)):
+        odd, usual, told_by = told
+    views = odd or [view for members in parties for view in members]
+    parting = texts.parting(views[0], usual[0])
+    below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
+
+    def words(members: list[RankView]) -> str:
+        phase = members[0].phase if below else None  # where the program's line does not tell the ranks apart
+        during = f" ({phase_words(phase)})" if phase else ""
+        return f"{who(members)} in {members[0].operation}{during}{at(members[0])}"
+
+    sides = "; ".join(map(words, parties)) + (f"; they part in {below.short()}" if below else "")
+    description = described(views[0], parting)
+    alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
+    if alone_by_rank and parting.alone_by:
+        description |= {"guard": parting.alone_by.guard, "guard_side": "rank", "guard_on_rank": True}
+    left_out = bool(odd) and all(texts.parting(view, usual[0]).left_out_by for view in odd)
+    finding = raising.mismatch(
+        aspect,
+        Sides(
+            tuple((members[0].doing, tuple(sorted(view.rank for view in members))) for members in parties),
+            tuple(sorted(view.rank for view in views)),
+            tie and not told_by,
+        ),
+        Where("stacks"),
+        shown(views),
+        says=f"ranks wait for each other in different calls: {sides}",
+        minority=bool(odd) and not told_by,
+        told_by=told_by,
+        peer_phase=usual[0].phase,
+        peer_operation=usual[0].operation,
+        peer_activity=usual[0].activity,
+        peer_place=usual[0].place.short() if usual[0].place else None,
+        own_contexts=[context for context in views[0].contexts if context not in usual[0].contexts],
+        complete=complete,
+        left_out=left_out,
+        in_turns=parting.in_turns,
+        turns=parting.turns if odd else None,
+        extra_by=parting.extra_by.guard if odd and parting.extra_by else None,
+        way_around=parting.left_out_by.guard if left_out and parting.left_out_by else None,
+        way_at=parting.left_out_at.short() if left_out and parting.left_out_at else None,
+        way_alike=parting.left_out_by.alike if left_out and parting.left_out_by else None,
+        way_by_value=parting.by_value if left_out else None,
+        alone_by_rank=alone_by_rank,
+        **description,
+    )
+    if odd:
+        passed = [usual[0].place, parting.left_out_at] if left_out else []
+        # Below one line of the program, the rank is in none that tells what it left out; its peers are.
+        first = passed if parting.relation.kind == "same_line" else []
+        finding.locations = distinct([*first, *(view.place for view in odd), parting.place, below, *passed[::-1]])
+    return finding
+
+
+def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
+    """Of more than two parties, who is in a step of training and who beside it, where that is told of all ranks.
+
+    Once a rank has left the steps, its peers go on until they need it, some further than others.
+    """
+    views = [view for members in parties for view in members]
+    beside = [view for view in views if beside_step(view.phase)]
+    inside = [view for view in views if in_step(view.phase)]
+    told = len(parties) > 2 and beside and inside and len(beside) + len(inside) == len(views)
+    return sorted([inside, beside], key=len, reverse=True) if told else parties
+
+
+def _told_apart(
+    parties: list[list[RankView]], texts: ProgramTexts
+) -> tuple[list[RankView], list[RankView], str] | None:
+    """Of two equal parties (the odd one, the other, what tells), by the first thing that holds of one alone.
+
+    rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
+    what is made beside the steps of training, and its peers are in a step.
+    """
+    if len(parties) != 2:
+        return None
+
+    def has_left_loop(view: RankView, peer: RankView) -> bool:
+        relation = texts.parting(view, peer).relation
+        return relation.kind == "past_loop" and not relation.in_loop
+
+    tests: dict[str, Callable[[RankView, RankView], bool]] = {
+        "rank": lambda view, peer: texts.parting(view, peer).alone_by is not None,
+        "loop": has_left_loop,
+        "phase": lambda view, peer: beside_step(view.phase) and in_step(peer.phase),
+    }
+    for by, holds in tests.items():
+        odd = [(one, other) for one, other in (parties, parties[::-1]) if holds(one[0], other[0])]
+        if odd:
+            return (*odd[0], by) if len(odd) == 1 else None
+    return None

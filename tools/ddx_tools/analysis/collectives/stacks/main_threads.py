@@ -1,0 +1,230 @@
+"""Each rank's main thread over all looks: what it does, whether it moves, how long it has waited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.frame_classes import frame_rules
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, distinct, rank_list
+from ddx_tools.model.grouping import gathered
+
+UserFrame = tuple[str, int, str]
+
+_QUOTE_LIMIT = 400
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as its stacks show it."""
+
+    host: str
+    rank: int
+    pid: int
+    state: str | None
+    wchan: str | None
+    activity: str
+    operation: str | None
+    contexts: tuple[str, ...]
+    moved: bool | None
+    """It ran or its stack changed between looks; None if there was one look only or the kernel says nothing."""
+    wait_s: float
+    """For how long at least it has not moved, seconds."""
+    brought: bool
+    """The dump was brought as a file: nothing says when it was taken."""
+    user_stack: tuple[UserFrame, ...]
+    """User frames, outermost first."""
+    user_source: str | None
+    source: str
+    source_line: int | None = None
+    """Of a file with several ranks: the line that shows where it is."""
+    source_text: str | None = None
+    """What that line says."""
+    phase: str | None = None
+    """Of training, as library frames tell it."""
+
+    @property
+    def waits_for_peers(self) -> bool:
+        """It can only go on when other ranks act."""
+        return self.activity in frame_rules().waits_for_peers
+
+    @property
+    def stopped(self) -> bool:
+        """The kernel holds it stopped."""
+        return self.state in ("T", "t")
+
+    @property
+    def place(self) -> Location | None:
+        """Its innermost user line."""
+        return self.location(len(self.user_stack) - 1) if self.user_stack else None
+
+    def location(self, depth: int) -> Location:
+        """A user frame as a place; `depth` 0 is the outermost."""
+        file, line, function = self.user_stack[depth]
+        innermost = depth == len(self.user_stack) - 1
+        return Location(file=file, line=line, function=function, source=self.user_source if innermost else None)
+
+    @property
+    def doing(self) -> str:
+        """What it does, in words."""
+        return f"{self.activity}: {self.operation}" if self.operation else self.activity
+
+    @property
+    def standing(self) -> str:
+        """Where it is, and what it does there."""
+        place = self.place
+        if place is None:
+            return self.doing
+        text = f": {place.source}" if place.source else ""
+        return f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"[:_QUOTE_LIMIT]
+
+    def evidence(self) -> Evidence:
+        """Its dump, and where it is; of a file with several ranks the line that shows it, as it stands there."""
+        if self.source_line is not None:
+            return Evidence(source=self.source, line=self.source_line, quote=(self.source_text or "")[:_QUOTE_LIMIT])
+        return Evidence(source=self.source, quote=self.standing)
+
+
+def rank_views(store: Store) -> list[RankView]:
+    """The main thread of every rank whose stack was read, by rank."""
+    rows = store.query(
+        "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL "
+        "ORDER BY rank, host, pid, snapshot"
+    )
+    looks = gathered(((row["rank"], row["host"], row["pid"]), row) for row in rows)
+    printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
+    stepped = {(row["rank"], row["host"]) for row in printed}
+    return [_view(rank_rows, (rank, host) in stepped) for (rank, host, _), rank_rows in looks.items()]
+
+
+def looks_of(store: Store, rank: int) -> list[str]:
+    """Where the main thread of a rank was in each look, as `RankView.standing` tells it."""
+    rows = store.query(
+        "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank = ? ORDER BY snapshot, host, pid", [rank]
+    )
+    return list(dict.fromkeys(_view([row], stepped=False).standing for row in rows))
+
+
+def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
+    """`stepped`: the rank printed further steps meanwhile, and so came back to where it stood before."""
+    last = rows[-1]
+    moved = stepped or _moved(rows)
+    brought = last["taken_s"] is None
+    observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
+    # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
+    blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
+    as_read = (
+        "host", "rank", "pid", "state", "wchan", "activity", "operation", "user_source", "source", "source_line",
+        "source_text", "phase",
+    )  # fmt: skip
+    return RankView(
+        **{name: last[name] for name in as_read},
+        contexts=tuple(json.loads(last["contexts"])),
+        moved=moved,
+        wait_s=round(max(blocked_s + observed_s, 0.0), 1) if not moved else 0.0,
+        brought=brought,
+        user_stack=tuple((str(f), int(n), str(name)) for f, n, name in json.loads(last["user_stack"])),
+    )
+
+
+def _moved(rows: list[dict[str, Any]]) -> bool | None:
+    """A changed stack is movement. So is having run, except for a thread that spins or polls while it waits."""
+    if len(rows) < 2:
+        return None
+    if len({row["frames_key"] for row in rows}) > 1:
+        return True
+    last = rows[-1]
+    shows_in = frame_rules().progress_shows_in(last["activity"], last["wchan"], last["running"])
+    if shows_in == "nothing":
+        return False
+    column = {"switched": "switched", "ran": "moved"}[shows_in]
+    seen = [row[column] for row in rows[1:] if row[column] is not None]
+    return any(seen) if seen else None
+
+
+# --- what the analyses of stacks share: making a finding out of views, grouping views, finding the odd ones
+
+
+def who(views: Iterable[RankView]) -> str:
+    """`ranks 0-2`."""
+    return rank_list([view.rank for view in views])
+
+
+def make_finding(
+    code: str,
+    severity: Severity,
+    views: Sequence[RankView],
+    summary: str,
+    *,
+    evidence: list[Evidence] | None = None,
+    places: Iterable[Location | None] | None = None,
+    **attributes: Any,
+) -> Finding:
+    """A finding about ranks, with their dumps as evidence and their innermost user lines as places, unless others."""
+    pointed = shown(views)
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=sorted({view.rank for view in views}),
+        hosts=sorted(pointed.hosts),
+        summary=summary,
+        evidence=pointed.evidence if evidence is None else evidence,
+        locations=pointed.locations if places is None else distinct(places),
+        attributes={"basis": "stacks", **attributes},
+    )
+
+
+def shown(views: Sequence[RankView]) -> Shown:
+    """Dumps and places of ranks.
+
+    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
+    """
+    hosts = {view.host for view in views if not view.brought}
+    return Shown([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
+
+
+def at(view: RankView) -> str:
+    """ " at train.py:41 step", or nothing."""
+    return f" at {view.place.short()}" if view.place else ""
+
+
+def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[RankView], bool]:
+    """(the ranks of all parties but the largest, the largest party, tie): the odd ones only without a tie."""
+    ordered = sorted(parties, key=len, reverse=True)
+    rest = [view for members in ordered[1:] for view in members]
+    tie = len(rest) >= len(ordered[0])
+    return ([] if tie else rest), ordered[0], tie
+
+
+def place_of_row(row: dict[str, Any]) -> Location:
+    """The innermost user line of a row of `stack_threads`."""
+    file, line, function = (json.loads(row["user_stack"]) or [("unknown", None, None)])[-1]
+    return Location(file=file, line=line, function=function, source=row["user_source"])
+
+
+def evidence_of_row(row: dict[str, Any]) -> Evidence:
+    """Where the innermost user line of a row of `stack_threads` is shown; of a file with several ranks its line."""
+    if row["source_line"] is not None:
+        return Evidence(source=row["source"], line=row["source_line"], quote=row["source_text"] or "")
+    place = place_of_row(row)
+    return Evidence(source=row["source"], quote=f"{place.file}:{place.line} {place.function}")
+
+
+def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[list[RankView]]:
+    """Views with the same key, largest group first; groups of one size in rank order."""
+    groups = gathered((key(view), view) for view in views)
+    return sorted(groups.values(), key=lambda members: (-len(members), members[0].rank))
+
+
+# --- kinds of raw items of the probe `stacks`, and the moments of a look that they are of
+
+STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread", "output"
+NATIVE = "native"
+"""The dump of a rank with native frames, which tell a wait for its GPU from work."""
+BEFORE, AFTER = "before", "after"
+CHILD = "child"
+"""The role of a process that a rank started and waits for: not Python, as far as anybody knows."""

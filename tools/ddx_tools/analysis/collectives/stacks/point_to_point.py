@@ -1,0 +1,175 @@
+"""Ranks that wait in sends and receives: for each other, for nobody, or in pipeline stages out of step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
+from ddx_tools.analysis.collectives.stacks.main_threads import RankView, at, grouped, make_finding, minority_of, who
+from ddx_tools.analysis.program.peer_numbers import local_peers
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, Location, Severity
+
+_ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}
+_HANDLES = ("isend", "irecv", "batch_isend_irecv", "P2POp")
+_OTHER_HANDLES = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
+    "reduce", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier", "submit",
+)  # fmt: skip
+TOLD_BY_TEXT = "batch_isend_irecv"
+"""The operation of ranks that wait for handles of sends and receives, as the text of their function tells."""
+_SENDS, _RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
+
+
+def point_to_point(store: Store, p2p: Sequence[RankView], texts: ProgramTexts, *, others: int) -> list[Finding]:
+    """What ranks that do not move in point-to-point operations have in common, and in what they differ.
+
+    `others` is how many ranks wait in collectives meanwhile: if they are few, they may be the partners.
+    """
+    findings = _different_schedules(store, p2p)
+    if not 0 < others < len(p2p):
+        findings += _beside_a_pipeline(p2p, texts) or _nobody_answers(p2p, texts, alone=not others)
+    return findings
+
+
+def with_transfers(views: Sequence[RankView], texts: ProgramTexts) -> list[RankView]:
+    """The views, in which a wait for a handle is one for a transfer if its function makes no other handles."""
+    return [replace(view, activity="p2p", operation=TOLD_BY_TEXT) if _awaits(view, texts) else view for view in views]
+
+
+def _awaits(view: RankView, texts: ProgramTexts) -> bool:
+    text = texts.of(view.place.file) if view.place and view.operation == "wait" else None
+    if text is None or view.place is None or view.place.line is None:
+        return False
+    line = view.place.line
+    return bool(text.calls_of(line, _HANDLES)) and not text.calls_of(line, _OTHER_HANDLES)
+
+
+def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    """Ranks that wait in a function which takes numbers within a group for ranks of the job.
+
+    That harms nobody in the group that begins with rank 0. So it tells if a whole group of ranks, that one, is through.
+    """
+    findings = []
+    for members in grouped(waiting, lambda view: view.place and (view.place.file, view.place.function)):
+        place = members[0].place
+        text = texts.of(place.file) if place else None
+        function = text.function(place.line) if text and place and place.line else None
+        for peer in local_peers(function)[:1] if function is not None else []:
+            where = Location(file=members[0].user_stack[-1][0], line=peer.line, function=members[0].user_stack[-1][2])
+            finding = make_finding(
+                "p2p.numbered_within_group",
+                Severity.FAILURE,
+                members,
+                f"{who(members)} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} "
+                f"takes `{peer.expression}` for the other rank: a number within a group, which is the rank of the "
+                "whole job only in the group that begins with rank 0",
+                operation=peer.operation,
+                expression=peer.expression,
+                first_group_through=_is_whole_group([view for view in waiting if view not in members], len(waiting)),
+                places=[members[0].place, where],
+            )
+            findings.append(finding)
+    return findings
+
+
+def _is_whole_group(views: Sequence[RankView], ranks: int) -> bool:
+    """Whether these can be one of several groups of one size, the one that begins with rank 0."""
+    return len(views) > 1 and ranks % len(views) == 0 and any(view.rank == 0 for view in views)
+
+
+def _different_schedules(store: Store, p2p: Sequence[RankView]) -> list[Finding]:
+    schedules = _pipeline_schedules(store, p2p)
+    by_schedule = grouped(p2p, lambda view: schedules.get(view.rank))
+    if len(by_schedule) < 2 or len(schedules) < len(p2p):
+        return []
+    odd, _, tie = minority_of(by_schedule)
+    sides = "; ".join(f"{who(m)}: {schedules[m[0].rank]}" for m in by_schedule)
+    return [
+        make_finding(
+            "pipeline.schedule_differs",
+            Severity.FAILURE,
+            odd or p2p,
+            f"pipeline stages run different schedules: {sides}",
+            minority=bool(odd),
+            tie=tie,
+            schedules=sorted(set(schedules.values())),
+        )
+    ]
+
+
+def _beside_a_pipeline(p2p: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
+    """A few in a transfer of the program, while the stages of a pipeline exchange among themselves.
+
+    What a schedule sends it receives itself, so no stage in it is the other end of the program's own transfer.
+    """
+    own = [view for view in p2p if "pipeline" not in view.contexts]
+    operations = {str(view.operation) for view in own}
+    if not own or 2 * len(own) >= len(p2p) or len(operations) != 1 or not operations <= _ONE_SIDED.keys():
+        return []
+    why = "all others exchange in the schedule of the pipeline"
+    return [_unmatched(own, texts, why, beside_a_pipeline=True)]
+
+
+def _nobody_answers(p2p: Sequence[RankView], texts: ProgramTexts, *, alone: bool) -> list[Finding]:
+    """All send, or all receive, or (`alone`) all ranks of the job wait in operations of either kind."""
+    operations = sorted({str(view.operation) for view in p2p})
+    operation, many = operations[0], len(p2p) > 1
+    other_end = None
+    if len(operations) == 1 and operation in _ONE_SIDED:
+        other_end = _other_end(p2p, texts)
+        if not many or (other_end == "other_branch" and not alone):
+            return [_unmatched(p2p, texts, f"no rank is in {_ONE_SIDED[operation]}")]
+        summary = f"{who(p2p)} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
+    elif alone and many:
+        summary = f"{who(p2p)} all wait for each other's sends and receives"
+    else:
+        return []
+    facts: dict[str, Any] = {"operations": operations, "everybody": alone, "other_end": other_end}
+    return [make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, **facts)]
+
+
+def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, beside_a_pipeline: bool = False) -> Finding:
+    """Transfers of the program whose other end nobody is in."""
+    operation = str(views[0].operation)
+    verb = "waits" if len(views) == 1 else "all wait"
+    return make_finding(
+        "p2p.unmatched",
+        Severity.FAILURE,
+        views,
+        f"{who(views)} {verb} in {operation}, and {why}",
+        operation=operation,
+        beside_a_pipeline=beside_a_pipeline,
+        other_end=_other_end(views, texts),
+    )
+
+
+def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
+    """Where the function that ranks send (or receive) in has the other end of it; None if its text is not known.
+
+    in_turn: the same rank does it, before or behind, as where two trade.  other_branch: other ranks do it, while
+    these are in their call, so that who is in neither is through with it.  absent: the function has none.
+    """
+    kinds = set()
+    for view in views:
+        text = texts.of(view.place.file) if view.place else None
+        if text is None or view.place is None or view.place.line is None:
+            return None
+        line = view.place.line
+        names = _RECEIVES if view.operation in _SENDS else _SENDS
+        relations = [text.relation(line, other) for other in text.calls_of(line, names)]
+        parted = [relation.kind == "other_branch" or relation.guard_on_rank for relation in relations]
+        kinds.add("absent" if not parted else "other_branch" if all(parted) else "in_turn")
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _pipeline_schedules(store: Store, views: Sequence[RankView]) -> dict[int, str]:
+    """The schedule class each rank is in, where the program text qualifies its frames."""
+    rows = store.query(
+        "SELECT f.pid, f.host, f.function FROM stack_frames f WHERE f.module LIKE 'torch/distributed/pipelining/%' "
+        "AND f.function LIKE '%Schedule%.%' ORDER BY f.snapshot, f.depth DESC"
+    )
+    classes = {(row["host"], row["pid"]): row["function"].split(".")[0] for row in rows}
+    return {v.rank: classes[v.host, v.pid] for v in views if (v.host, v.pid) in classes}

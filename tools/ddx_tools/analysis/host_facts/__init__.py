@@ -1,0 +1,1 @@
+"""Rows of `host_facts` as analyses read them."""

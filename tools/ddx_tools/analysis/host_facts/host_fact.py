@@ -1,0 +1,108 @@
+"""Rows of `host_facts` as the analyses read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+EVIDENCE_LIMIT = 8
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One fact about a machine."""
+
+    host: str | None
+    topic: str
+    subject: str | None
+    values: dict[str, Any]
+    evidence: Evidence
+
+    def evidence_of(self, *names: str) -> list[Evidence]:
+        """Where values stand that have lines of their own (`nvidia-smi -q` is long); else where the fact begins."""
+        places = self.values.get("lines") or {}
+        found = [places[name] for name in names if name in places]
+        source = self.evidence.source
+        return [Evidence(source=source, line=line, quote=quote) for line, quote in found] or [self.evidence]
+
+
+def read_facts(store: Store) -> list[Seen]:
+    """All facts, in the order in which they were read: of two readings of a counter, the earlier comes first."""
+    rows = store.query("SELECT host, topic, subject, facts, text, source, source_line FROM host_facts ORDER BY rowid")
+    return [seen(row) for row in rows]
+
+
+def seen(row: dict[str, Any]) -> Seen:
+    """One row of `host_facts`."""
+    place = Evidence(source=row["source"], line=row["source_line"], quote=row["text"])
+    return Seen(row["host"], row["topic"], row["subject"], json.loads(row["facts"]), place)
+
+
+def of_topic(facts: Iterable[Seen], *topics: str) -> list[Seen]:
+    """The facts about one thing."""
+    return [fact for fact in facts if fact.topic in topics]
+
+
+def by_host(facts: Iterable[Seen]) -> dict[str | None, list[Seen]]:
+    """Facts by host; those of which nobody says the host are taken for one."""
+    return gathered((fact.host, fact) for fact in facts)
+
+
+def by_place(facts: Iterable[Seen]) -> list[list[Seen]]:
+    """Facts by host; those of which nobody says the host by file, since two files may be of two hosts."""
+    return list(gathered(((fact.host is not None, fact.host or fact.evidence.source), fact) for fact in facts).values())
+
+
+def finding(
+    code: str,
+    severity: Severity,
+    facts: Iterable[Seen],
+    summary: str,
+    evidence: list[Evidence] | None = None,
+    *,
+    ranks: Iterable[int] = (),
+    about: list[str] | None = None,
+    named: bool = False,
+    **attributes: Any,
+) -> Finding:
+    """A finding about the hosts of these facts, or those of `about`; the summary begins with the former unless `named`.
+
+    Attributes that are None or an empty list are left out. A name that Python keeps for itself is written with `_`
+    behind it.
+    """
+    facts = list(facts)
+    hosts = sorted({fact.host for fact in facts if fact.host})
+    known = {name.rstrip("_"): value for name, value in attributes.items() if value not in (None, [])}
+    where = f"{', '.join(hosts[:4])}: " if hosts and not named else ""
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=list(ranks),
+        hosts=hosts if about is None else about,
+        summary=f"{where}{summary}",
+        evidence=(evidence or [place for fact in facts for place in fact.evidence_of("state", "counters")])[
+            :EVIDENCE_LIMIT
+        ],
+        attributes={**known, "basis": "host"},
+    )
+
+
+def devices_text(devices: Iterable[str]) -> str:
+    """Devices for a sentence, bounded."""
+    listed = list(dict.fromkeys(devices))
+    more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
+    return ", ".join(listed[:6]) + more
+
+
+def gibibytes(size: int) -> str:
+    """A size for a person."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << shift:
+            return f"{size / (1 << shift):.3g} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,252 @@
+"""Whose words are these? Joins rows that do not state a rank with those that do.
+
+In order: the process id; the local rank, through a launcher that names both; the process index of mp.spawn; the task of
+Slurm, where each is one rank; and last, what is left over: one unlabelled failure, and one rank that ended that way and
+said nothing itself.
+Every join says how it was made. What cannot be joined stays without a rank.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from ddx_tools.analysis.log_events.log_event import Event, short_name
+from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
+from ddx_tools.model.grouping import gathered
+from ddx_tools.parsers.logs.launcher_words import signal_name
+
+
+def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """Set `ranks` and `joined` of the events. `processes` are rows of the `ranks` table, of a live job."""
+    _by_pid(events, processes)
+    _by_local_rank(events, processes)
+    _by_process_index(events)
+    _by_task(events)
+    _within_tracebacks(events)
+    _what_is_left(events)
+    _within_tracebacks(events)
+
+
+def _by_pid(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """A process id counts on one host; files that somebody brought do not say theirs."""
+    known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
+    known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
+    owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
+    for host, pid, rank in known:
+        if pid is not None and rank is not None:
+            owners[pid].add((host, rank))
+    for event in events:
+        host, pid = event.row["host"], event.row["pid"]
+        if event.ranks or pid is None:
+            continue
+        ranks = {rank for owner, rank in owners.get(pid, ()) if None in (owner, host) or owner == host}
+        if len(ranks) == 1:
+            _join(event, list(ranks), "process id")
+
+
+def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None:
+    """Global = local + offset, where a launcher's summary, a label or a live process gives both."""
+    by_source: dict[tuple[str, str | None], set[int]] = defaultdict(set)
+    by_host: dict[str | None, set[int]] = defaultdict(set)
+    for event in events:
+        local_rank = event.details.get("local_rank")
+        if local_rank is not None and event.row["rank"] is not None:
+            by_source[event.row["source"], event.row["host"]].add(event.row["rank"] - local_rank)
+            by_host[event.row["host"]].add(event.row["rank"] - local_rank)
+    for row in processes:
+        if row["rank"] is not None and row["local_rank"] is not None:
+            by_host[row["host"]].add(row["rank"] - row["local_rank"])
+    everywhere = set().union(*by_host.values())
+    one_host = len({event.row["host"] for event in events} - {None}) <= 1
+    for event in events:
+        local_rank = event.details.get("local_rank")
+        if event.ranks or local_rank is None:
+            continue
+        offsets = (
+            by_source.get((event.row["source"], event.row["host"])) or by_host.get(event.row["host"]) or everywhere
+        )
+        if len(offsets) == 1:
+            _join(event, [local_rank + next(iter(offsets))], "local rank")
+        elif not offsets and one_host:
+            _join(event, [local_rank], "local rank, as if the job had one host")
+
+
+def _by_process_index(events: list[Event]) -> None:
+    for event in events:
+        index = event.details.get("process_index")
+        if not event.ranks and index is not None:
+            _join(event, [index], "process index of mp.spawn")
+
+
+def _by_task(events: list[Event]) -> None:
+    """A task in which a launcher starts ranks of its own is none; then local ranks are spoken of."""
+    if any(event.details.get("local_rank") is not None for event in events):
+        return
+    for event in events:
+        task = event.details.get("task")
+        if not event.ranks and task is not None:
+            _join(event, [task], "task of Slurm")
+
+
+def _within_tracebacks(events: list[Event]) -> None:
+    """A known message inside a traceback belongs to whom the traceback belongs."""
+    enclosing = Enclosing(events)
+    for event in events:
+        if not event.ranks and event.kind in ("gloo", "watchdog", "signature"):
+            around = enclosing.of(event)
+            if around and around.ranks:
+                _join(event, around.ranks, around.joined or "its traceback")
+
+
+def _what_is_left(events: list[Event]) -> None:
+    """One way to end that no label explains, and exactly as many ranks that ended that way without a word."""
+    codes = exit_codes(events)
+    told = {rank for event in events if event.exception and event.kind != "failure_summary" for rank in event.ranks}
+    raised = [event for event in events if event.kind == "traceback" and not event.ranks and not event.is_launcher]
+    origins = [e for e in raised if not any(m.signature.role == "secondary" for m in e.known_messages(origin=True))]
+    _assign(origins, sorted(rank for rank, code in codes.items() if code == 1 and rank not in told))
+    dead = gathered(
+        ((event.kind, signal), event) for event in events if not event.ranks and (signal := _died_by(event))
+    )
+    for (_, signal), last_words in dead.items():
+        _assign(last_words, sorted(rank for rank, code in codes.items() if code < 0 and signal_name(-code) == signal))
+
+
+def _died_by(event: Event) -> str | None:
+    if event.kind == "fatal_stack":
+        code: str | None = event.row["code"]
+        return code
+    return "SIGABRT" if event.row["code"] == "gloo_size_mismatch" else None
+
+
+def _assign(events: list[Event], ranks: list[int]) -> None:
+    same = {(short_name(e.exception), e.row["file"], e.row["line"]) for e in events}
+    if not events or len(events) != len(ranks) or (len(same) > 1 and len(ranks) > 1):
+        return
+    for event in events:
+        _join(event, ranks, "only failing rank" if len(ranks) == 1 else "as many as failing ranks")
+
+
+def _join(event: Event, ranks: list[int], how: str) -> None:
+    event.ranks, event.joined = list(ranks), how
+
+
+def exit_codes(events: list[Event]) -> dict[int, int]:
+    """Exit code by rank, of the last attempt that says one."""
+    codes: dict[int, int] = {}
+    for event in sorted(events, key=lambda e: e.attempt):
+        if event.row["exit_code"] is not None and not event.is_note:
+            codes.update(dict.fromkeys(event.ranks, event.row["exit_code"]))
+    return codes
+
+
+class Enclosing:
+    """Finds the traceback whose lines surround another row's."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._by_stream: dict[tuple[str, str | None], _Spans] = defaultdict(_Spans)
+        for event in sorted((event for event in events if event.kind == "traceback"), key=_first_line):
+            self._by_stream[event.row["source"], event.details.get("stream")].add(event)
+
+    def of(self, event: Event) -> Event | None:
+        """The traceback of the same stream around an event; of several that are mixed, the one that it names."""
+        line = event.row["source_line"]
+        spans = self._by_stream.get((event.row["source"], event.details.get("stream")))
+        around = spans.around(line) if spans else []
+        naming = [traceback for traceback in around if traceback.row["source_line"] == line]
+        return around[0] if len(around) == 1 else naming[0] if naming else None
+
+
+class _Spans:
+    """The tracebacks of one stream, by their first lines."""
+
+    def __init__(self) -> None:
+        self._tracebacks: list[Event] = []
+        self._first_lines: list[int] = []
+        self._furthest: list[int] = []
+        """The last line that the tracebacks up to each one reach."""
+
+    def add(self, traceback: Event) -> None:
+        """Add the next one."""
+        self._tracebacks.append(traceback)
+        self._first_lines.append(_first_line(traceback))
+        self._furthest.append(max([traceback.details["last_line"], *self._furthest[-1:]]))
+
+    def around(self, line: int) -> list[Event]:
+        """Those that a line lies in, in order. Mostly only the last one before it is looked at."""
+        found = []
+        at = bisect_right(self._first_lines, line) - 1
+        while at >= 0 and self._furthest[at] >= line:
+            if self._tracebacks[at].details["last_line"] >= line:
+                found.append(self._tracebacks[at])
+            at -= 1
+        return found[::-1]
+
+
+def _first_line(traceback: Event) -> int:
+    return int(traceback.details["first_line"])
+
+
+# --- how findings out of reports of ranks are built: who reported, where in the program, and the lines that say so
+
+_EVIDENCE_LIMIT = 8
+_VALUES_LIMIT = 64
+_NO_RANK = "unknown"
+
+
+def reported_finding(
+    code: str,
+    severity: Severity,
+    events: list[Event],
+    enclosing: Enclosing,
+    attributes: dict[str, Any],
+    group: str | None,
+) -> Finding:
+    """A finding out of what ranks reported; its summary is for the caller to say."""
+    places = [place for event in events if (place := part_of(event, enclosing)[0])]
+    attempts = sorted({event.attempt for event in events} - {0})
+    facts = {**attributes, "basis": "log", "attempts": attempts or None}
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=sorted({rank for event in events for rank in event.ranks}),
+        hosts=sorted({event.row["host"] for event in events if event.row["host"]}),
+        group=group,
+        summary="",
+        evidence=[event.evidence for event in events[:_EVIDENCE_LIMIT]],
+        locations=distinct_places(places),
+        attributes={name: value for name, value in facts.items() if value is not None},
+    )
+
+
+def operation_of(event: Event, enclosing: Enclosing) -> str | None:
+    """The function of torch.distributed in the traceback around a message."""
+    return part_of(event, enclosing)[1]
+
+
+def part_of(event: Event, enclosing: Enclosing) -> tuple[Location | None, str | None]:
+    """Place and operation of the exception around a message."""
+    around = enclosing.of(event)
+    return around.part_at(event.row["source_line"]) if around else (None, None)
+
+
+def distinct_places(places: list[Location]) -> list[Location]:
+    """Each place once, and not too many."""
+    return list({(place.file, place.line): place for place in places}.values())[:_EVIDENCE_LIMIT]
+
+
+def by_ranks(values: Mapping[int, Any] | Mapping[int | None, Any]) -> dict[str, Any]:
+    """Values by rank for a reader: `{"ranks 0-6": 412, "rank 7": 411}`; None is a rank that nothing names."""
+    ranks: dict[Any, list[int]] = {}
+    for rank, value in sorted(values.items(), key=lambda item: -1 if item[0] is None else item[0]):
+        ranks.setdefault(value, []).extend([] if rank is None else [rank])
+    named = {rank_list(mine) if mine else _NO_RANK: value for value, mine in ranks.items()}
+    return dict(list(named.items())[:_VALUES_LIMIT])
+
+
+def who_reports(ranks: list[int]) -> str:
+    """The ranks that report, at the beginning of a sentence."""
+    return rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"

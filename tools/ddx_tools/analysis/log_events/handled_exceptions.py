@@ -1,0 +1,124 @@
+"""Exceptions that were only logged: their process went on."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, Event, short_name
+
+_Steps = dict[tuple[object, ...], list[Event]]
+"""Steps by who made them, as far as the source tells."""
+_SEVERAL_STEPS = 3
+"""What the others print of the step in which a rank dies, and of the one before, comes behind its traceback."""
+
+
+def handled_exceptions(events: list[Event]) -> set[int]:
+    """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
+
+    Where only another rank prints the steps, a process went on, too, if it raises the same again while the job goes
+    on by several steps: ranks step together.
+
+    What a rank caught at one place it catches there again, as long as no end of it is reported: the last tracebacks
+    of a log that still grows have no step behind them yet, and those in a file of errors have none at all. It is the
+    same `try` if all frames are the same, and another try of a loop that gives up some time if no more of them follow
+    each other than the rank got over before.
+    """
+    steps: _Steps = defaultdict(list)
+    for event in events:
+        if event.kind == "step":
+            for key in _speakers(event):
+                steps[key].append(event)
+    reported = any(event.kind in REPORTED_ENDS for event in events)
+    tracebacks = [event for event in events if event.kind == "traceback"]
+    handled = {id(event) for event in tracebacks if event.caught or _was_handled(event, steps, reported=reported)}
+    ended = {rank for event in events if event.kind in (*REPORTED_ENDS, *OWN_ENDS) for rank in event.ranks or (None,)}
+    if None in ended:
+        return handled
+    alive = [event for event in tracebacks if len(event.ranks) == 1 and not ended.intersection(event.ranks)]
+    handled |= _raised_again(alive, events)
+    runs = {id(event): (_what(event), event.row["source"], _made_before(event, steps)) for event in tracebacks}
+    in_a_row = Counter(runs.values())
+    survived: dict[tuple[object, ...], int] = defaultdict(int)
+    for event in tracebacks:
+        if id(event) in handled and event.ranks and event.location:
+            survived[_what(event)] = max(survived[_what(event)], in_a_row[runs[id(event)]])
+    again = (event for event in tracebacks if _what(event) in survived and not ended.intersection(event.ranks))
+    return handled | {
+        id(event) for event in again if not runs[id(event)][2] or in_a_row[runs[id(event)]] <= survived[_what(event)]
+    }
+
+
+def _speakers(event: Event) -> Iterator[tuple[object, ...]]:
+    """A process is known by its lines' labels, or by its rank where the words name that."""
+    yield event.row["source"], "stream", event.details.get("stream")
+    if len(event.ranks) == 1:
+        yield event.row["source"], "rank", event.ranks[0]
+
+
+def _what(event: Event) -> tuple[object, ...]:
+    row = event.row
+    return tuple(event.ranks), event.attempt, short_name(event.exception), row["frames"], row["line"], row["function"]
+
+
+def _own_steps(event: Event, steps: _Steps) -> Iterable[Event]:
+    """The steps of the process that raised, in the traceback's file."""
+    made = (step for key in _speakers(event) for step in steps.get(key, ()))
+    return {
+        id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")
+    }.values()
+
+
+def _made_before(event: Event, steps: _Steps) -> int:
+    """How many steps stand before a traceback: of those that follow each other without a step it is the same."""
+    return sum(step.row["source_line"] < event.details["first_line"] for step in _own_steps(event, steps))
+
+
+def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
+    """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
+    own = _own_steps(event, steps)
+    # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
+    # progress as there were before it are none.
+    behind = any(step.row["source_line"] >= event.details["last_line"] for step in own)
+    if not behind and not _goes_on(event, own):
+        return False
+    one_process = (
+        bool(event.details.get("stream"))
+        or event.details.get("local_rank") is not None
+        or event.row["rank"] is not None
+    )
+    return one_process or not reported
+
+
+def _raised_again(tracebacks: Sequence[Event], events: Iterable[Event]) -> set[int]:
+    """The tracebacks that their rank repeats, and behind which the job made more steps than could be under way."""
+    latest = {(_what(event), event.row["source"]): event for event in tracebacks}
+    numbers: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        if event.kind == "step" and event.details.get("step") is not None and not event.details.get("own_work"):
+            place = event.row["source"], event.attempt
+            numbers[place].append((event.row["source_line"], event.details["step"]))
+    found = set()
+    for event in tracebacks:
+        steps = numbers[event.row["source"], event.attempt]
+        behind = [number for line, number in steps if line >= event.details["last_line"]]
+        before = [number for line, number in steps if line < event.details["first_line"]] or behind[:1]
+        is_repeated = latest[_what(event), event.row["source"]] is not event
+        if is_repeated and behind and max(behind) - max(before) >= _SEVERAL_STEPS:
+            found.add(id(event))
+    return found
+
+
+def _goes_on(event: Event, steps: Iterable[Event]) -> bool:
+    """Whether one kind of line tells of a step before a traceback and of a later one behind it."""
+    before: dict[str, int] = {}
+    for step in steps:
+        number = step.details.get("step")
+        if number is None:
+            continue
+        shape = step.details["shape"]
+        if step.row["source_line"] < event.details["first_line"]:
+            before[shape] = max(before.get(shape, number), number)
+        elif step.row["source_line"] > event.row["source_line"] and number > before.get(shape, number):
+            return True
+    return False

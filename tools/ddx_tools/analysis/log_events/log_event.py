@@ -1,0 +1,230 @@
+"""Rows of `log_events` as the analysis reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.known_messages import SignatureMatch
+from ddx_tools.knowledge.library_messages import exception_messages
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
+from ddx_tools.model.user_frames import module_path
+
+REPORTED_ENDS = ("failure_summary", "exit")
+"""Kinds of rows in which a launcher or a shell tells how ranks ended."""
+OWN_ENDS = ("fatal_stack", "error_file")
+"""Kinds of rows that a process leaves when it ends; a traceback it may have survived."""
+
+_QUOTE_LIMIT = 300
+_FRAMES_LIMIT = 12
+_LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
+_C10D = "torch/distributed/distributed_c10d.py"
+_LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
+
+
+@dataclass
+class Event:
+    """One row, and whose it turned out to be."""
+
+    row: dict[str, Any]
+    details: dict[str, Any]
+    ranks: list[int] = field(default_factory=list)
+    joined: str | None = None
+    """How the ranks were found out, if the row itself does not say."""
+    caught: bool = False
+    """A traceback of a process that was seen to live on."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the row."""
+        return str(self.row["kind"])
+
+    @property
+    def limit_expired(self) -> bool:
+        """Whether it says that the limit of an operation ran out."""
+        return self.row["code"] in _LIMIT_EXPIRED
+
+    @property
+    def is_note(self) -> bool:
+        """Whether the rank's own interpreter left it on its way out: it says what was wanted, not how that ended."""
+        return self.details.get("event") == "note"
+
+    @property
+    def attempt(self) -> int:
+        """Restart attempt, 0 for the first or if nothing says it."""
+        return self.row["attempt"] or 0
+
+    @property
+    def evidence(self) -> Evidence:
+        """Where the words stand."""
+        quote = self.details.get("quote") or self.row["text"] or ""
+        return Evidence(source=self.row["source"] or "", line=self.row["source_line"], quote=quote[:_QUOTE_LIMIT])
+
+    @property
+    def location(self) -> Location | None:
+        """The place in the program."""
+        return _location(self.row)
+
+    @property
+    def last_call(self) -> list[Location]:
+        """Where a rank that has ended called its last collective, innermost first."""
+        return [place for told in self.details.get("last_call", ()) if (place := _location(told))]
+
+    @property
+    def origin_location(self) -> Location | None:
+        """The place where the oldest exception of the chain was raised."""
+        causes = self.details.get("causes")
+        return (_location(causes[0]) if causes else None) or self.location
+
+    @property
+    def exception(self) -> str | None:
+        """The exception that a traceback, an error file or a launcher's summary reports."""
+        if self.kind in ("traceback", "error_file"):
+            code: str | None = self.row["code"]
+            return code
+        return self.details.get("exception") if self.kind == "failure_summary" else None
+
+    @property
+    def message(self) -> str:
+        """Its message."""
+        return str(self.details.get("message") if self.kind == "failure_summary" else self.row["text"]) or ""
+
+    @property
+    def origin(self) -> tuple[str | None, str]:
+        """Exception and message of the oldest of the chain."""
+        causes = self.details.get("causes")
+        return (causes[0]["exception"], causes[0]["message"]) if causes else (self.exception, self.message)
+
+    @property
+    def is_launcher(self) -> bool:
+        """The exception is a launcher's word about its ranks, not a rank's."""
+        name = short_name(self.exception)
+        if name in _LAUNCHERS:
+            return True
+        return name == "CalledProcessError" and "returned non-zero exit status" in self.message and not self.ranks
+
+    @property
+    def operation(self) -> str | None:
+        """The function of torch.distributed that the program called, from the frames."""
+        return _operation(json.loads(self.row["frames"] or "[]"))
+
+    def part_at(self, line: int) -> tuple[Location | None, str | None]:
+        """Place and operation of the exception of the chain that a line of the log names."""
+        for cause in self.details.get("causes", ()):
+            if cause["source_line"] >= line:
+                return _location(cause), _operation(cause["frames"])
+        return self.location, self.operation
+
+    @property
+    def said(self) -> list[Said]:
+        """The exceptions of the chain, the oldest first."""
+        causes = [
+            Said(cause["exception"], cause["message"], cause["frames"]) for cause in self.details.get("causes") or ()
+        ]
+        return [*causes, Said(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
+
+    def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
+        """What the exception's words are known as; with `origin`, in those of the oldest of its chain."""
+        return exception_messages(self.said[0 if origin else -1].text)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One exception of a chain."""
+
+    exception: str | None
+    message: str
+    frames: list[str]
+    """As in `log_events.frames`, outermost first."""
+
+    @property
+    def text(self) -> str:
+        """Its words in one line; and in a second one, behind `@`, where it was raised, the innermost frame first."""
+        places = []
+        for frame in reversed(self.frames[-_FRAMES_LIMIT:]):
+            place, _, function = frame.partition(" ")
+            file, _, number = place.rpartition(":")
+            places.append(f"{module_path(file)}:{number} {function}".rstrip())
+        words = re.sub(r"[ \t]*\n\s*", " ", f"{self.exception}: {self.message}").strip()
+        return f"{words}\n@ {' '.join(places)}"
+
+
+def short_name(exception: str | None) -> str:
+    """`DistError` of `torch.distributed.DistError`: tracebacks qualify names, error files do not."""
+    return (exception or "").rpartition(".")[2]
+
+
+def _operation(frames: list[str]) -> str | None:
+    for frame in frames:
+        place, _, function = frame.partition(" ")
+        if module_path(place.rpartition(":")[0]) == _C10D:
+            return function or None
+    return None
+
+
+def _location(place: dict[str, Any]) -> Location | None:
+    if not place.get("file"):
+        return None
+    return Location(file=place["file"], line=place["line"], function=place["function"], source=place.get("code_line"))
+
+
+def read_events(store: Store) -> list[Event]:
+    """All rows of `log_events`, in the order of their sources.
+
+    What an exception says of a step ("batch 6: bad label") is no step that was made.
+    """
+    rows = store.query(
+        """SELECT * FROM log_events WHERE kind != 'step' OR (source, source_line) NOT IN
+           (SELECT (source, source_line) FROM log_events WHERE kind = 'traceback')
+           ORDER BY source, source_line, kind"""
+    )
+    return [
+        Event(row, json.loads(row["details"] or "{}"), [] if row["rank"] is None else [row["rank"]]) for row in rows
+    ]
+
+
+# --- what a row of printed progress says, and findings made of such rows
+
+_EVIDENCE_LIMIT = 8
+
+
+def step_number(event: Event) -> int | None:
+    """The step, or the batch where no step is printed."""
+    step: int | None = event.details.get("step")
+    return step if step is not None else event.details.get("batch")
+
+
+def step_unit(event: Event) -> str:
+    """Which of the two it is."""
+    return "step" if event.details.get("step") is not None else "batch"
+
+
+def step_position(event: Event) -> tuple[float, int]:
+    """Epoch and number: what comes later is greater."""
+    return event.details.get("epoch") or 0.0, step_number(event) or 0
+
+
+def step_finding(
+    code: str,
+    severity: Severity,
+    events: list[Event],
+    summary: str,
+    attributes: dict[str, Any],
+    ranks: Iterable[int] | None = None,
+) -> Finding:
+    """A finding out of rows; of the ranks that these are of, if none are named."""
+    told = {rank for event in events for rank in event.ranks} if ranks is None else set(ranks)
+    facts = {**attributes, "basis": "log"}
+    return Finding(
+        code=code,
+        severity=severity,
+        ranks=sorted(told),
+        hosts=sorted({event.row["host"] for event in events if event.row["host"]}),
+        summary=summary[:600],
+        evidence=[event.evidence for event in events[:_EVIDENCE_LIMIT]],
+        attributes={name: value for name, value in facts.items() if value is not None},
+    )

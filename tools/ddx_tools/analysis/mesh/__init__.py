@@ -1,0 +1,1 @@
+"""The mesh of parallel dimensions: its axes, groups and arithmetic."""

@@ -1,0 +1,259 @@
+"""Process groups that were recorded, put to the axes of a mesh, and the mesh that they show by themselves.
+
+A DeviceMesh describes the groups of its dimension tp as `mesh_tp` (torch 2.13 distributed/device_mesh.py);
+Megatron-LM's descriptions stand in `mesh_orders.yaml`. Members decide; descriptions only choose between axes that have
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ddx_tools.analysis.mesh.knowledge import mesh_knowledge
+from ddx_tools.analysis.mesh.layout import Axis, Layout, Misfit, lay_out
+from ddx_tools.analysis.mesh.plan import AS_WRITTEN, Plan, combined, plans_of_rows
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.files.names import shown
+from ddx_tools.model.mesh_setting import MeshSetting
+
+RECORDED = "recorded groups"
+_MOST_NAME = 60
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """A process group of flight records, with its global ranks in ascending order."""
+
+    id: int
+    description: str
+    members: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Where a reader can look."""
+        return f"fr_groups:{self.id}"
+
+    @property
+    def step(self) -> int | None:
+        """The distance between neighbours, if it is the same for all."""
+        steps = {after - before for before, after in pairwise(self.members)}
+        return steps.pop() if len(steps) == 1 else None
+
+
+def recorded_groups(store: Store) -> list[RecordedGroup]:
+    """The groups of more than one rank whose members are known."""
+    rows = store.query("SELECT group_id, description, members FROM fr_groups ORDER BY group_id")
+    return [group for row in rows if (group := group_of_row(row))]
+
+
+def group_of_row(row: Mapping[str, Any]) -> RecordedGroup | None:
+    """A row of `fr_groups`; None for a group of one rank, and where no dump lists the members."""
+    members = tuple(sorted({rank for rank in row["members"] or () if rank is not None and rank >= 0}))
+    if len(members) < 2:
+        return None
+    return RecordedGroup(int(row["group_id"]), str(row["description"] or ""), members)
+
+
+def world_of(groups: Iterable[RecordedGroup]) -> int | None:
+    """The number of ranks: those of the group that holds all from 0 on and no rank is beyond."""
+    found = list(groups)
+    highest = max((group.members[-1] for group in found), default=-1)
+    whole = any(len(group.members) == highest + 1 for group in found)
+    return highest + 1 if whole else None
+
+
+def plan_of_groups(groups: Sequence[RecordedGroup]) -> Plan | None:
+    """The mesh that named groups show: dimensions whose strides and sizes follow on each other up to the world.
+
+    None where the groups of a dimension differ in size or step, or where a dimension between two others has no group.
+    """
+    world = world_of(groups)
+    shapes: dict[str, set[tuple[int, int | None]]] = {}
+    first: dict[str, RecordedGroup] = {}
+    for group in groups:
+        if name := _dimension(group.description):
+            shapes.setdefault(name, set()).add((len(group.members), group.step))
+            first.setdefault(name, group)
+    known: dict[str, tuple[int, int]] = {}
+    for name, shape in shapes.items():
+        size, step = next(iter(shape))
+        if len(shape) == 1 and step is not None:
+            known[name] = (size, step)
+    usual = {name: shape for name, shape in known.items() if name in _factors()}
+    # The grid of the experts cuts the same ranks another way: it counts only where nothing else fills the world.
+    dims = _chain(usual, world) or _chain(known, world)
+    if world is None or not dims:
+        return None
+    placed = [_placed(name, known[name], first[name]) for name in reversed(dims)]
+    placed.append(MeshSetting("world_size", world, f"groups of {world} ranks", source=first[dims[0]].key))
+    return Plan(RECORDED, AS_WRITTEN, "recorded", placed)
+
+
+def _chain(known: Mapping[str, tuple[int, int]], world: int | None) -> list[str]:
+    """Dimensions from the innermost on, each beginning where the one before ends; none if they leave a gap."""
+    dims: list[str] = []
+    stride = 1
+    while world is not None and stride < world:
+        # A flattened dimension begins at the same step as its innermost part, and is longer.
+        following = min(((size, name) for name, (size, step) in known.items() if step == stride), default=None)
+        if following is None:
+            return []
+        dims.append(following[1])
+        stride *= following[0]
+    return dims if stride == world else []
+
+
+def _factors() -> set[str]:
+    """Names of dimensions that frameworks multiply to the world."""
+    return {name for framework in mesh_knowledge().frameworks.values() for name in framework.factors}
+
+
+def _placed(name: str, shape: tuple[int, int], group: RecordedGroup) -> MeshSetting:
+    size, step = shape
+    text = f"{shown(group.description, _MOST_NAME)}: {size} ranks, step {step}"
+    return MeshSetting(name, size, text, source=group.key)
+
+
+def _dimension(description: str) -> str | None:
+    """The name of the dimension that a description says."""
+    if description.startswith("mesh_"):
+        return shown(description.removeprefix("mesh_"), _MOST_NAME)
+    return _single_axes().get(description)
+
+
+def _single_axes() -> Mapping[str, str]:
+    axes = (axis for framework in mesh_knowledge().frameworks.values() for axis in framework.axes)
+    return {name: axis.name for axis in axes if len(axis.dims) == 1 for name in axis.groups}
+
+
+def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
+    """The axes of which these ranks are exactly one group."""
+    ranks = sorted(set(members))
+    if not ranks or ranks[-1] >= layout.world_size:
+        return []
+    fitting = (axis for axis in layout.axes if axis.size == len(ranks))
+    return [axis for axis in fitting if sorted(axis.members(ranks[0])) == ranks]
+
+
+def axes_around(layout: Layout, members: Sequence[int]) -> list[Axis]:
+    """The axes of which these ranks are in one group with others, the smallest groups first."""
+    ranks = set(members)
+    if not ranks or max(ranks) >= layout.world_size:
+        return []
+    wider = [axis for axis in layout.axes if axis.size > len(ranks)]
+    return sorted((axis for axis in wider if ranks <= set(axis.members(min(ranks)))), key=lambda axis: axis.size)
+
+
+def axis_of_group(layout: Layout, group: RecordedGroup) -> Axis | None:
+    """The one axis that a recorded group is of: by its members, and by its description where several have these."""
+    fitting = axes_with(layout, group.members)
+    named = [axis for axis in fitting if group.description in axis.descriptions]
+    chosen = named or fitting
+    return chosen[0] if len(chosen) == 1 else None
+
+
+# --- the meshes of a store: its plans laid out, or the arithmetic that shows why one of them cannot be
+
+LARGEST_WORLD = 1 << 20
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A plan and what becomes of it; no outcome: nothing says in which order its program lays out the ranks."""
+
+    plan: Plan
+    outcome: Layout | Misfit | None
+    unknown: tuple[str, ...] = ()
+    """Degrees that the framework does not have."""
+
+    @property
+    def layout(self) -> Layout | None:
+        """The grid, if there is one."""
+        return self.outcome if isinstance(self.outcome, Layout) else None
+
+    @property
+    def gpus_per_host(self) -> int | None:
+        """How many neighbouring ranks share a host, if something says it."""
+        number = self.plan.value("gpus_per_host")
+        return number if number and number > 0 else None
+
+    @property
+    def dealt_to_hosts(self) -> int | None:
+        """Over how many hosts ranks are dealt in turn, instead of host by host."""
+        hosts = self.plan.value("dealt_to_hosts")
+        return hosts if hosts and hosts > 1 else None
+
+    @property
+    def hosts(self) -> int | None:
+        """How many hosts there are."""
+        if self.dealt_to_hosts or self.gpus_per_host is None or self.layout is None:
+            return self.dealt_to_hosts
+        return -(-self.layout.world_size // self.gpus_per_host)
+
+    def host_index(self, rank: int) -> int | None:
+        """The place of a rank's host among the hosts, in the launcher's order."""
+        if self.dealt_to_hosts:
+            return rank % self.dealt_to_hosts
+        return None if self.gpus_per_host is None else rank // self.gpus_per_host
+
+    def ranks_of_host(self, host: int) -> range:
+        """The ranks on a host; none if nothing says where ranks are."""
+        world = self.layout.world_size if self.layout else 0
+        if self.dealt_to_hosts:
+            return range(host, world, self.dealt_to_hosts)
+        each = self.gpus_per_host or 0
+        return range(host * each, min((host + 1) * each, world))
+
+
+def meshes_of(plans: Iterable[Plan], groups: Sequence[RecordedGroup], framework_id: str | None = None) -> list[Mesh]:
+    """The meshes that plans make; with none of them, the one that recorded groups show.
+
+    `framework_id` is whose order degrees are in that nothing else gives a framework.
+    """
+    found = combined(plans)
+    for plan in found:
+        plan.framework_id = plan.framework_id or framework_id
+    if not found and (recorded := plan_of_groups(groups)):
+        found = combined([*plans, recorded])
+    world = world_of(groups)
+    return [mesh_of(plan, world) for plan in found]
+
+
+class Meshes:
+    """All meshes of a store, the recorded groups beside them, and what somebody asked."""
+
+    def __init__(self, store: Store) -> None:
+        self.groups: Sequence[RecordedGroup] = recorded_groups(store)
+        self.questions = [(str(r["kind"]), str(r["value"])) for r in store.query("SELECT * FROM mesh_questions")]
+        plans = plans_of_rows(store.query("SELECT * FROM mesh_settings ORDER BY rowid"))
+        self.all = meshes_of(plans, self.groups, self.asked("framework"))
+
+    def asked(self, kind: str) -> str | None:
+        """What the first question of a kind is about."""
+        return next((value for one, value in self.questions if one == kind), None)
+
+
+def axis_names(store: Store) -> dict[int, str]:
+    """Groups of `fr_groups` by identity, with the axis that each is of; nothing if the job has several meshes."""
+    meshes = store.derived(Meshes)
+    layouts = [mesh.layout for mesh in meshes.all if mesh.layout]
+    if len(layouts) != 1:
+        return {}
+    axes = ((group.id, axis_of_group(layouts[0], group)) for group in meshes.groups)
+    return {id_: axis.name for id_, axis in axes if axis}
+
+
+def mesh_of(plan: Plan, recorded_world: int | None = None) -> Mesh:
+    """One plan laid out; the number of ranks that records show counts where the plan has none."""
+    framework = plan.framework
+    if framework is None:
+        return Mesh(plan, None)
+    world = plan.value("world_size")
+    outcome = lay_out(framework, plan.given, recorded_world if world is None else world)
+    if isinstance(outcome, Layout) and outcome.world_size > LARGEST_WORLD:
+        outcome = Misfit(f"{outcome.shape} = {outcome.world_size} ranks is more than any job has.", plan.given)
+    unknown = tuple(name for name in plan.given if name not in framework.degrees)
+    return Mesh(plan, outcome, unknown)

@@ -1,0 +1,104 @@
+"""What somebody set of a job's mesh: degrees of one framework, and the size of the job and of the model beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddx_tools.analysis.mesh.knowledge import Framework, as_written, mesh_knowledge
+from ddx_tools.evidence.schema import as_row
+from ddx_tools.model.diagnosis import Evidence
+from ddx_tools.model.mesh_setting import MeshSetting
+
+AS_WRITTEN = "as-written"
+"""In place of a framework: the dimensions stand in the order in which they vary."""
+TYPED = "typed"
+"""How the identity of a plan begins that the command line of ddx gives; it counts for more than what is read."""
+JOB_FACTS = ("world_size", "gpus_per_host", "dealt_to_hosts")
+MODEL_FACTS = ("heads", "kv_heads", "layers", "experts", "seq_len")
+
+
+@dataclass
+class Plan:
+    """The settings of one framework in one place."""
+
+    id: str
+    framework_id: str | None
+    """A key of `mesh_orders.yaml`, `as-written`, or None: nothing says whose degrees they are."""
+    label: str = ""
+    """Which of several meshes of a job it is: `actor`."""
+    placed: list[MeshSetting] = field(default_factory=list)
+
+    @property
+    def is_typed(self) -> bool:
+        """Somebody typed it."""
+        return self.id.startswith(TYPED)
+
+    def value(self, name: str) -> int | None:
+        """What the last setting of that name says."""
+        return next((one.value for one in reversed(self.placed) if one.name == name), None)
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The degrees, in the order in which they stand there."""
+        facts = (*JOB_FACTS, *MODEL_FACTS)
+        return {one.name: one.value for one in self.placed if one.name not in facts}
+
+    @property
+    def framework(self) -> Framework | None:
+        """How its ranks are ordered; None if that is not known."""
+        if self.framework_id == AS_WRITTEN:
+            return as_written(self.given)
+        return mesh_knowledge().frameworks[self.framework_id] if self.framework_id else None
+
+    def evidence(self, names: Iterable[str]) -> list[Evidence]:
+        """Where these settings stand, the last of each name."""
+        last = {one.name: one for one in self.placed if one.name in set(names)}
+        return [Evidence(source=one.source, line=one.line, quote=one.text[:200]) for one in last.values()]
+
+
+def combined(plans: Iterable[Plan]) -> list[Plan]:
+    """Plans that stand for one mesh put together: arguments on a command line come on top of a file's degrees.
+
+    What is said of the job or the model beside no degrees holds for all of them. Dimensions that somebody typed leave
+    no other plan, and what they typed of the job overrules the rest.
+    """
+    found = list(plans)
+    with_degrees = [plan for plan in found if plan.given]
+    typed = [plan for plan in with_degrees if plan.is_typed]
+    merged: dict[tuple[str | None, str], Plan] = {}
+    for plan in typed or with_degrees:
+        same = merged.setdefault((plan.framework_id, plan.label), Plan(plan.id, plan.framework_id, plan.label))
+        same.placed += plan.placed
+    facts = (*JOB_FACTS, *MODEL_FACTS)
+    beside = with_degrees if typed else []
+    general = [plan for plan in found if plan in beside or not plan.given]
+    loose = [one for plan in general for one in plan.placed if one.name in facts]
+    overruling = [one for plan in found if plan.is_typed for one in plan.placed if one.name in facts]
+    for plan in merged.values():
+        plan.placed = _unless_said(plan, loose) + plan.placed + overruling
+    return list(merged.values())
+
+
+def _unless_said(plan: Plan, loose: Iterable[MeshSetting]) -> list[MeshSetting]:
+    return [one for one in loose if plan.value(one.name) is None]
+
+
+def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
+    """Rows of `mesh_settings`."""
+    for plan in plans:
+        for one in plan.placed:
+            told = {"plan": plan.id, "framework": plan.framework_id, "text": one.text[:300]}
+            yield as_row("mesh_settings", one, plan, **told, source_line=one.line)
+
+
+def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:
+    """And back."""
+    found: dict[str, Plan] = {}
+    for row in rows:
+        id_, framework = str(row["plan"]), row["framework"]
+        plan = found.setdefault(id_, Plan(id_, None if framework is None else str(framework), str(row["label"] or "")))
+        line = None if row["source_line"] is None else int(str(row["source_line"]))
+        value, text = int(str(row["value"])), str(row["text"])
+        plan.placed.append(MeshSetting(str(row["name"]), value, text, line, str(row["source"])))
+    return list(found.values())

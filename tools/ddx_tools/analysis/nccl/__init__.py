@@ -1,0 +1,1 @@
+"""Rows of NCCL's logs and of RAS as analyses read them."""

@@ -1,0 +1,369 @@
+"""What the text of a Python program says about two of its lines.
+
+Two ranks run the same program. Where their stacks part, the source often says why: one is past the loop that
+the other is in, one took the other branch of an `if`, one is inside `if rank == 0:`. This module reads that
+from the syntax tree; nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from ddx_tools.analysis.program.round_conditions import asks_for_a_value, is_of_the_round
+from ddx_tools.knowledge.program_names import called_name, named
+
+_GUARD_LIMIT = 200
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+_ALTERNATIVES = ("cases", "handlers")  # of these blocks one runs at most; their order says nothing
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+Step = tuple[ast.AST, str, int]
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """A way around a line."""
+
+    guard: str
+    """Source text of the condition, or `except …` where an exception leads around it or there."""
+    line: int
+    """Where it stands."""
+    on_rank: bool = False
+    """The condition asks which rank it is."""
+    alike: bool = False
+    """The condition asks for nothing but counted rounds and settings: ranks in one round take one way."""
+    by_value: bool = False
+    """It measures something, or is an exception: ranks with other data may take another way."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Where a line stands to a peer's line in the same function."""
+
+    kind: str
+    """same_line | before | after | past_loop | still_in_loop | other_branch | unrelated | unknown
+
+    `past_loop`: behind a loop that the peer is inside of; `still_in_loop`: the other way round."""
+    guard: str | None = None
+    """Source text of the condition that parts them."""
+    guard_side: str | None = None
+    """Whose line the condition encloses: rank | peer | both (the two branches of one `if`)."""
+    guard_on_rank: bool = False
+    """The condition asks which rank it is."""
+    in_loop: bool = False
+    """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
+    in_turns: tuple[bool, bool] = (False, False)
+    """Whether the rank's line, and the peer's, stands in a loop that the other is not in."""
+    same_call_ahead: bool = False
+    """In its own branch, the rank has a call before it that the peer's line makes, too."""
+    leaves: bool = False
+    """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
+    ways_around: tuple[Bypass, ...] = ()
+    """How one can pass the rank's line by, within the block that holds both lines; outermost first."""
+    peer_ways_around: tuple[Bypass, ...] = ()
+    """The same of the peer's line."""
+
+
+UNRELATED = Relation("unrelated")
+UNKNOWN = Relation("unknown")
+"""The program text is not at hand, or does not parse."""
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a program; None for a text that is none. Nothing of it is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the user's program: not what was asked
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+class PythonSource:
+    """A source file. Text that does not parse still gives its lines."""
+
+    def __init__(self, text: str) -> None:
+        text = text.removeprefix("\ufeff")
+        self._lines = _LINE_END.split(text)  # not splitlines(): a form feed ends no line of Python
+        self._tree: ast.AST | None = parsed(text)
+
+    def line_text(self, line: int) -> str | None:
+        """The text of a line (1-based), stripped."""
+        return self._lines[line - 1].strip() if 0 < line <= len(self._lines) else None
+
+    def qualified(self, line: int, function: str) -> str:
+        """`Class.method` for a function name seen at a line; the bare name if the tree does not know better."""
+        names = [scope.name for scope in self._scopes(line)]
+        if function in names:
+            last = len(names) - 1 - names[::-1].index(function)
+            return ".".join(names[: last + 1])
+        return function
+
+    def repeats(self, line: int) -> bool:
+        """Whether a loop of the innermost function holds a line, so that it may come by again."""
+        return any(isinstance(node, _LOOPS) and field == "body" for node, field, _ in self._path(line))
+
+    def ways_around(self, line: int) -> tuple[Bypass, ...]:
+        """How one that has entered a line's function can pass the line by; outermost first."""
+        return _ways_around(self._path(line))
+
+    def calls_of(self, line: int, names: Collection[str]) -> list[int]:
+        """The lines of a line's innermost function at which one of some functions or methods is called."""
+        function = self.function(line)
+        calls = [] if function is None else [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        return sorted({call.lineno for call in calls if called_name(call) in names})
+
+    def function(self, line: int) -> ast.AST | None:
+        """The innermost function or class that holds a line."""
+        scopes = self._scopes(line)
+        return scopes[-1] if scopes else None
+
+    def relation(self, line: int, peer_line: int) -> Relation:
+        """How a line stands to a peer's line in the same function."""
+        if line == peer_line:
+            return Relation("same_line")
+        ours, theirs = self._path(line), self._path(peer_line)
+        if not ours or not theirs:
+            return UNKNOWN
+        common = 0
+        while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
+            common += 1
+        if len(ours) == len(theirs) == common:
+            return Relation("same_line")
+        if common in (len(ours), len(theirs)):
+            return self._at_header(ours[common:], theirs[common:])
+        if ours[common][0] is not theirs[common][0]:
+            return UNRELATED
+        # The step at which the two part is inside every statement that the shared steps went through.
+        in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
+        in_turns = (_enters_loop(ours[common:]), _enters_loop(theirs[common:]))
+        relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop, in_turns=in_turns)
+        theirs_passed = (
+            *_by_exception(ours[common], theirs[common]),
+            *_ways_around(theirs[common + 1 :]),
+            *_next_round(ours[common], theirs[common]),
+            *_loops_left(theirs[common + 1 :]),
+        )
+        passed = (*_ways_around(ours[common + 1 :]), *_loops_left(ours[common + 1 :]))
+        return replace(relation, ways_around=passed, peer_ways_around=theirs_passed)
+
+    def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
+        """One of the two (the one without further steps) is at the first line of the statement the other is inside.
+
+        A loop comes back to its first line: inside of it one is before the peer's next turn.
+        """
+        kind = "before" if not ours or isinstance(ours[0][0], _LOOPS) else "after"
+        return Relation(kind, ways_around=_ways_around(ours), peer_ways_around=_ways_around(theirs))
+
+    def _parted(self, ours: list[Step], theirs: list[Step]) -> Relation:
+        """The relation of two paths that part at the first step: in one statement, at different children of it."""
+        parent, field, index = ours[0]
+        _, peer_field, peer_index = theirs[0]
+        if field != peer_field and isinstance(parent, _LOOPS):
+            return Relation("past_loop" if field == "orelse" else "before")
+        if _by_exception(ours[0], theirs[0]):
+            return Relation("after")
+        if field != peer_field or field in _ALTERNATIVES:
+            guard = _condition(parent)
+            if guard is None:
+                return UNRELATED
+            ahead = _calls_of_peer_ahead(ours, theirs)
+            return Relation("other_branch", guard, "both", asks_for_the_rank(guard), same_call_ahead=ahead)
+        if index < peer_index:
+            kind = "still_in_loop" if _enters_loop(ours) else "before"
+        else:
+            kind = "past_loop" if _enters_loop(theirs) else "after"
+        for side, path in (("rank", ours), ("peer", theirs)):
+            guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
+            if guards:
+                leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
+                guard = next(filter(asks_for_the_rank, guards), guards[0])
+                return Relation(kind, guard, side, asks_for_the_rank(guard), leaves=leaves)
+        return Relation(kind)
+
+    def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+        return [node for node, _, _ in self._walk(line) if isinstance(node, _SCOPES)]
+
+    def _path(self, line: int) -> list[Step]:
+        """(statement's parent, field, index) from the innermost function down to the line's statement."""
+        steps = self._walk(line)
+        start = max((i for i, (node, _, _) in enumerate(steps) if isinstance(node, _SCOPES)), default=0)
+        return steps[start:]
+
+    def _walk(self, line: int) -> list[Step]:
+        """From the module to the innermost statement that holds a line: at each level which child was taken."""
+        steps: list[Step] = []
+        node = self._tree
+        while node is not None:
+            child = next((found for found in _statements(node) if _holds(found[2], line)), None)
+            if child is None:
+                break
+            field, index, statement = child
+            steps.append((node, field, index))
+            node = statement
+        return steps
+
+
+def _statements(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):
+            for index, statement in enumerate(block):
+                yield field, index, statement
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first = min([getattr(node, "lineno", 0), *(d.lineno for d in getattr(node, "decorator_list", []))], default=0)
+    if isinstance(node, ast.match_case):
+        return node.pattern.lineno <= line <= (node.body[-1].end_lineno or 0)
+    return first <= line <= (getattr(node, "end_lineno", None) or 0)
+
+
+def _test(node: ast.AST) -> ast.expr | None:
+    """What decides which block of a statement runs; None where that is no condition."""
+    if isinstance(node, ast.Match):
+        return node.subject
+    return node.test if isinstance(node, ast.If) else None
+
+
+def _condition(node: ast.AST) -> str | None:
+    """Its source text."""
+    test = _test(node)
+    return None if test is None else _text(test)
+
+
+def _bypass(test: ast.expr) -> Bypass:
+    guard = _text(test)
+    on_rank = asks_for_the_rank(guard)
+    alike = not on_rank and is_of_the_round(test)
+    return Bypass(guard, test.lineno, on_rank, alike, by_value=not (on_rank or alike) and asks_for_a_value(test))
+
+
+def _text(expression: ast.expr) -> str:
+    try:
+        return ast.unparse(expression)[:_GUARD_LIMIT]
+    except RecursionError:
+        return "a condition too deep to print"
+
+
+def _calls_of_peer_ahead(ours: list[Step], theirs: list[Step]) -> bool:
+    """Whether what follows the rank's statement in its branch calls a function that the peer's statement calls."""
+    node, field, index = theirs[-1]
+    wanted = _called(getattr(node, field)[index])
+    following = [s for node, field, index in ours for s in getattr(node, field)[index + 1 :]]
+    return any(wanted & _called(statement) for statement in following)
+
+
+def _called(statement: ast.AST) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+
+
+def _enters_loop(path: list[Step]) -> bool:
+    return any(isinstance(node, _LOOPS) for node, _, _ in path[1:])
+
+
+def _leaves(node: ast.AST, field: str) -> bool:
+    block: list[ast.AST] = getattr(node, field, None) or []
+    return isinstance(node, ast.If) and bool(block) and isinstance(block[-1], _LEAVING)
+
+
+_BACK_OUT = (ast.Return, ast.Continue, ast.Break)
+
+
+def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
+    """The ways around the line that a path leads to, from the outermost block inwards.
+
+    A loop is none: how often it turns is another question. An exception that nobody catches ends the program.
+    """
+    ways = []
+    for node, field, index in path:
+        if (test := _test(node)) is not None:
+            ways.append(_bypass(test))
+        if isinstance(node, ast.Try):
+            handler = node.handlers[index] if field == "handlers" else None
+            if caught := handler or (_goes_on_after(node) if field in ("body", "orelse") else None):
+                ways.append(_by_handler(caught))
+        earlier: list[ast.AST] = getattr(node, field)[:index]
+        ways += [way for statement in earlier if (way := _left_by(statement, _BACK_OUT))]
+    return tuple(ways)
+
+
+def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
+    """The exception that took one into a handler of the `try` block in which the other's line stands."""
+    node, field, index = ours
+    if not isinstance(node, (ast.Try, ast.TryStar)) or (field, theirs[1]) != ("handlers", "body"):
+        return ()
+    return (_by_handler(node.handlers[index]),)
+
+
+def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
+    """How one can leave the loops that a path enters before they have had all their turns."""
+    turns = [
+        statement for node, field, _ in path if isinstance(node, _LOOPS) and field == "body" for statement in node.body
+    ]
+    return tuple(way for statement in turns if (way := _left_by(statement, (ast.Return, ast.Break))))
+
+
+def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
+    """What leaves between a line and a later one for the next round: who takes it meets the first line again."""
+    node, field, index = ours
+    if theirs[1] != field:
+        return ()
+    between: list[ast.AST] = getattr(node, field)[index + 1 : theirs[2]]
+    return tuple(way for statement in between if (way := _left_by(statement, (ast.Continue, ast.Return))))
+
+
+def _left_by(statement: ast.AST, leaving: tuple[type[ast.AST], ...]) -> Bypass | None:
+    """The condition or the exception on which a statement leaves the block that it stands in; None if it does not."""
+    inside = [(statement, leaving)]
+    while inside:
+        node, exits = inside.pop()
+        blocks = _branches(node)
+        for bypass, block in blocks:
+            if any(isinstance(inner, exits) for inner in block):
+                return bypass
+        inside += [(inner, exits) for _, block in reversed(blocks) for inner in block]
+        # What leaves a loop that is inside ends only that one, but for a return.
+        within = (ast.Return,) if isinstance(node, _LOOPS) else exits
+        inside += [(inner, within) for inner in _always_entered(node)]
+    return None
+
+
+def _always_entered(node: ast.AST) -> list[ast.stmt]:
+    """What stands inside of a statement under no condition of it."""
+    if isinstance(node, (ast.With, ast.AsyncWith, *_LOOPS)):
+        return node.body
+    if isinstance(node, (ast.Try, ast.TryStar)):
+        return [*node.body, *node.orelse, *node.finalbody]
+    return []
+
+
+def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
+    """The blocks of an `if` and of a `match`, and the handlers of a `try`, each with what leads there."""
+    if isinstance(node, ast.If):
+        return [(_bypass(node.test), block) for block in (node.body, node.orelse)]
+    if isinstance(node, ast.Match):
+        return [(_bypass(node.subject), case.body) for case in node.cases]
+    if isinstance(node, (ast.Try, ast.TryStar)):
+        return [(_by_handler(handler), handler.body) for handler in node.handlers]
+    return []
+
+
+def _goes_on_after(block: ast.Try) -> ast.ExceptHandler | None:
+    """The first handler that does not raise again."""
+    return next((handler for handler in block.handlers if not isinstance(handler.body[-1], ast.Raise)), None)
+
+
+def _by_handler(handler: ast.ExceptHandler) -> Bypass:
+    return Bypass(f"except {_text(handler.type)}" if handler.type else "except", handler.lineno, by_value=True)
+
+
+def asks_for_the_rank(guard: str) -> bool:
+    """Whether a condition treats ranks differently."""
+    return bool(named("rank").search(named("any_rank").sub("", guard)))

@@ -1,0 +1,38 @@
+"""What a condition asks for: rounds and settings, which ranks in one round answer alike, or values of a rank's own."""
+
+from __future__ import annotations
+
+import ast
+
+from ddx_tools.knowledge.program_names import called_name, named
+
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+
+
+def is_of_the_round(condition: ast.expr) -> bool:
+    """Whether a condition is made of counts of rounds, settings and constants; one too deep to follow is not."""
+    try:
+        return _is_of_the_round(condition)
+    except RecursionError:
+        return False
+
+
+def _is_of_the_round(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        return bool(name.isupper() or named("round").fullmatch(name) or named("settings").match(ast.unparse(node)))
+    if isinstance(node, ast.Subscript):
+        return bool(named("settings").match(ast.unparse(node)))
+    parts = all(_is_of_the_round(part) for part in ast.iter_child_nodes(node))
+    return isinstance(node, ast.Constant) or (isinstance(node, _OPERATIONS) and parts)
+
+
+def asks_for_a_value(condition: ast.expr) -> bool:
+    """Whether a condition that is not of the round measures something: it compares by order, or calls what tells.
+
+    A flag (`if self.enabled:`) may well be a setting, which no name gives away.
+    """
+    orders = any(isinstance(node, _ORDERS) for node in ast.walk(condition))
+    calls = [called_name(node) for node in ast.walk(condition) if isinstance(node, ast.Call)]
+    return orders or any(not named("same_everywhere").fullmatch(call or "") for call in calls)

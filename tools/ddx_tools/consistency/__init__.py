@@ -1,1 +1,0 @@
-"""What ranks wrote down of the values that they hold (`payloads/site/ddx_consistency.py`), compared offline."""

@@ -1,0 +1,1 @@
+"""The differential: findings are matched against the playbooks, and causes are ranked."""

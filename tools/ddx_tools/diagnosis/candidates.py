@@ -1,0 +1,190 @@
+"""Causes as candidates: what speaks for each, and what they leave to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+
+from ddx_tools.diagnosis.matching import Match, match_clause, meets, merged
+from ddx_tools.diagnosis.playbook import NODE, Cause, Clause, Playbooks, Strength
+from ddx_tools.model.diagnosis import Finding, Level, Location, Party, Severity
+
+# Log-odds by strength. One strong clause alone against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
+WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2.5, Strength.WEAK: 1.0}
+"""What a clause adds to the log-odds of its cause, or takes from them."""
+_SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
+
+
+@dataclass
+class Candidate:
+    """A cause, and its clauses that hold."""
+
+    cause: Cause
+    decides: list[Match] = field(default_factory=list)
+    supports: list[Match] = field(default_factory=list)
+    excluded: list[Match] = field(default_factory=list)
+    """What makes it impossible; nothing speaks for it then."""
+    probability: float = 0.0
+    most: float = math.inf
+    """What its score may be at most."""
+
+    @property
+    def is_node(self) -> bool:
+        """It only says what happened, and its special cases say why."""
+        return self.cause.category == NODE
+
+    @property
+    def decided(self) -> float:
+        """The weight of its strongest deciding clause."""
+        return max((weight(m) for m in self.decides), default=0.0)
+
+    def forget(self, explained: Set[int], one_of: Set[int] | None = None) -> None:
+        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for.
+
+        With `one_of` only those among them that rest on one of these.
+        """
+
+        def rests_on_more(match: Match) -> bool:
+            seen = {id(finding) for finding in match.findings if finding.attributes.get("basis") != "user"}
+            return not seen or not seen <= explained or (one_of is not None and not seen & one_of)
+
+        self.decides = [match for match in self.decides if rests_on_more(match)]
+        self.supports = [match for match in self.supports if rests_on_more(match)]
+
+    @property
+    def score(self) -> float:
+        """Its log-odds; a node's are those of its strongest clause."""
+        if self.is_node:
+            return max((weight(m) for m in self.supports), default=0.0)
+        supported = min(_SUPPORT_LIMIT, sum(weight(m) for m in self.supports))
+        return min(self.most, self.decided + supported)
+
+    @property
+    def shown(self) -> list[Match]:
+        """What was seen of it that is a fault by itself: then something is wrong, whatever else is known."""
+        telling = [m for m in self.decides + self.supports if weight(m) >= WEIGHTS[Strength.MODERATE]]
+        return [m for m in telling if any(f.severity in (Severity.WARNING, Severity.FAILURE) for f in m.findings)]
+
+    @property
+    def level(self) -> Level:
+        """Established if a deciding clause rests on what was seen."""
+        if any(map(is_seen, self.decides)):
+            return Level.ESTABLISHED
+        return Level.SUPPORTED if self.supports or self.decides else Level.HYPOTHESIS
+
+    @property
+    def grounds(self) -> list[Match]:
+        """The clauses that say most: the strongest deciding ones, else the supporting ones."""
+        if not self.decides:
+            return self.supports
+        strongest = max(weight(match) for match in self.decides)
+        return [match for match in self.decides if weight(match) == strongest]
+
+    def culprits(self) -> Party:
+        """Whom the strongest clauses blame."""
+        return party(f for name in self.cause.culprits for f in merged(self.grounds, name))
+
+
+_TOLD = ("user", "added")
+"""The basis of what somebody told or handed in: it never decides alone."""
+
+
+def is_seen(match: Match) -> bool:
+    """Whether a clause rests on anything that we saw ourselves."""
+    return any(finding.attributes.get("basis") not in _TOLD for finding in match.findings)
+
+
+def weight(match: Match) -> float:
+    """Of what was handed in alone it is less than of what was seen."""
+    weight = WEIGHTS[match.clause.strength]
+    handed_in = all(finding.attributes.get("basis") == "added" for finding in match.findings)
+    return min(weight, WEIGHTS[Strength.MODERATE]) if handed_in else weight
+
+
+def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> list[Match]:
+    """The clauses that hold."""
+    return [match for clause in clauses if (match := match_clause(clause, findings, culprits))]
+
+
+def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Candidate:
+    """A cause by itself: which of its clauses hold, unless it or one above it is impossible."""
+    candidate = Candidate(cause, matches(cause.decides, findings), matches(cause.supports, findings))
+    culprits = frozenset(candidate.culprits().ranks)
+    line = [cause, *(playbooks.causes[node] for node in sorted(playbooks.above(cause.id)))]
+    if excluded := matches([clause for each in line for clause in each.excludes], findings, culprits):
+        return Candidate(cause, excluded=excluded)
+    return candidate
+
+
+def party(findings: Iterable[Finding]) -> Party:
+    """All ranks, hosts, devices and places of some findings."""
+    found = list(findings)
+    places: dict[tuple[str, int | None, str | None], Location] = {}
+    for finding in found:
+        for place in finding.locations:
+            places.setdefault((place.file, place.line, place.function), place)
+    return Party(
+        ranks=sorted({rank for f in found for rank in f.ranks}),
+        hosts=sorted({host for f in found for host in f.hosts}),
+        devices=sorted({device for f in found for device in f.attributes.get("devices", [])}),
+        locations=list(places.values()),
+    )
+
+
+def account_for_a_stop(candidates: list[Candidate], stopped: Set[str], suffering: Set[int]) -> None:
+    """Of a job that stands or has ended, what only slows jobs decides nothing, unless it is about ranks that the others
+    wait for: a setting that is bad for all of them was there while the job ran. `stopped`: these symptoms; `suffering`:
+    the ranks that wait.
+    """
+    for candidate in candidates if stopped else ():
+        blamed = set(candidate.culprits().ranks)
+        if stopped.isdisjoint(candidate.cause.symptoms) and not (blamed and blamed.isdisjoint(suffering)):
+            candidate.supports, candidate.decides = candidate.supports + candidate.decides, []
+
+
+def explain_away(candidates: list[Candidate], playbooks: Playbooks, findings: Sequence[Finding]) -> None:
+    """What a well supported cause accounts for no longer speaks for those above it, nor for weaker rivals.
+
+    So no page has to name what decides another one.
+    """
+    established = [c for c in candidates if c.decides and not c.is_node and c.level is Level.ESTABLISHED]
+    established.sort(key=lambda c: (-c.decided, -len(playbooks.above(c.cause.id)), -c.score, c.cause.id))
+    for strong in established:
+        if not strong.decides:  # it was explained itself
+            continue
+        above, below = playbooks.above(strong.cause.id), playbooks.below(strong.cause.id)
+        own = {id(finding) for match in strong.grounds for finding in match.findings}
+        blamed = strong.culprits()
+        follows = {id(f) for f in findings for c in strong.cause.explains if meets(f, c) and _meet(f, blamed)}
+        for other in candidates:
+            if other is strong or other.is_node or other.cause.id in below:
+                continue
+            surely = strong.decided >= WEIGHTS[Strength.STRONG]
+            less = other.decided < strong.decided and other.score < strong.score
+            weaker = surely and (other.cause.residual or less)
+            general = other.cause.id in above and other.decided <= strong.decided
+            # What follows from the cause says nothing more beside what the cause itself rests on.
+            other.forget(own | follows, None if weaker or general else follows)
+
+
+def give_way(candidates: list[Candidate]) -> None:
+    """What is left over never counts more than a cause that would account for the same and has something for it."""
+    for general in candidates:
+        if not general.cause.residual or not general.decides:
+            continue
+        seen = [finding for match in general.grounds for finding in match.findings]
+        known = {id(finding) for finding in seen}
+        for special in candidates:
+            more = (m for m in special.decides + special.supports if {id(f) for f in m.findings} - known)
+            told = max((weight(m) for m in more), default=0.0)
+            explains = any(meets(f, c) for f in seen for c in special.cause.explains)
+            if explains and not special.cause.residual and told >= WEIGHTS[Strength.MODERATE]:
+                general.most = min(general.most, special.score)
+
+
+def _meet(finding: Finding, culprits: Party) -> bool:
+    """Whether a finding is about the culprits, as far as both name ranks or hosts."""
+    ranks = not finding.ranks or not culprits.ranks or set(finding.ranks) & set(culprits.ranks)
+    hosts = not finding.hosts or not culprits.hosts or set(finding.hosts) & set(culprits.hosts)
+    return bool(ranks and hosts)

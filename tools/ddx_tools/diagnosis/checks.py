@@ -1,0 +1,94 @@
+"""The one check that would settle most of what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.diagnosis.matching import Match, fill, meets
+from ddx_tools.diagnosis.playbook import Cause, Check, Playbooks, Symptom
+from ddx_tools.model.diagnosis import Finding, NextCheck
+
+
+def next_check(
+    leading: Cause | None,
+    narrowed: Cause | None,
+    listed: list[Cause],
+    present: dict[str, list[Match]],
+    playbooks: Playbooks,
+    findings: Sequence[Finding],
+) -> NextCheck | None:
+    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided.
+
+    `narrowed`: the node that an undecided answer is safe at; its checks tell apart what lies below it.
+    """
+    if leading:
+        checks = leading.next_check
+    else:
+        observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
+        pages = [check for symptom in asked for check in symptom.next_check if check.when]
+        names = {cause.id for cause in listed}
+        separating = sorted(
+            (check for cause in [*listed, *([narrowed] if narrowed else [])] for check in cause.next_check),
+            key=lambda check: -len(names & set(check.separates)),
+        )
+        general = [check for symptom in asked for check in symptom.next_check if not check.when]
+        checks = [*pages, *separating, *general]
+    for check in checks:
+        bindings = _applies(check, findings)
+        if bindings is None:
+            continue
+        chosen = NextCheck(
+            probe=check.probe,
+            args={name: fill(v, bindings) if isinstance(v, str) else v for name, v in check.args.items()},
+            question=fill(check.question, bindings),
+            separates=check.separates,
+        )
+        if not asks_for_a_known_fact(chosen, findings):
+            return chosen
+    return None
+
+
+_OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder", "job_log", "nccl_log"})
+"""What looks at the job itself, or at what it goes on to write."""
+
+
+def is_out_of_reach(check: NextCheck, *, live: bool) -> bool:
+    """Whether a check asks for a look at a job of which only the material is here."""
+    return not live and check.probe in _OF_PROCESSES
+
+
+def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
+    """A check that can be done from here: of a job of which only the material is here, a question to who has it."""
+    if check is None or not is_out_of_reach(check, live=live):
+        return check
+    by_hand = f"{check.question} If the job still runs, on its host: ddx {check.probe.replace('_', '-')}."
+    return NextCheck(probe="ask", question=by_hand, separates=check.separates)
+
+
+def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool:
+    """Whether a question is about an experiment of which somebody told how it went."""
+    told = {finding.attributes.get("fact") for finding in findings if finding.code == "user.reported"}
+    if check.probe != "ask" or not told:
+        return False
+    from ddx_tools.parsers.notes.user_report import experiments_named
+
+    named = experiments_named(check.question)
+    return bool(named) and named <= told
+
+
+def _only_told(matches: Iterable[Match]) -> bool:
+    """Whether nothing but the user's word speaks for a symptom."""
+    return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
+
+
+def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
+    """The bindings of a check whose `when` holds, else None."""
+    bindings: dict[str, list[Finding]] = {}
+    for condition in check.when:
+        found = [finding for finding in findings if meets(finding, condition)]
+        if bool(found) == condition.absent:
+            return None
+        if condition.as_:
+            bindings[condition.as_] = found
+    return bindings

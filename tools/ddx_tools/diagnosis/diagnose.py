@@ -1,0 +1,280 @@
+"""The differential: findings judged by the playbooks.
+
+A clause that holds adds its strength as log-odds; what could not be seen speaks for others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ddx_tools.diagnosis.candidates import (
+    WEIGHTS,
+    Candidate,
+    account_for_a_stop,
+    explain_away,
+    give_way,
+    judge,
+    matches,
+    party,
+)
+from ddx_tools.diagnosis.checks import next_check
+from ddx_tools.diagnosis.matching import Match, fill, merged
+from ddx_tools.diagnosis.playbook import Playbooks, Strength
+from ddx_tools.model.diagnosis import (
+    CandidateCause,
+    Claim,
+    Diagnosis,
+    Finding,
+    Level,
+    Missing,
+    Narrowed,
+    Party,
+    RuledOut,
+    Verdict,
+    rank_list,
+)
+
+_ALTERNATIVE = 1.5  # the weight of "something else"
+_MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
+_DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
+_SAFE_FROM = 0.6  # a node with less is no answer
+_LISTED_FROM = 0.02
+
+
+def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
+    """Judge findings. `missing` is what the probes could not look at; it lowers every probability."""
+    present = {s.id: m for s in playbooks.symptoms.values() if (m := matches(s.present, findings))}
+    judged = [judge(cause, playbooks, findings) for cause in playbooks.causes.values()]
+    all_is_well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
+    for candidate in judged if not all_is_well else ():
+        if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
+            present[candidate.cause.symptoms[0]] = shown
+    candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
+    stopped = {symptom: m for symptom, m in present.items() if not playbooks.symptoms[symptom].goes_on}
+    account_for_a_stop(candidates, stopped.keys(), set(_victims(stopped, playbooks, Party()).ranks))
+    explain_away(candidates, playbooks, findings)
+    give_way(candidates)
+    _share_probability(candidates, len(missing))
+    candidates.sort(key=lambda c: (-c.probability, c.cause.residual, c.cause.id))
+    listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
+    verdict, well = _verdict(listed, present, playbooks, findings)
+    leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
+    culprits = _placed(leading, findings) if leading else Party()
+    victims = _victims(present, playbooks, culprits)
+    narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
+    return Diagnosis(
+        verdict=verdict,
+        headline=_headline(verdict, leading, culprits, listed, well, narrowed),
+        narrowed_to=narrowed,
+        causes=[] if verdict is Verdict.HEALTHY else _published_all(listed, playbooks),
+        culprits=culprits,
+        victims=victims,
+        chain=_chain(leading, present, playbooks, victims) if leading else [],
+        evidence=_claims(
+            leading.grounds + leading.supports if leading else [m for ms in present.values() for m in ms] + well
+        ),
+        ruled_out=[RuledOut(id=c.cause.id, why=_says(c.excluded[0])) for c in candidates if c.excluded],
+        fix=_filled(leading, leading.cause.fix) if leading else [],
+        verify=_filled(leading, leading.cause.verify) if leading else [],
+        next_check=None
+        if verdict is Verdict.HEALTHY
+        else next_check(
+            leading.cause if leading else None,
+            playbooks.causes[narrowed.id] if narrowed else None,
+            [c.cause for c in listed],
+            present,
+            playbooks,
+            findings,
+        ),
+        missing=list(missing),
+    )
+
+
+def _something_else(missing: int) -> float:
+    return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+
+
+def _share_probability(candidates: list[Candidate], missing: int) -> None:
+    alternative = _something_else(missing)
+    spoken_for = [c for c in candidates if (c.decides or c.supports) and not c.is_node]
+    total = alternative + sum(math.exp(c.score) for c in spoken_for)
+    for candidate in spoken_for:
+        candidate.probability = round(math.exp(candidate.score) / total, 3)
+
+
+def _narrowed(
+    leading: Candidate | None, candidates: list[Candidate], playbooks: Playbooks, missing: int
+) -> Narrowed | None:
+    """The deepest node that holds most of the weight: what is open is only which of its special cases it is."""
+    if leading:
+        return Narrowed(id=leading.cause.id, title=leading.cause.title, mass=leading.probability)
+    # Each has what is seen of it and not carried by its special cases; a node's own share is of all that lies below it.
+    shares: dict[str, float] = {}
+    for candidate in sorted(candidates, key=lambda c: -len(playbooks.above(c.cause.id))):
+        if candidate.decides or candidate.supports:
+            carried = sum(shares.get(cause, 0.0) for cause in playbooks.below(candidate.cause.id))
+            shares[candidate.cause.id] = max(0.0, math.exp(candidate.score) - carried)
+    total = _something_else(missing) + sum(shares.values())
+    found = []
+    for node in playbooks.causes.values():
+        if below := playbooks.below(node.id):
+            mass = sum(shares.get(cause, 0.0) for cause in below | {node.id}) / total
+            found.append((mass >= _SAFE_FROM, len(playbooks.above(node.id)), mass, node.id))
+    safe, _, mass, best = max(found, default=(False, 0, 0.0, ""))
+    return Narrowed(id=best, title=playbooks.causes[best].title, mass=round(mass, 3)) if safe else None
+
+
+def _verdict(
+    listed: list[Candidate],
+    present: dict[str, list[Match]],
+    playbooks: Playbooks,
+    findings: Sequence[Finding],
+) -> tuple[Verdict, list[Match]]:
+    if not present:
+        well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
+        return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
+    if listed and listed[0].level is Level.ESTABLISHED:
+        # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
+        blamed, first = listed[0].culprits(), listed[0].cause.id
+        kin = playbooks.above(first) | playbooks.below(first)
+        others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
+        agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
+        strongly = max(c.decided for c in agreed) >= WEIGHTS[Strength.STRONG]
+        # That something ended, and how is not seen, is no reason of which one could act.
+        is_general = listed[0].cause.residual and bool(playbooks.below(first)) and not strongly
+        if not is_general and sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
+            return Verdict.DIAGNOSED, []
+    return Verdict.UNDECIDED, []
+
+
+def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
+    """Whom a cause blames, with the places that its weaker grounds tell of the same ranks as well.
+
+    Without any, where their stacks show them.
+    """
+    culprits = leading.culprits()
+    blaming = [f for name in leading.cause.culprits for f in merged(leading.decides, name)]
+    same = party([f for f in blaming if f.ranks and set(f.ranks) <= set(culprits.ranks)])
+    culprits.locations += [place for place in same.locations if place not in culprits.locations]
+    if culprits.locations or not culprits.ranks:
+        return culprits
+    theirs = [f for f in findings if _in_stacks(f) and f.ranks and set(f.ranks) <= set(culprits.ranks)]
+    return culprits.model_copy(update={"locations": party(theirs).locations})
+
+
+def _in_stacks(finding: Finding) -> bool:
+    return finding.attributes.get("basis") == "stacks"
+
+
+def _same(one: Party, other: Party) -> bool:
+    """Whether two parties are the same ranks, or, where no rank is known, the same hosts."""
+    if one.ranks or other.ranks:
+        return one.ranks == other.ranks
+    return bool(one.hosts) and one.hosts == other.hosts
+
+
+def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Party) -> Party:
+    suffering = [
+        finding
+        for symptom_id, matches in present.items()
+        for binding in playbooks.symptoms[symptom_id].victims
+        for finding in merged(matches, binding)
+    ]
+    waiting = party(f for f in suffering if set(f.ranks) - set(culprits.ranks))
+    blamed = {(place.file, place.line) for place in culprits.locations}
+    return Party(
+        ranks=[rank for rank in waiting.ranks if rank not in culprits.ranks],
+        hosts=[],
+        locations=[place for place in waiting.locations if (place.file, place.line) not in blamed],
+    )
+
+
+def _published_all(listed: list[Candidate], playbooks: Playbooks) -> list[CandidateCause]:
+    """The causes as they are told: of rivals only the first is established; a special case of it is no rival."""
+    causes = [_published(candidate) for candidate in listed]
+    kin = (
+        {listed[0].cause.id, *playbooks.above(listed[0].cause.id), *playbooks.below(listed[0].cause.id)}
+        if listed
+        else ()
+    )
+    for cause in causes:
+        if cause.level is Level.ESTABLISHED and cause.id not in kin:
+            cause.level = Level.SUPPORTED
+    return causes
+
+
+def _published(candidate: Candidate) -> CandidateCause:
+    return CandidateCause(
+        id=candidate.cause.id,
+        title=candidate.cause.title,
+        category=candidate.cause.category,
+        probability=candidate.probability,
+        level=candidate.level,
+        culprits=candidate.culprits(),
+        supports=[_says(match) for match in candidate.decides + candidate.supports],
+    )
+
+
+def _says(match: Match) -> str:
+    return match.fill(match.clause.says) if match.clause.says else match.summary
+
+
+def _filled(candidate: Candidate, sentences: list[str]) -> list[str]:
+    bindings = {name: merged(candidate.grounds, name) for match in candidate.grounds for name in match.bindings}
+    return [fill(sentence, bindings) for sentence in sentences]
+
+
+def _chain(leading: Candidate, present: dict[str, list[Match]], playbooks: Playbooks, victims: Party) -> list[str]:
+    """Who holds whom: what the leading cause rests on, then those who suffer; a finding may bring its own chain."""
+    sentences = [_says(match) for match in leading.grounds]
+    found = [f for ms in present.values() for m in ms for f in m.findings] + [
+        f for m in leading.grounds for f in m.findings
+    ]
+    own = [sentence for finding in found for sentence in finding.attributes.get("chain", [])]
+    waiting = [
+        finding.summary
+        for symptom_id, matches in present.items()
+        for binding in playbooks.symptoms[symptom_id].victims
+        for finding in merged(matches, binding)
+        if set(finding.ranks) & set(victims.ranks)
+    ]
+    return list(dict.fromkeys([*sentences, *(own or waiting)]))
+
+
+def _claims(matches: Iterable[Match]) -> list[Claim]:
+    claims: dict[tuple[str, str], Claim] = {}
+    for match in matches:
+        for finding in match.findings:
+            first = finding.evidence[0] if finding.evidence else None
+            claims.setdefault(
+                (finding.code, finding.summary),
+                Claim(
+                    finding=finding.code,
+                    claim=finding.summary,
+                    source=first.source if first else "",
+                    line=first.line if first else None,
+                    quote=first.quote if first else "",
+                ),
+            )
+    return list(claims.values())
+
+
+def _headline(
+    verdict: Verdict,
+    leading: Candidate | None,
+    culprits: Party,
+    listed: list[Candidate],
+    well: list[Match],
+    narrowed: Narrowed | None,
+) -> str:
+    if leading:
+        who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
+        place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
+        return f"{who}{place}: {leading.cause.title}" if who else leading.cause.title
+    if verdict is Verdict.HEALTHY:
+        return _says(well[0])
+    if narrowed:
+        return f"Narrowed down, and not decided: {narrowed.title}"
+    possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
+    return f"Not enough evidence to name {possible}"

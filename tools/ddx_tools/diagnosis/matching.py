@@ -1,0 +1,167 @@
+"""Matching findings against the clauses of a playbook.
+
+A clause holds if findings can be chosen for its conditions such that every `where` is met and, with `same`,
+the chosen findings share a rank, group or host. All choices that hold are merged: a binding stands for every
+finding that can play its part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.diagnosis.playbook import Clause, Condition
+from ddx_tools.model.diagnosis import Finding, rank_list
+
+
+@dataclass
+class Match:
+    """A clause that holds: which findings play which part."""
+
+    clause: Clause
+    bindings: dict[str, list[Finding]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    """Every finding that the clause rests on, in the order of its conditions."""
+
+    @property
+    def summary(self) -> str:
+        """The findings' own sentences."""
+        return "; ".join(dict.fromkeys(finding.summary for finding in self.findings))
+
+    def fill(self, text: str) -> str:
+        """A sentence of a playbook with `{binding.ranks}` and `{binding.<attribute>}` filled in."""
+        return fill(text, self.bindings)
+
+
+def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> Match | None:
+    """The match of a clause, or None if it does not hold. `culprits` is what `same: culprit` refers to."""
+    wanted = [condition for condition in clause.all if not condition.absent]
+    for condition in clause.all:
+        if condition.absent and any(meets(finding, condition) for finding in findings):
+            return None
+    candidates = [[f for f in findings if meets(f, condition)] for condition in wanted]
+    candidates = _joined(clause, candidates, culprits)
+    if not all(candidates):
+        return None
+    match = Match(clause)
+    for condition, chosen in zip(wanted, candidates, strict=True):
+        for finding in chosen:
+            _add(match.findings, finding)
+            if condition.as_:
+                _add(match.bindings.setdefault(condition.as_, []), finding)
+    return match
+
+
+def meets(finding: Finding, condition: Condition) -> bool:
+    """Whether a finding satisfies a condition taken alone."""
+    if finding.code not in condition.codes:
+        return False
+    facts = {**finding.attributes, "severity": str(finding.severity), "count": len(finding.ranks)}
+    return all(_compare(facts.get(name), test) for name, test in condition.where.items())
+
+
+VERBS = {
+    "is": "are",
+    "was": "were",
+    "has": "have",
+    "does": "do",
+    "goes": "go",
+    "passes": "pass",
+    **{f"{verb}s": verb for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")},
+}
+"""Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
+_AGREES = re.compile(rf"(?:\b([Dd]o|[Dd]id)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
+_SINGULAR = {plural: singular for singular, plural in VERBS.items()}
+
+
+def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
+    """`{binding.ranks}`, `.place`, `.summary` and `{binding.<attribute>}` replaced by what was seen."""
+
+    def agreeing(slot: re.Match[str]) -> str:
+        question, name, verb = slot.groups()
+        several = len({rank for finding in bindings.get(name, []) for rank in finding.ranks}) > 1
+        said = f"{{{name}.ranks}}"
+        if verb:  # behind "do" or "does" it is the same for one rank and for several
+            plural = VERBS.get(verb, verb)
+            said += f" {plural if several or question else _SINGULAR.get(plural, plural)}"
+        ends = "" if several or question in ("did", "Did") else "es"
+        return f"{question}{ends} {said}" if question else said
+
+    def value(slot: re.Match[str]) -> str:
+        found = bindings.get(slot[1], [])
+        if slot[2] == "ranks":
+            return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unnamed rank")
+        if slot[2] == "place":
+            # What a rank left out, and by which way, is among its places, and is asked for by names of their own.
+            others = {f.attributes.get(name) for f in found for name in ("peer_place", "way_at")}
+            told = dict.fromkeys(place.short() for f in found for place in f.locations)
+            places = [place for place in told if place not in others]
+            return ", ".join(places) or "an unknown place"
+        if slot[2] == "summary":
+            return "; ".join(dict.fromkeys(finding.summary for finding in found))
+        values = [f.attributes[slot[2]] for f in found if f.attributes.get(slot[2]) is not None]
+        items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+        return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
+
+    return re.sub(r"\{(\w+)\.(\w+)\}", value, _AGREES.sub(agreeing, text))
+
+
+def _compare(value: Any, test: Any) -> bool:
+    if not isinstance(test, dict):
+        return _is_one_of(value, test)
+    return all(_OPERATORS[operator](value, operand) for operator, operand in test.items())
+
+
+def _is_one_of(value: Any, wanted: Any) -> bool:
+    return any(_is(value, one) for one in (wanted if isinstance(wanted, list) else [wanted]))
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    if value is None or value == []:
+        return bool(wanted == ("unknown" if value is None else "none"))
+    return wanted in value if isinstance(value, list) else bool(value == wanted)
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "in": _is_one_of,
+    "not": lambda value, operand: not _is_one_of(value, operand),
+    "min": lambda value, operand: value is not None and value >= operand,
+    "max": lambda value, operand: value is not None and value <= operand,
+}
+
+
+def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int]) -> list[list[Finding]]:
+    """The candidates that can take part in a choice that shares what the clause asks for.
+
+    A choice shares something if there is one rank (group, host) that all of its findings are about; so it is enough
+    to keep the findings about those that every condition has a finding for.
+    """
+    if clause.same is None:
+        return candidates
+    if clause.same == "culprit":
+        return [[f for f in found if culprits & set(f.ranks)] for found in candidates]
+    subjects = [set().union(*(_subject(clause.same, f) for f in found)) for found in candidates]
+    shared = set.intersection(*subjects) if subjects else set()
+    return [[f for f in found if _subject(clause.same, f) & shared] for found in candidates]
+
+
+def _subject(same: str, finding: Finding) -> set[Any]:
+    if same == "rank":
+        return set(finding.ranks)
+    return set(finding.hosts) if same == "host" else {finding.group} - {None}
+
+
+def _add(findings: list[Finding], finding: Finding) -> None:
+    if not any(finding is known for known in findings):
+        findings.append(finding)
+
+
+def merged(matches: Iterable[Match], binding: str) -> list[Finding]:
+    """The findings that a binding stands for over several matches."""
+    found: list[Finding] = []
+    for match in matches:
+        for finding in match.bindings.get(binding, []):
+            _add(found, finding)
+    return found

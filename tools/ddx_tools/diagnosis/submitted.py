@@ -1,0 +1,142 @@
+"""What people and agents hand in: facts about the job, and findings that they read themselves in the material.
+
+A fact is one of a closed list (`knowledge/reports.yaml`), with `yes` or `no`. A finding has a registered code and a
+quote that stands in the material. Both weigh less than what was seen, and neither decides alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from ddx_tools.knowledge.finding_codes import finding_codes
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.diagnosis import Diagnosis, Evidence, Finding, Severity, rank_list
+from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.parsers.notes.outcomes import vocabulary
+
+BASIS = "added"
+"""The `basis` of a finding that was handed in."""
+_SAID = {"yes": False, "no": True}
+_FACT = re.compile(r"(?P<fact>[a-z0-9_]{1,60})(?:=(?P<value>[a-z]{1,8}))?")
+_LONGEST_QUOTE, _MOST_RANKS = 400, 65_536
+
+
+class HandedIn(BaseModel, extra="forbid"):
+    """A finding as somebody hands it in."""
+
+    code: str = Field(description="A registered finding code: rank.raised, collective.missing_ranks, …")
+    quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim, on one line or several.")
+    source: str = Field(description="What shows it, as `ddx show` takes it: material rank3.log:41")
+    ranks: list[int] = Field(default_factory=list, max_length=_MOST_RANKS)
+    hosts: list[str] = Field(default_factory=list, max_length=64)
+    group: str | None = None
+    attributes: dict[str, str | int | float | bool | None] = Field(
+        default_factory=dict,
+        description="As the registry names them for the code; what is left out takes its usual value.",
+    )
+
+    def finding(self) -> Finding:
+        """What it says. Raises UsageError for a code that is not registered."""
+        if self.code not in finding_codes():
+            near = difflib.get_close_matches(self.code, finding_codes(), 6, 0.4)
+            raise UsageError(f"there is no finding {self.code[:60]!r}", f"Nearest: {', '.join(near) or 'none'}")
+        who = f"{rank_list(self.ranks).capitalize()}: " if self.ranks else ""
+        return Finding(
+            code=self.code,
+            severity=Severity.WARNING,
+            ranks=sorted(set(self.ranks)),
+            hosts=self.hosts,
+            group=self.group,
+            summary=f"{who}{_said(self.code)} (read by hand)",
+            evidence=[Evidence(source=self.source, quote=self.quote)],
+            attributes={**_usual().get(self.code, {}), **self.attributes, "basis": BASIS},
+        )
+
+
+def _said(code: str) -> str:
+    """What a code says, in the registry's words, without what it says of attributes."""
+    sentence = re.split(r"[;.]\s*[Aa]ttributes?:", finding_codes()[code])[0]
+    return sentence.strip().rstrip(".")[:200]
+
+
+def _usual() -> dict[str, dict[str, Any]]:
+    """By code, the attributes that a finding has which somebody hands in for what it is."""
+    usual: dict[str, dict[str, Any]] = shipped("handed_in.yaml")
+    return usual
+
+
+def fact_finding(told: str) -> Finding:
+    """`works_on_one_node=no` as a finding. Raises UsageError for what is not on the list."""
+    found = _FACT.fullmatch(told.strip())
+    known = vocabulary()
+    if found is None or found["fact"] not in known or (found["value"] or "yes") not in _SAID:
+        near = difflib.get_close_matches(told.partition("=")[0], known, 4, 0.4)
+        raise UsageError(
+            f"{told[:80]!r} is no fact",
+            f"NAME=yes or NAME=no; nearest: {', '.join(near) or 'none'}. ddx why --facts lists all.",
+        )
+    fact, negated = known[found["fact"]], _SAID[found["value"] or "yes"]
+    if negated and not fact.contrary:
+        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} is told where it is so: {fact.says}")
+    return Finding(
+        code="user.reported",
+        severity=Severity.INFO,
+        summary=f"Reported by the user: {fact.contrary if negated else fact.says}",
+        attributes={"fact": fact.id, "quote": "", "negated": negated, "basis": "user"},
+    )
+
+
+def facts_listed() -> list[tuple[str, str]]:
+    """All facts that can be told: name, and what it says."""
+    return [(fact.id, fact.says) for fact in vocabulary().values() if fact.kind != "question"]
+
+
+def read_handed_in(data: bytes) -> list[HandedIn]:
+    """Findings out of a file, as `ddx add-finding --keep` writes it. Raises UnreadableInput."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(list[HandedIn]).validate_json(data)
+    except ValidationError as error:
+        raise UnreadableInput(
+            f"these are no findings ({first_mistake(error)})", "ddx add-finding --keep FILE"
+        ) from error
+
+
+def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
+    """What of the told is not among the findings already."""
+
+    def fact(one: Finding) -> tuple[Any, ...]:
+        return one.code, one.attributes.get("fact"), one.attributes.get("negated")
+
+    known = set(map(fact, seen))
+    return [one for one in told if one.code != "user.reported" or fact(one) not in known]
+
+
+def changes_of(before: Diagnosis, now: Diagnosis, handed_in: int) -> list[str]:
+    """What an answer owes to what was handed in: lines for whoever did so."""
+    pairs = (
+        ("verdict", before.verdict.value, now.verdict.value),
+        ("first cause", _first(before), _first(now)),
+        ("suspects", _suspects(before), _suspects(now)),
+    )
+    changed = [f"{what}: {was} → {is_}" for what, was, is_ in pairs if was != is_]
+    counted = f"{handed_in} handed in"
+    if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
+        more = now.causes[0].probability > before.causes[0].probability
+        changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]
+    return [f"{counted}; {line}" for line in changed] or [f"{counted}; nothing changed by it"]
+
+
+def _first(said: Diagnosis) -> str:
+    return said.causes[0].id if said.causes else "none"
+
+
+def _suspects(said: Diagnosis) -> str:
+    return rank_list({rank for suspect in said.suspects for rank in suspect.ranks})

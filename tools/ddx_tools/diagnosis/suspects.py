@@ -1,0 +1,189 @@
+"""Who holds the job up: the ranks that the findings of all sources lead back to, each with the event that makes it so.
+
+It asks nothing about causes: no page of a playbook is read, and an answer that names no cause still names them. Which
+finding speaks of whom stands in `knowledge/suspects.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from functools import cache
+
+from pydantic import Field
+
+from ddx_tools.diagnosis.matching import meets
+from ddx_tools.diagnosis.playbook import Condition
+from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.diagnosis import (
+    Certainty,
+    Claim,
+    Diagnosis,
+    Event,
+    Finding,
+    Seat,
+    Suspect,
+    SuspectEvent,
+    Verdict,
+    distinct,
+    rank_list,
+)
+from ddx_tools.model.grouping import gathered
+from ddx_tools.model.rank_spans import rank_spans
+
+_MOST_CLAIMS, _MOST_PLACES, _MOST_SEATS, _MOST_OTHERS = 4, 6, 32, 3
+_MOST_SENTENCES = 8
+
+
+class Reading(Condition):
+    """What a finding says about its ranks."""
+
+    event: SuspectEvent
+    certainty: Certainty = Certainty.SEEN
+    unless: str = Field("", description="What would make them innocent.")
+    ranks_in: str = Field("", description="The attribute that holds the suspects (by rank); else the finding's ranks.")
+    moving: bool = Field(False, description="It is trouble, too, while the job makes steps.")
+
+
+@cache
+def _steps() -> tuple[tuple[Reading, ...], ...]:
+    return tuple(tuple(Reading.model_validate(each) for each in step["step"]) for step in shipped("suspects.yaml"))
+
+
+def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
+    """The suspects of all findings, those of the most telling step alone. `seats`: where each rank runs."""
+    seen = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
+    if len(seen) < len(findings):
+        if suspects := find_suspects(seen, seats):
+            return suspects
+        # Nothing that was seen speaks of anybody.
+        likely = {"certainty": Certainty.LIKELY, "unless": "who handed it in misread it"}
+        told_of = [one.model_copy(update={"attributes": one.attributes | {"basis": "told"}}) for one in findings]
+        return [suspect.model_copy(update=likely) for suspect in find_suspects(told_of, seats)]
+    moving = any(finding.code == "job.progressing" for finding in findings)
+    told = [
+        (number, reading, _about(finding, reading))
+        for number, step in enumerate(_steps())
+        for reading in step
+        for finding in findings
+        if (reading.moving or not moving) and meets(finding, reading)
+    ]
+    if not told:
+        return []
+    first = told[0][0]
+    chosen = gathered(
+        ((reading.event, reading.certainty), (reading, finding)) for number, reading, finding in told if number == first
+    )
+    suspects = [_suspect(together, seats or {}) for together in chosen.values()]
+    for number, _, finding in told:
+        if number > first:
+            _hold_against(suspects, finding)
+    return suspects
+
+
+def _about(finding: Finding, reading: Reading) -> Finding:
+    """A finding with the suspects as its ranks; places are those of the ranks that tell of them."""
+    if not reading.ranks_in:
+        return finding
+    ranks = sorted(set(finding.attributes[reading.ranks_in].values()))
+    return finding.model_copy(update={"ranks": ranks, "hosts": [], "locations": []})
+
+
+def with_suspects(said: Diagnosis, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Diagnosis:
+    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut."""
+    if len(said.chain) > _MOST_SENTENCES:
+        rest = len(said.chain) - _MOST_SENTENCES + 1
+        said = said.model_copy(update={"chain": [*said.chain[: _MOST_SENTENCES - 1], f"And {rest} more waits."]})
+    suspects = find_suspects(findings, seats)
+    if not suspects:
+        return said
+    more: dict[str, object] = {
+        "suspects": suspects,
+        "event": Event(what=suspects[0].event, summary=suspects[0].says),
+    }
+    if said.verdict is Verdict.UNDECIDED:
+        ranks = {rank for suspect in suspects for rank in suspect.ranks}
+        kept = [rank for rank in said.victims.ranks if rank not in ranks]
+        more["victims"] = said.victims.model_copy(update={"ranks": kept})
+        if ranks:
+            possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
+            more["headline"] = f"{_sentence(suspects[0])}; why is open{possible}"
+    return said.model_copy(update=more)
+
+
+def seated(suspect: Suspect) -> str:
+    """Ranks with their seats: `rank 77 (node-9, local rank 5)`, `ranks 0-448 step 64 (node-3)`."""
+    if not suspect.ranks:
+        return ", ".join(suspect.hosts) or "a rank that nothing names"
+    who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
+    seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
+    parts = [rank for rank in suspect.hosts if len(suspect.hosts) == 1] + (seats if len(suspect.ranks) == 1 else [])
+    return f"{who} ({', '.join(parts)})" if parts else who
+
+
+_WORDS = {
+    SuspectEvent.ENDED: "ended",
+    SuspectEvent.ABSENT: "never came to what the others wait in",
+    SuspectEvent.OUTSIDE: "stands in something else than its peers",
+    SuspectEvent.MISMATCHED: "differs from its peers",
+    SuspectEvent.LATE: "comes late again and again",
+    SuspectEvent.SILENT: "left no word, and all others did",
+}
+_WORDS_OF_MANY = _WORDS | {
+    SuspectEvent.OUTSIDE: "stand in something else than their peers",
+    SuspectEvent.MISMATCHED: "differ from their peers",
+    SuspectEvent.LATE: "come late again and again",
+}
+
+
+def _sentence(suspect: Suspect) -> str:
+    who = seated(suspect)
+    words = (_WORDS if len(suspect.ranks) == 1 else _WORDS_OF_MANY)[suspect.event]
+    it = "it" if len(suspect.ranks) == 1 else "they"
+    holds = f"may hold the job up: {it} " if suspect.certainty is Certainty.LIKELY else ""
+    return f"{who[0].upper()}{who[1:]} {holds}{words}"
+
+
+def _suspect(together: Sequence[tuple[Reading, Finding]], seats: Mapping[int, Seat]) -> Suspect:
+    reading = together[0][0]
+    found = list({id(finding): finding for _, finding in together}.values())
+    ranks = sorted({rank for finding in found for rank in finding.ranks})
+    known = [seats[rank] for rank in ranks if rank in seats]
+    hosts = {host for finding in found for host in finding.hosts} if not ranks else set()
+    return Suspect(
+        ranks=ranks,
+        event=reading.event,
+        hosts=sorted(hosts | {seat.host for seat in known if seat.host}),
+        seats=known[:_MOST_SEATS],
+        certainty=reading.certainty,
+        unless=reading.unless,
+        says=found[0].summary,
+        locations=distinct(place for finding in found for place in finding.locations)[:_MOST_PLACES],
+        evidence=[_claim(finding) for finding in found[:_MOST_CLAIMS]],
+    )
+
+
+def _claim(finding: Finding) -> Claim:
+    first = finding.evidence[0] if finding.evidence else None
+    return Claim(
+        finding=finding.code,
+        claim=finding.summary,
+        source=first.source if first else "",
+        line=first.line if first else None,
+        quote=first.quote if first else "",
+    )
+
+
+def _hold_against(suspects: Sequence[Suspect], finding: Finding) -> None:
+    """What a less telling finding says: more of the suspects it is about, or something of others."""
+    named: Set[int] = frozenset(finding.ranks)
+    for suspect in suspects:
+        if named and named <= set(suspect.ranks):
+            if len(suspect.evidence) < _MOST_CLAIMS:
+                suspect.evidence.append(_claim(finding))
+            if not suspect.locations:
+                suspect.locations = list(finding.locations[:_MOST_PLACES])
+            return
+    others = suspects[0].otherwise
+    if len(others) < _MOST_OTHERS and named - {rank for suspect in suspects for rank in suspect.ranks}:
+        others.append(f"{rank_list(set(named))}: {finding.summary}")

@@ -1,0 +1,1 @@
+"""The evidence store: rows in DuckDB, their schema, and read-only queries."""

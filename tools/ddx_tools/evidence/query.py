@@ -1,0 +1,95 @@
+"""Read-only SQL over the evidence of an incident, asked by whoever may not be trusted with more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.model.errors import DdxError, TimedOut, UsageError
+
+_PROCESS = Path(__file__).with_name("query_process.py")
+_LONGEST_SQL = 20_000
+_MEMORY_BYTES = 4 << 30
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What one query may cost."""
+
+    time_s: float = 10.0
+    most_rows: int = 200
+    most_bytes: int = 64 << 10
+    most_cell_chars: int = 500
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """The answer to a query."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    """Values as JSON has them, cut to the limits."""
+    more: bool
+    """Whether there are further rows."""
+
+
+def query_evidence(
+    rows_file: Path, sql: str, limits: QueryLimits = QueryLimits(), wait: Callable[[], None] = lambda: None
+) -> QueryRows:
+    """Run one statement that only reads over the file that a `Store` was saved to.
+
+    `wait` is called several times a second and may raise to give up. Raises UsageError with what the statement lacks,
+    TimedOut if it does not end.
+    """
+    if len(sql) > _LONGEST_SQL:
+        raise UsageError(f"a query of {len(sql)} characters", f"At most {_LONGEST_SQL} are taken.")
+    request = {
+        "file": str(rows_file),
+        "sql": sql,
+        **asdict(limits),
+        "cpu_s": 2 * int(limits.time_s) + 1,  # it may use two threads
+        "memory_bytes": _MEMORY_BYTES,
+    }
+    answer = json.loads(_asked(json.dumps(request), limits.time_s, wait) or '{"error": "out of time or memory"}')
+    if error := answer.get("error"):
+        raise _explained(error)
+    return QueryRows(answer["columns"], answer["rows"], answer["more"])
+
+
+def _asked(request: str, time_s: float, wait: Callable[[], None]) -> str:
+    """What the process answers; nothing if it ended at one of its limits."""
+    until = time.monotonic() + time_s
+    command = [sys.executable, "-P", str(_PROCESS)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            given: str | None = request
+            while True:
+                try:
+                    return process.communicate(given, timeout=_POLL_S)[0]
+                except subprocess.TimeoutExpired:
+                    given = None  # it goes on where it was
+                wait()
+                if time.monotonic() > until:
+                    raise TimedOut(
+                        f"the query did not end within {time_s:g} s",
+                        "Filter and aggregate more: one table, one rank, a WHERE before a JOIN.",
+                    )
+        finally:
+            process.kill()
+
+
+def _explained(error: str) -> DdxError:
+    lines = [line for line in error.splitlines() if line.strip()]
+    return UsageError(
+        "\n".join(lines[:4])[:700] or "the query failed",
+        "Tables: SHOW TABLES. Columns with their meaning: SELECT column_name, data_type, comment FROM duckdb_columns() "
+        "WHERE table_name = '…'.",
+    )

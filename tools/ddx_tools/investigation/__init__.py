@@ -1,0 +1,1 @@
+"""One investigation: capture, parse, analyse, judge."""

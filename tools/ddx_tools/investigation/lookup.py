@@ -1,0 +1,86 @@
+"""One look at one thing: opens what was brought, a bundle or the live job, and says what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import bundle_of, investigate, this_machine
+from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.show.addresses import Names, Thing, Words, parse_words
+from ddx_tools.investigation.show.material import NumberedLine, brought, lines_around, of_bundle
+from ddx_tools.investigation.show.ranks import all_ranks, one_rank
+from ddx_tools.investigation.show.records import one_collective, one_group, one_record
+from ddx_tools.model.errors import UsageError
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.host import UNKNOWN_HOST
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Lines about one thing; those of a file with their 1-based numbers."""
+
+    what: Words
+    lines: list[NumberedLine]
+
+    @property
+    def text(self) -> str:
+        """All of it, as it is quoted."""
+        return "\n".join(text for _, text in self.lines)
+
+
+def look(
+    words: Sequence[str],
+    target: Sequence[str] = (),
+    progress: Progress = lambda _: None,
+    *,
+    machine: Machine = this_machine,
+) -> Shown:
+    """What is known of what some words name (`looking.words`); `target` as for an investigation.
+
+    Raises UsageError for what is not there.
+    """
+    wanted = parse_words(words)
+    if wanted.thing is Thing.MATERIAL:
+        return Shown(wanted, _material(wanted, target, machine))
+    with Store() as store:
+        found = investigate(target, progress=progress, machine=machine, store=store)
+        return shown_of(store, wanted, found.names, target, machine)
+
+
+def shown_of(store: Store, wanted: Words, names: Names, target: Sequence[str], machine: Machine) -> Shown:
+    """What an investigation that was made already, and its material, say of a thing. Raises UsageError."""
+    if wanted.thing is Thing.MATERIAL:
+        return Shown(wanted, _material(wanted, target, machine))
+    return Shown(wanted, [(None, line) for line in in_store(store, wanted, names)])
+
+
+def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
+    """What the rows of an investigation say of a thing. `names`: what its sources are called."""
+    number = wanted.number or 0
+    match wanted.thing:
+        case Thing.RANKS:
+            return all_ranks(store)
+        case Thing.RANK:
+            return one_rank(store, number, names)
+        case Thing.GROUP:
+            return one_group(store, wanted.name)
+        case Thing.COLLECTIVE:
+            return one_collective(store, wanted.name, number)
+        case Thing.RECORD:
+            return one_record(store, [*names.sources(wanted.name), str(Path(wanted.name).absolute())], number)
+        case Thing.MATERIAL:
+            raise UsageError(f"{wanted.name} is a file", "Its lines are read where it lies.")
+
+
+def _material(wanted: Words, target: Sequence[str], machine: Machine) -> list[NumberedLine]:
+    bundle = bundle_of(target)
+    if bundle is None:
+        files = [item for item in target if not item.isdigit()]
+        return lines_around(brought(machine(UNKNOWN_HOST), wanted.name, files), wanted.name, wanted.number)
+    with Bundle(Path(bundle)) as opened:
+        return lines_around(of_bundle(opened, wanted.name), wanted.name, wanted.number)

@@ -1,0 +1,139 @@
+"""The side of one host among many: look when told, pack what was seen, write it to standard output, leave nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ddx_tools import __version__
+from ddx_tools.investigation.many_hosts.host_results import made_of
+from ddx_tools.investigation.many_hosts.wire import note, parcel
+from ddx_tools.investigation.session.capture import Captured, capture_only
+from ddx_tools.investigation.session.plan import Step, live_plan
+from ddx_tools.model.errors import DdxError, UsageError
+from ddx_tools.parsers.launch.launchers import Job, find_jobs
+from ddx_tools.probes.registry import probe
+from ddx_tools.sources.bundle import Manifest
+from ddx_tools.sources.host import Host
+from ddx_tools.sources.packed_bundle import MANIFEST, pack
+from ddx_tools.sources.temporary import temporary_directory
+
+_LONGEST_WAIT_S = 15.0
+_WITHOUT_JOB = ("jobs", "host")
+"""What a host on which no job runs is asked: whether it does, and whether the machine is well."""
+_AT_FIRST = 2
+"""So many probes are sent before the rest: who hangs in a later one has said this."""
+
+
+def encoded(plan: Sequence[Step]) -> str:
+    """A plan as a word that no shell takes apart."""
+    return base64.urlsafe_b64encode(json.dumps([[step.probe.id, step.args] for step in plan]).encode()).decode()
+
+
+def _decoded(word: str) -> list[Step]:
+    try:
+        steps = [Step(probe(str(id_)), dict(args)) for id_, args in json.loads(base64.urlsafe_b64decode(word))]
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"this is no plan: {word[:60]}", "`ddx why --hosts …` makes one.") from error
+    if unsafe := next((step.probe.id for step in steps if not step.probe.read_only), None):
+        raise UsageError(f"{unsafe} does more than look", "Start it on the host itself.")
+    return steps
+
+
+def answer(
+    out: BinaryIO,
+    host: Host,
+    *,
+    plan: str = "",
+    at: float | None = None,
+    job: str = "",
+    most_bytes: int,
+    raw: bool = False,
+) -> None:
+    """Look as the plan says (else as `ddx why` does), at the time `at` in seconds since the epoch, and write it.
+
+    What was seen is made into rows here; `raw`: the material is sent as well.
+    """
+
+    def say(kind: str, **facts: Any) -> None:
+        out.write(note(kind, clock_s=round(time.time(), 4), **facts))
+        out.flush()
+
+    say("hello", host=host.name, ddx=__version__)
+    facts: dict[str, Any] = {}
+    try:
+        steps = _decoded(plan) if plan else live_plan([])
+        # A clock that is far off shall not keep everybody waiting.
+        time.sleep(max(0.0, min(_LONGEST_WAIT_S, (at or 0.0) - time.time())))
+        jobs = find_jobs(json.loads(host.processes().data))
+        facts["jobs"] = len(jobs)
+        with temporary_directory("node") as scratch:
+            for directory, captured in _captured(_steps_here(steps, jobs, job), Path(scratch), host):
+                made = made_of(captured).encoded(most_bytes)
+                most_bytes -= len(made)
+                out.writelines(parcel("rows", BytesIO(made)))
+                if raw:
+                    facts["left_out"] = facts.get("left_out", 0) + _pack_within(directory, most_bytes)
+                    packed = directory.with_suffix(".tar.zst")
+                    most_bytes -= packed.stat().st_size
+                    with packed.open("rb") as stream:
+                        out.writelines(parcel("part", stream))
+                out.flush()
+    except DdxError as error:
+        facts["error"] = str(error)[:500]
+    say("end", **facts)
+
+
+def jobs_meant(jobs: Sequence[Job], wanted: str) -> Sequence[Job]:
+    """Those whose processes have a variable with this value (`NAME=VALUE`); all of them if none is wanted."""
+    name, _, value = wanted.partition("=")
+    return [j for j in jobs if not name or any(m.process and m.process.env.get(name) == value for m in j.members)]
+
+
+def _steps_here(steps: Sequence[Step], jobs: Sequence[Job], wanted: str) -> list[Step]:
+    """The steps that make sense here, about the job that is meant where several run."""
+    if not jobs:
+        return [step for step in steps if step.probe.id in _WITHOUT_JOB]
+    meant = jobs_meant(jobs, wanted)
+    pids = [str(meant[0].live[0].pid)] if len(jobs) > 1 and len(meant) == 1 and meant[0].live else []
+    return [Step(step.probe, {**step.args, "target": pids}) for step in steps]
+
+
+def _captured(steps: Sequence[Step], scratch: Path, host: Host) -> Iterator[tuple[Path, Captured]]:
+    """Bundles, the most telling first."""
+    for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
+        if some:
+            directory = scratch / str(number)
+            yield directory, capture_only(some, directory, (), lambda _: host, patient=True)
+
+
+def _pack_within(directory: Path, most_bytes: int) -> int:
+    """Write `<directory>.tar.zst`, without its largest files where that would be too much; how many were left out."""
+    packed, left_out = directory.with_suffix(".tar.zst"), 0
+    pack(directory, packed)
+    while packed.stat().st_size > most_bytes:
+        files = sorted((directory / "raw").glob("*"), key=lambda file: file.stat().st_size)
+        if not files:
+            break
+        # Half of it at a time: what is left is packed a few times at most.
+        for file in files[len(files) // 2 :]:
+            file.unlink()
+        left_out += _forget(directory, {f"raw/{file.name}" for file in files[len(files) // 2 :]})
+        pack(directory, packed)
+    return left_out
+
+
+def _forget(directory: Path, files: set[str]) -> int:
+    """Say in the journal that these files stayed where they are."""
+    manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
+    entries = [entry for entry in manifest.journal if entry.content in files]
+    for entry in entries:
+        entry.path = entry.content = None
+        entry.error, entry.message = "failed", "too large to be sent: ask on the host itself"
+    (directory / MANIFEST).write_text(manifest.model_dump_json(by_alias=True), encoding="utf-8")
+    return len(entries)

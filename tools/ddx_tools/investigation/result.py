@@ -1,0 +1,103 @@
+"""What an investigation brought to light, and the answer that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ddx_tools.diagnosis.checks import within_reach
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
+from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
+from ddx_tools.diagnosis.submitted import changes_of
+from ddx_tools.diagnosis.suspects import with_suspects
+from ddx_tools.diagnosis.suspicions import answers
+from ddx_tools.investigation.show.addresses import Names, named
+from ddx_tools.investigation.show.frameworks import own_fixes
+from ddx_tools.investigation.show.suspect_view import Sight
+from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
+
+if TYPE_CHECKING:
+    from ddx_tools.diagnosis.casebook import Similar
+    from ddx_tools.model.versions import Version
+
+_MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
+
+
+@dataclass
+class Investigation:
+    """What an investigation brought to light."""
+
+    findings: list[Finding] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    results: list[ProbeResult] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+    """For each raw file of the bundle: what was asked of the host to get it."""
+    looked_at: list[str] = field(default_factory=list)
+    """What there was to look at: lines for a person."""
+    seats: dict[int, Seat] = field(default_factory=dict)
+    """Where each rank runs, as far as known."""
+    unanswered: list[str] = field(default_factory=list)
+    """Of many hosts, those that did not answer or not wholly, why, and what to do."""
+    names: Names = field(default_factory=Names)
+    """What evidence calls what it rests on."""
+    sight: Sight = field(default_factory=Sight)
+    """The suspects beside their peers, and the program where they are."""
+    said: list[str] = field(default_factory=list)
+    """What people wrote about the job."""
+    told: list[Finding] = field(default_factory=list)
+    """What was handed in beside the material; it is among the findings, too."""
+    frameworks: frozenset[str] = frozenset()
+    """In whose files the frames of ranks lie."""
+    live: bool = False
+    """A running job was looked at, which can be asked more."""
+    versions: Mapping[str, Version] = field(default_factory=dict)
+    """Of torch, nccl and the driver, where all that says one says the same."""
+    not_similar: Collection[str] = ()
+    """Links of the casebook that are not to be told: an incident that is scored must not meet itself."""
+
+    def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
+        """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
+        said = self.sight.of(self.judge(playbooks))
+        more: dict[str, object] = {
+            "looked_at": self.looked_at,
+            "next_check": within_reach(said.next_check, live=self.live),
+            "asked": (asked := answers(self.said, said)),
+            "noted": self._noted(said, asked),
+            "fix": [*(own_fixes(said.causes[0].id, self.frameworks) if said.fix else ()), *said.fix],
+        }
+        if self.told:
+            own = [finding for finding in self.findings if not any(finding is told for told in self.told)]
+            before = replace(self, findings=own, told=[]).judge(playbooks)
+            more["changed"] = changes_of(before, said, len(self.told))
+        more["similar"] = [one.line() for one in self.similar(said, 1) if one.strong]
+        said = said.model_copy(update=more)
+        return named(said, self.names, self.findings)
+
+    def _noted(self, said: Diagnosis, asked: list[str]) -> list[str]:
+        """What became of the user's words, so that nobody thinks that they counted where they did not."""
+        if not any(text.strip() for text in self.said):
+            return []
+        told = {claim.claim for claim in said.evidence}
+        understood = [finding.summary for finding in self.findings if finding.code == "user.reported"]
+        if not understood and not asked:
+            return ["Nothing of what you wrote was understood; docs/notes.md says what is."]
+        return [line for line in understood if line not in told]
+
+    def similar(self, said: Diagnosis, most: int, about: str = "") -> list[Similar]:
+        """The known cases that are most like this one, of which `said` is the answer; `about`: words beside it."""
+        from ddx_tools.diagnosis.casebook import Present, similar
+
+        seen = [one for one in self.findings[:_MOST_COMPARED] if one.attributes.get("basis") != HANDED_IN]
+        quotes = [evidence.quote for one in seen for evidence in one.evidence[:2]]
+        summaries = [one.summary for one in seen if one.severity is not Severity.INFO]
+        text = "\n".join([about, *self.said, *quotes, *summaries])
+        causes = [cause.id for cause in said.causes]
+        present = Present(text[:_MOST_COMPARED_CHARS], causes, {out.id for out in said.ruled_out}, self.versions)
+        return similar(present, most, self.not_similar)
+
+    def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
+        """The bare judgement of the findings."""
+        said = diagnose(self.findings, playbooks or load_playbooks(), self.missing)
+        return with_suspects(said, self.findings, self.seats)

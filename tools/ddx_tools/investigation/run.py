@@ -1,0 +1,399 @@
+"""One investigation: run the probes against a host, merge what they saw, judge it.
+
+Live, recorded and brought-in material take the same path: the probes capture from a host, everything they
+got is parsed into one store, every probe analyses the merged store once, and the playbooks judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from ddx_tools.analysis.ranks.seats import read_seats
+from ddx_tools.diagnosis.submitted import without_repeats
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.exports import write_exports
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.session.capture import (
+    Machine,
+    RecordedHosts,
+    RecordingHosts,
+    bundle_directory,
+    capture_only,
+    probe_run,
+    result_of,
+    run_step,
+)
+from ddx_tools.investigation.session.plan import Step, file_plan, live_plan
+from ddx_tools.investigation.show.addresses import Names, names_of
+from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
+from ddx_tools.investigation.show.gaps import still_missing
+from ddx_tools.investigation.show.origins import origins
+from ddx_tools.investigation.show.suspect_view import sight_of
+from ddx_tools.model.diagnosis import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
+from ddx_tools.model.errors import UsageError
+from ddx_tools.model.files.names import shown
+from ddx_tools.probes.declaration import Probe
+from ddx_tools.probes.registry import PROBES, probe, probe_if_present
+from ddx_tools.sources.asked_host import AskedHost
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.sources.host import UNKNOWN_HOST, Call, Host, Reply
+from ddx_tools.sources.hosts.recorded import RecordedHost
+from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
+from ddx_tools.sources.raw import Raw
+from ddx_tools.sources.temporary import temporary_directory
+
+if TYPE_CHECKING:
+    from ddx_tools.sources.cluster.targets import Reach
+    from ddx_tools.sources.hosts.local import LocalHost
+
+Progress = Callable[[str], None]
+_MOST_REASONS = 8
+_BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
+
+
+def this_machine(name: str | None = None) -> LocalHost:
+    """The machine that ddx runs on, with what it does that is itself an investigation."""
+    from ddx_tools.sources.hosts.local import LocalHost
+
+    return LocalHost(name, {one.id: partial(_perform, one) for one in PROBES if one.performs})
+
+
+def _perform(one: Probe[Any], call: Call) -> Reply:
+    assert one.performs is not None
+    return Reply(str(one.performs(one.args.model_validate(call.options), ask_why)).encode())
+
+
+def ask_why(target: str, bundle: Path) -> Diagnosis:
+    """The diagnosis of a pid or a path; what was seen is kept as a bundle."""
+    return investigate([target], save=bundle).diagnose()
+
+
+def investigate(
+    target: Sequence[str],
+    save: Path | None = None,
+    progress: Progress = lambda _: None,
+    notes: Sequence[str] = (),
+    *,
+    machine: Machine = this_machine,
+    store: Store | None = None,
+    reach: Reach | None = None,
+    told: Sequence[Finding] = (),
+) -> Investigation:
+    """Investigate a live job (no target or pids), a bundle, or files and directories.
+
+    With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
+    somebody says about the job; it is kept with the rest. `told` are facts and findings that were handed
+    in. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
+    takes the rows, and stays open.
+    """
+    if not all(target):
+        raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+    if reach:
+        return investigate_hosts(reach, live_plan([], among_others=True), target, save, progress, notes, store, told)
+    if bundle := bundle_of(target):
+        return replay(bundle, progress, notes, store, told)
+    for item in target:
+        _refuse_absent(item)
+    absolute = absolute_target(target)
+    paths, pids = paths_and_pids(absolute)
+    plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
+    return capture_steps(plan, absolute, save, progress, machine, store, told)
+
+
+def investigate_hosts(
+    reach: Reach,
+    plan: Sequence[Step],
+    target: Sequence[str],
+    save: Path | None,
+    progress: Progress,
+    notes: Sequence[str] = (),
+    kept: Store | None = None,
+    told: Sequence[Finding] = (),
+) -> Investigation:
+    """Run steps on many hosts, each of which makes rows of what it sees, and judge all of them; see `investigate`.
+
+    The target holds at most files that were brought besides.
+    """
+    from ddx_tools.investigation.many_hosts.gather import gather
+    from ddx_tools.investigation.many_hosts.merge import Part, merge
+
+    paths, pids = paths_and_pids(absolute_target(target))
+    if pids:
+        raise UsageError(f"{pids[0]}: a pid means something on one host only", "Leave it out where hosts are named.")
+    for path in paths:
+        _refuse_absent(path)
+    besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
+    with (
+        bundle_directory(save) as directory,
+        temporary_directory("hosts") as scratch,
+        _opened(kept) as store,
+    ):
+        brought = capture_only(besides, Path(scratch) / "brought", paths, this_machine)
+        came = gather(reach, plan, store, Path(scratch), progress, raw=save is not None)
+        missing = {one.what: one for one in came.said.missing}
+        found = Investigation(missing=list(missing.values()), results=came.said.results)
+        for step, raw in brought.raws:
+            _parse(store, found, step, raw)
+        _note_asked(store, found, came.asked)
+        _note_intakes(store, found, dict.fromkeys(brought.hosts))
+        # Of several probes nobody does, and to sort the rows of thousands of ranks takes seconds.
+        _analyse(store, found, [*plan, *besides], progress, shown=len(plan) == 1)
+        names = names_of(brought.manifest.journal, paths)
+        names.places |= came.said.opens
+        found.origins = origins(brought.manifest.journal) | came.said.origins
+        _look_closer(store, found, names, told)
+        if save:
+            merge([*came.parts, *([Part(Path(scratch) / "brought")] if besides else [])], directory, came.asked)
+        return found
+
+
+def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What of a target lies in files, and what runs."""
+    return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
+
+
+def _note_steps(notes: Sequence[str]) -> list[Step]:
+    spoken = [note for note in notes if note.strip()]
+    reader = probe_if_present("notes")
+    if not (spoken and reader):
+        return []
+    return [Step(reader, {"target": [NOTE_PATH]}, host=WrittenNotes(UNKNOWN_HOST, spoken))]
+
+
+def bundle_of(target: Sequence[str]) -> Path | None:
+    """The bundle, if the target is one."""
+    path = Path(target[0]) if len(target) == 1 and _exists(target[0]) else None
+    return path if path and is_bundle(path) else None
+
+
+def _refuse_absent(item: str) -> None:
+    if Path(item).is_relative_to("/proc") and Path(item).is_dir():
+        raise UsageError(
+            f"{item} is what the kernel shows, no evidence of a job", "Name a process by its pid: ddx why PID"
+        )
+    if not item.isdigit() and not _exists(item):
+        raise UsageError(
+            f"{item}: no such file or directory",
+            'What you know goes behind --note: ddx why … --note "…"'
+            if " " in Path(item).name and not Path(item).suffix
+            else "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+        )
+
+
+def _exists(item: str) -> bool:
+    """Whether there is such a path; of a text that cannot be one (pasted by mistake, say) there is none."""
+    try:
+        return Path(item).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def absolute_target(target: Sequence[str]) -> list[str]:
+    """The target in the words of the journal, which do not depend on where somebody stood: pids, absolute paths."""
+    return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
+
+
+def replay(
+    path: Path,
+    progress: Progress = lambda _: None,
+    notes: Sequence[str] = (),
+    store: Store | None = None,
+    told: Sequence[Finding] = (),
+) -> Investigation:
+    """Take a bundle through exactly the code that a live job takes; `notes` and `told` come on top of what it holds."""
+
+    def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
+        return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
+
+    return replay_steps(path, as_captured, progress, _note_steps(notes), store, told, follow=True)
+
+
+def replay_steps(
+    path: Path,
+    choose: Callable[[Manifest], list[tuple[str, Step]]],
+    progress: Progress,
+    on_top: Sequence[Step] = (),
+    kept: Store | None = None,
+    told: Sequence[Finding] = (),
+    *,
+    follow: bool = False,
+) -> Investigation:
+    """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
+    with Bundle(path) as bundle, _opened(kept) as store:
+        found = Investigation(origins=origins(bundle.manifest.journal))
+        hosts = RecordedHosts(bundle)
+        steps = choose(bundle.manifest)
+        raws = []
+        for name, step in steps:
+            progress(f"{step.probe.id} on {name} (recorded)")
+            if name in bundle.manifest.hosts:
+                raws.append((step, run_step(step, hosts.of(name, step), patient=bool(bundle.manifest.asked))))
+        raws += [(step, run_step(step, step.host)) for step in on_top if step.host]
+        for step, raw in raws:
+            _parse(store, found, step, raw)
+        _note_asked(store, found, bundle.manifest.asked)
+        _note_intakes(store, found, hosts.all)
+        _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
+        if follow:
+            _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
+        _look_closer(store, found, names_of(bundle.manifest.journal, bundle.manifest.target), told)
+        return found
+
+
+def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) -> None:
+    """Say how many of many hosts answered; those that did not are findings of what a job is."""
+    if not asked:
+        return
+    from ddx_tools.sources.cluster.targets import reasons
+
+    store.insert({"asked_hosts": [one.model_dump() for one in asked]})
+    found.unanswered = reasons(asked)
+    found.missing += [
+        Missing(what=line, why_it_matters="nothing is known of the ranks there") for line in found.unanswered
+    ]
+    answered = sum(one.state == "answered" for one in asked)
+    idle = sum(one.jobs == 0 for one in asked)
+    found.looked_at.append(
+        f"{answered} of {len(asked)} hosts answered{f', {idle} of them without a job' if idle else ''}"
+    )
+
+
+def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], progress: Progress) -> None:
+    """Go on as the diagnosis asks, on the hosts that were asked the same at capture: to read that disturbs no job.
+
+    What nobody asked there is no gap in what was captured, so it is not counted as missing.
+    """
+    while (check := found.judge().next_check) and check.probe != "ask" and check.probe not in done:
+        done.add(check.probe)
+        step = Step(probe(check.probe), {"target": [], **check.args})
+        try:
+            step.probe.args.model_validate(step.args)
+        except ValidationError:  # what the page filled in is no argument for it
+            continue
+        kept = (entry for entry in bundle.manifest.journal if entry.path)
+        asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
+        raws = [run_step(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
+        answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
+        for raw in answered:
+            progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
+            _parse(store, found, step, replace(raw, missing=[], problems=[]))
+        if answered:
+            _analyse(store, found, [step], progress)
+
+
+def _opened(kept: Store | None) -> AbstractContextManager[Store]:
+    """The caller's store, which stays open, or one for the time of the investigation."""
+    return Store() if kept is None else nullcontext(kept)
+
+
+def capture_steps(
+    plan: Sequence[Step],
+    target: Sequence[str],
+    save: Path | None,
+    progress: Progress,
+    machine: Machine = this_machine,
+    kept: Store | None = None,
+    told: Sequence[Finding] = (),
+) -> Investigation:
+    """Run steps against this machine, and judge what they saw; see `investigate`."""
+    with bundle_directory(save) as directory, _opened(kept) as store:
+        writer = BundleWriter(directory, list(target), kept=save is not None)
+        found = Investigation()
+        raws: list[Raw] = []
+        try:
+            hosts = RecordingHosts(writer, machine)
+            for step in plan:
+                progress(step.probe.title.lower())
+                raws.append(run_step(step, hosts.of(step)))
+            # Only now it is known who wants the lines of which log.
+            for step, raw in zip(plan, raws, strict=True):
+                _parse(store, found, step, raw)
+                writer.manifest.probes.append(probe_run(step, raw))
+            _refuse_nothing(raws, target, hosts.brought)
+            _note_intakes(store, found, [hosts.brought])
+            _analyse(store, found, plan, progress)
+            _look_closer(store, found, names_of(writer.manifest.journal, target, kept=save is not None), told)
+        finally:
+            writer.close()
+        found.origins = origins(writer.manifest.journal)
+        found.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
+        return found
+
+
+def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
+    """What only the rows can say, as long as they are there; and what was handed in."""
+    found.told = without_repeats(told, found.findings)
+    found.findings += found.told
+    found.missing = still_missing(store, found.missing)
+    found.frameworks = frameworks_of(store)
+    found.versions = versions_of(store)
+    names.of_rows(store)
+    found.names = names
+    found.sight = sight_of(store, found.judge(), found.frameworks)
+
+
+def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:
+    """Files of which no probe can read any are unusable input, not an undecided case."""
+    if not all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
+        return
+    for item in target:
+        _refuse_absent(item)
+    materials = [material for taken in brought.intakes.values() for material in taken.materials]
+    reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
+    reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)
+    reasons |= dict.fromkeys(shown(problem.replace("\n", ". ")) for raw in raws for problem in raw.problems)
+    told = [reason for reason in reasons if not any(other.startswith(f"{reason}. ") for other in reasons)]
+    why = "; ".join(told[:_MOST_REASONS])
+    raise UsageError(
+        f"nothing usable in {', '.join(target)[:300]}: no log, flight record, trace, error file, stack dump, "
+        f"environment, launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
+        "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
+    )
+
+
+def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> None:
+    """Say what there was to look at, and what of it was not read."""
+    for taken in [taken for host in hosts for taken in host.intakes.values()]:
+        store.insert(taken.rows())
+        if taken.host.name == UNKNOWN_HOST and any(material.path != NOTE_PATH for material in taken.materials):
+            found.looked_at.append(taken.counts())
+        known = {missing.what for missing in found.missing}
+        found.missing += [gap for gap in taken.gaps() if gap.what not in known][:_MOST_REASONS]
+
+
+def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
+    if step.probe.id == "notes":
+        found.said += [item.data.decode("utf-8", "replace") for item in raw.of("note")]
+    store.insert(step.probe.parse(raw))
+    known = {missing.what for missing in found.missing}
+    found.missing.extend(missing for missing in raw.missing if missing.what not in known)
+    if raw.host == UNKNOWN_HOST:
+        told = [missing.what for missing in raw.missing]
+        unread = [problem for problem in raw.problems if problem not in known and not problem.startswith(tuple(told))]
+        found.missing.extend(Missing(what=problem, why_it_matters=NOT_LOOKED_AT) for problem in unread)
+    found.results.append(result_of(step, raw))
+
+
+def _analyse(
+    store: Store, found: Investigation, plan: Sequence[Step], progress: Progress, *, shown: bool = True
+) -> None:
+    """`shown`: somebody looks at the rows, too."""
+    found.seats = read_seats(store)
+    for step in {step.probe.id: step for step in plan}.values():
+        progress(f"comparing {step.probe.title.lower()}")
+        findings = step.probe.analyse(store) if store.holds_any(step.probe.rests_on) else []
+        found.findings.extend(findings)
+        worst_first = sorted(findings, key=lambda finding: _BY_SEVERITY[finding.severity])
+        results = [result for result in found.results if result.probe == step.probe.id]
+        summary = "; ".join(f.summary for f in worst_first[:3]) or "nothing to report"
+        table, cut = step.probe.shown(store) if shown else ([], [])
+        for result in results:
+            result.findings, result.summary, result.table, result.truncated = worst_first, summary, table, cut
+        write_exports(store, step, findings, results, progress)

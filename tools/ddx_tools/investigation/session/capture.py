@@ -1,0 +1,155 @@
+"""Asking hosts: who answers a step of a plan, live or out of a bundle, and what of it a bundle keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.model.diagnosis import ProbeResult, ProbeStatus
+from ddx_tools.model.errors import HostError, NotRecorded, UnreadableInput, UsageError
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, ProbeRun
+from ddx_tools.sources.host import UNKNOWN_HOST, Host
+from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
+from ddx_tools.sources.packed_bundle import pack
+from ddx_tools.sources.raw import Raw
+from ddx_tools.sources.temporary import temporary_directory
+
+Machine = Callable[[str | None], Host]
+"""Makes the host that answers for this machine: under its own name, or under the one given."""
+IMPORT_SECTION = "import"
+_OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
+
+
+class RecordedHosts:
+    """The hosts of a bundle, each as every probe asks it; what was brought is read once for all."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._hosts: dict[tuple[str, str], RecordedHost] = {}
+
+    @property
+    def all(self) -> Iterable[Host]:
+        """Those that were asked."""
+        return self._hosts.values()
+
+    def of(self, name: str, step: Step) -> Host:
+        """Who answers a step on a host."""
+        section = IMPORT_SECTION if name == UNKNOWN_HOST else step.probe.id
+        if not any(entry.section for entry in self._bundle.manifest.journal):
+            section = ""  # of version 1: one order of answers for all
+        return self._hosts.setdefault((name, section), RecordedHost(self._bundle, name, section))
+
+
+class RecordingHosts:
+    """The hosts of one capture: this machine, and the one of files that somebody brought, which are read once."""
+
+    def __init__(self, writer: BundleWriter, machine: Machine) -> None:
+        self._writer = writer
+        self._machine = machine
+        self.brought: Host = RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
+        """Where files come from that somebody brought: no host that we know."""
+
+    def of(self, step: Step) -> Host:
+        """Who answers a step, recorded."""
+        if step.host:
+            return RecordingHost(step.host, self._writer, IMPORT_SECTION)
+        if any(not item.isdigit() for item in step.args["target"]):
+            return self.brought
+        return RecordingHost(self._machine(None), self._writer, step.probe.id)
+
+
+@dataclass
+class Captured:
+    """What a capture has brought home."""
+
+    manifest: Manifest
+    raws: list[tuple[Step, Raw]] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)
+    """Who answered, one for each step."""
+
+
+def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
+    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error.
+
+    With `patient`, as of one host among many, that costs only itself, too.
+    """
+    try:
+        args = step.probe.args.model_validate(step.args)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnreadableInput(f"{step.probe.id} has no such arguments ({where}: {first['msg']})") from error
+    try:
+        raw = step.probe.capture(host, args)
+    except (HostError, UsageError) as error:
+        if not patient and isinstance(error, UsageError):
+            raise
+        raw = Raw(host.name)
+        what = f"{step.probe.id} on {host.name}" if patient else step.probe.id
+        raw.failed(what, HostError(error.message, error.help), f"nothing is known of what {step.probe.id} looks at")
+        raw.status = ProbeStatus.NOT_RECORDED if isinstance(error, NotRecorded) else ProbeStatus.NO_DATA
+    if not raw.items and raw.status is ProbeStatus.PARTIAL:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
+
+
+def capture_only(
+    plan: Sequence[Step],
+    directory: Path,
+    target: Sequence[str],
+    machine: Machine,
+    *,
+    patient: bool = False,
+) -> Captured:
+    """Keep as a bundle what an investigation would look at, and conclude nothing. `patient`: see `run_step`."""
+    writer = BundleWriter(directory, list(target))
+    hosts = RecordingHosts(writer, machine)
+    captured = Captured(writer.manifest)
+    try:
+        for step in plan:
+            host = hosts.of(step)
+            raw = run_step(step, host, patient=patient)
+            captured.raws.append((step, raw))
+            captured.hosts.append(host)
+            writer.manifest.probes.append(probe_run(step, raw))
+    finally:
+        writer.close()
+    return captured
+
+
+def probe_run(step: Step, raw: Raw) -> ProbeRun:
+    """What a bundle's manifest tells of a capture."""
+    return ProbeRun(
+        probe=step.probe.id,
+        host=raw.host,
+        args=step.args,
+        status=raw.status,
+        problems=raw.problems,
+        missing=raw.missing,
+    )
+
+
+def result_of(step: Step, raw: Raw) -> ProbeResult:
+    """What is told of a capture before anything was found in it."""
+    return ProbeResult(probe=step.probe.id, status=raw.status, summary="", searched=raw.searched, problems=raw.problems)
+
+
+@contextmanager
+def bundle_directory(save: Path | None) -> Iterator[Path]:
+    """Where the bundle is written: kept if somebody named a place, else gone at the end. What is there stays."""
+    if save is not None and save.suffix in _OTHER_ARCHIVES:
+        raise UsageError(f"a bundle is a directory or a .tar.zst: {save.name} is neither", "Name it so.")
+    if save is not None and (save.is_file() or (save.is_dir() and any(save.iterdir()))):
+        raise UsageError(f"{save} is there already", "Name another place, or replace it: --force")
+    if save is None or save.name.endswith(".tar.zst"):
+        with temporary_directory("capture") as directory:
+            yield Path(directory) / "bundle"
+            if save is not None and (Path(directory) / "bundle").is_dir():
+                pack(Path(directory) / "bundle", save)
+        return
+    yield save

@@ -1,0 +1,37 @@
+"""Which probes to run, and with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddx_tools.probes.declaration import Probe
+from ddx_tools.probes.registry import FILE_PROBES, LIVE_PROBES, probe
+from ddx_tools.sources.host import Host
+
+
+@dataclass(frozen=True)
+class Step:
+    """One probe of a plan, and its arguments."""
+
+    probe: Probe[Any]
+    args: dict[str, Any]
+    exports: Mapping[str, Path] = field(default_factory=dict)
+    """Which of the probe's exports to write, and where."""
+    host: Host | None = None
+    """Who answers it, if not this machine."""
+
+
+def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step]:
+    """What to run against a live job: cheap and decisive first; `among_others`: on one of its hosts."""
+    stacks = {"looks": 2, "confirm_s": 5.0, **({"among_others": True} if among_others else {})}
+    looks = {"stacks": stacks, "host": {"interval_s": 0.25}}
+    return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in LIVE_PROBES]
+
+
+def file_plan(target: Sequence[str]) -> list[Step]:
+    """What to run over files and directories that somebody brought."""
+    once = {"mesh": {"records": False}}  # which flight_recorder reads
+    return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in FILE_PROBES]

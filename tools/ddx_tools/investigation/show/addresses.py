@@ -1,0 +1,187 @@
+"""The words that name one thing to look at: the same in `ddx show`, in the MCP tool and in the source of evidence.
+
+ranks                      all ranks, folded
+rank 77                    one rank: state, ends, stack, last collectives, last lines
+group mesh_dp              one process group
+collective mesh_dp 350     what all ranks recorded under one number of a group
+record PATH#15             one flight record
+material rank3.log:41      the lines around a place of a file
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.show.origins import origins
+from ddx_tools.model.diagnosis import Claim, Diagnosis, Finding
+from ddx_tools.model.errors import UsageError
+from ddx_tools.sources.bundle import JournalEntry
+from ddx_tools.sources.hosts.written import NOTE_PATH
+
+_HELP = "Name one of: ranks; rank 77; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41"
+_PLACE = re.compile(r"(?P<path>.+?)(?::(?P<line>[0-9]{1,12}))?", re.S)
+_RECORD = re.compile(r"(?P<path>.+)#(?:record_id=)?(?P<record>[0-9]{1,18})", re.S)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class Thing(StrEnum):
+    """What can be looked at."""
+
+    RANKS = "ranks"
+    RANK = "rank"
+    GROUP = "group"
+    COLLECTIVE = "collective"
+    RECORD = "record"
+    MATERIAL = "material"
+
+
+@dataclass(frozen=True)
+class Words:
+    """One thing to look at."""
+
+    thing: Thing
+    name: str = ""
+    """Of a group its description, name or key; of a record and a material the path."""
+    number: int | None = None
+    """The rank, the sequence number, the record's id or the line (1-based)."""
+
+
+def parse_words(words: Sequence[str]) -> Words:
+    """What some words name; a path alone is a material. Raises UsageError for words that name nothing."""
+    said = " ".join(words).strip()
+    first, _, rest = said.partition(" ")
+    rest = rest.strip()
+    if said == Thing.RANKS:
+        return Words(Thing.RANKS)
+    if first == Thing.RANK and _NUMBER.fullmatch(rest):
+        return Words(Thing.RANK, number=int(rest))
+    if first == Thing.GROUP and rest:
+        return Words(Thing.GROUP, rest)
+    if first == Thing.COLLECTIVE:
+        name, _, number = rest.rpartition(" ")
+        if name and _NUMBER.fullmatch(number):
+            return Words(Thing.COLLECTIVE, name.strip(), int(number))
+    if first == Thing.RECORD and (record := _RECORD.fullmatch(rest)):
+        return Words(Thing.RECORD, record["path"], int(record["record"]))
+    path = rest if first == Thing.MATERIAL else said if first not in set(Thing) else ""
+    if found := _PLACE.fullmatch(path):
+        return Words(Thing.MATERIAL, found["path"], int(found["line"]) if found["line"] else None)
+    raise UsageError(f"{said[:200]!r} names nothing to look at" if said else "nothing was named", _HELP)
+
+
+# --- what evidence calls the things that it rests on: words that `ddx show` opens, wherever the answer is read
+
+NOTE = "note"
+"""The source of what was said beside the material: nothing opens it."""
+_RECORD_MARK = "#record_id="
+_SHOWN_OTHERWISE = re.compile(r"[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ud800-\udfff]+")
+_OF_RANKS = """
+SELECT source, min(rank) AS rank FROM (
+    SELECT source, rank FROM stack_threads UNION ALL SELECT source, rank FROM ranks
+) WHERE rank IS NOT NULL AND source IS NOT NULL GROUP BY source HAVING count(DISTINCT rank) = 1
+"""
+_OF_ALL = "SELECT DISTINCT source FROM ranks WHERE source IS NOT NULL"
+
+
+@dataclass
+class Names:
+    """What the sources of one investigation are called."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    """By raw file of the bundle: the path that opens it."""
+    base: str = ""
+    """Where what was brought lies: paths below it are told from there."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """By source: the one rank whose stack or process it is."""
+    processes: set[str] = field(default_factory=set)
+    """Sources that list the processes of a host."""
+
+    def of_rows(self, store: Store) -> None:
+        """Take in which sources are about which ranks."""
+        if store.holds_any(["stack_threads", "ranks"]):
+            self.ranks = {row["source"]: row["rank"] for row in store.query(_OF_RANKS)}
+            self.processes = {row["source"] for row in store.query(_OF_ALL)}
+
+    def place(self, source: str) -> str:
+        """The path that opens a source, as short as it can be told."""
+        if source in self.places:
+            return self.places[source]
+        # An answer may go on: a member of an archive that was kept.
+        raw = max((path for path in self.places if source.startswith(f"{path}!")), key=len, default=None)
+        if raw is not None:
+            return self.places[raw] + source[len(raw) :]
+        return source.removeprefix(f"{self.base}/") if self.base else source
+
+    def sources(self, place: str) -> list[str]:
+        """What a place may stand for: the other way round."""
+        return [place, f"{self.base}/{place}", *(raw for raw, told in self.places.items() if told == place)]
+
+    def words(self, source: str, line: int | None = None, ranks: Sequence[int] = ()) -> str:
+        """What opens a place that a finding about some ranks names; "" for none."""
+        if not source or source == NOTE_PATH:
+            return NOTE if source else ""
+        if source.split(" ")[0] in set(Thing):
+            return source  # handed in, and told in these words
+        path, is_record, record = source.partition(_RECORD_MARK)
+        if is_record:
+            return f"{Thing.RECORD} {self.place(path)}#{record}"
+        if source in self.ranks and line is None:
+            return f"{Thing.RANK} {self.ranks[source]}"
+        if source in self.processes:
+            return f"{Thing.RANK} {ranks[0]}" if len(ranks) == 1 else Thing.RANKS
+        if "/" not in source and ("." not in source or ":" in source):
+            return Thing.RANKS  # a table of ours: who there is, and of whom there is nothing
+        return f"{Thing.MATERIAL} {self.place(source)}" + ("" if line is None else f":{line}")
+
+
+def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bool = True) -> Names:
+    """The names of what a journal holds. `kept`: somebody can open its files later."""
+    read = {
+        entry.path: entry.key for entry in journal if entry.path and entry.op in ("look", "read") and not entry.tail
+    }
+    whole = {key: path for path, key in reversed(read.items()) if path}
+    others = origins(journal)
+    files = {entry.key for entry in journal if entry.op in ("look", "read", "unpack")}
+    base = _base(path.rpartition("/")[0] if path in files else path for path in target if not path.isdigit())
+    places: dict[str, str] = {}
+    for entry in journal:
+        if entry.path:
+            file = whole.get(entry.key) == entry.path
+            told = entry.key if file else entry.path if kept else others[entry.path]
+            places[entry.path] = told.removeprefix(f"{base}/") if base else told
+    return Names(places, base)
+
+
+def _base(folders: Iterable[str]) -> str:
+    """The folder that holds all that was brought."""
+    absolute = [folder for folder in folders if folder.startswith("/")]
+    return posixpath.commonpath(absolute).rstrip("/") if absolute else ""
+
+
+def _plain(quote: str) -> str:
+    """The longest piece of a quote that every reader sees as it stands: no line ends, tabs or invisible characters."""
+    return max(_SHOWN_OTHERWISE.split(quote), key=len).strip() if _SHOWN_OTHERWISE.search(quote) else quote
+
+
+def named(said: Diagnosis, names: Names, findings: Iterable[Finding]) -> Diagnosis:
+    """An answer whose claims name their sources in words."""
+    about = {(finding.code, finding.summary): finding.ranks for finding in findings}
+
+    def in_words(claims: Iterable[Claim]) -> list[Claim]:
+        return [
+            claim.model_copy(
+                update={
+                    "source": names.words(claim.source, claim.line, about.get((claim.finding, claim.claim), ())),
+                    "quote": _plain(claim.quote),
+                }
+            )
+            for claim in claims
+        ]
+
+    suspects = [s.model_copy(update={"evidence": in_words(s.evidence)}) for s in said.suspects]
+    return said.model_copy(update={"evidence": in_words(said.evidence), "suspects": suspects})

@@ -1,0 +1,26 @@
+"""What a probe missed and another source holds is not missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Missing
+
+_HELD = (
+    (re.compile(r"flight record of rank (\d+)"), "SELECT DISTINCT rank FROM fr_dumps WHERE entries > 0"),
+    (re.compile(r"^(?:stack of )?rank (\d+) \(pid"), "SELECT DISTINCT rank FROM stack_threads WHERE role = 'rank'"),
+)
+
+
+def still_missing(store: Store, missing: Sequence[Missing]) -> list[Missing]:
+    """What of all that could not be read is not there in another form: a record in a file, a stack that was brought."""
+    if not missing:
+        return []
+    held = [(pattern, {row["rank"] for row in store.query(query)}) for pattern, query in _HELD]
+    return [
+        one
+        for one in missing
+        if not any((found := pattern.search(one.what)) and int(found[1]) in ranks for pattern, ranks in held)
+    ]

@@ -1,0 +1,240 @@
+"""What is seen of the suspects as long as the rows are there: they beside their peers, the program where they are."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddx_tools.analysis.collectives.stacks.divergence import program_texts
+from ddx_tools.analysis.program.python_source import asks_for_the_rank, parsed
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.show.frameworks import KeywordEdit, keyword_edits
+from ddx_tools.investigation.show.suspect_comparison import beside, parting_places
+from ddx_tools.model.diagnosis import Diagnosis, Differs, Location, SourceLines, Verdict
+
+_MOST_SUSPECTS = 64
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Two views of whom an answer blames, or suspects."""
+
+    ranks: tuple[int, ...] = ()
+    differs: Differs | None = None
+    source_lines: SourceLines | None = None
+    peer_lines: SourceLines | None = None
+    suggestion: list[str] = field(default_factory=list)
+
+    def of(self, said: Diagnosis) -> Diagnosis:
+        """An answer with what is seen of its suspects, if these are still the same."""
+        if tuple(_blamed(said)) != self.ranks:
+            return said
+        return said.model_copy(update={name: told for name, told in vars(self).items() if name != "ranks"})
+
+
+def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sight:
+    """What the rows show of the suspects of an answer."""
+    ranks = _blamed(said)
+    differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
+    places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
+    seen = (around(store, place) for place in places)
+    change = suggested(store, said, frameworks)
+    return Sight(tuple(ranks), differs, next((lines for lines in seen if lines), None), _of_peers(store, said), change)
+
+
+def _of_peers(store: Store, said: Diagnosis) -> SourceLines | None:
+    """Where the peers went, if a condition leads there that the suspect passed by: there the ranks parted."""
+    ranks = _blamed(said)
+    parted = parting_places(store, ranks[0], said.victims.ranks) if ranks else None
+    if parted is None:
+        return None
+    own, theirs = (around(store, place) for place in parted)
+    passed = own and theirs and own.line != theirs.line and theirs.guard not in (None, own.guard, own.line)
+    return theirs if passed else None
+
+
+def _blamed(said: Diagnosis) -> list[int]:
+    return said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
+
+
+# --- the lines of the program around a place, with the condition that leads there
+
+_GUARD = re.compile(r"\s*(?:if|elif|else|while|for|async for|with|async with|try|except|finally|case|match)\b")
+_FUNCTION = re.compile(r"\s*(?:async\s+)?(?:def|class)\b")
+_MOST_ABOVE = 200
+_LONGEST = 160
+
+
+def around(store: Store, place: Location) -> SourceLines | None:
+    """Three lines of the program, the place in the middle, and its guard; None where its text is not at hand."""
+    if place.line is None:
+        return None
+    rows = store.query("SELECT text FROM sources WHERE file = ? LIMIT 1", [place.file])
+    if not rows:
+        return None
+    lines = rows[0]["text"].split("\n")
+    if not 1 <= place.line <= len(lines):
+        return None
+    guard = guard_of(lines, place.line)
+    shown = sorted({place.line - 1, place.line, place.line + 1, guard or place.line})
+    told = [f"{number}: {lines[number - 1].rstrip()[:_LONGEST]}" for number in shown if 1 <= number <= len(lines)]
+    return SourceLines(file=place.file, line=place.line, guard=guard, lines=told)
+
+
+def guard_of(lines: Sequence[str], line: int) -> int | None:
+    """The line (1-based) of the innermost condition, loop or block around a line of its function; None without one."""
+    indent = _indent(lines[line - 1])
+    for number in range(line - 1, max(0, line - 1 - _MOST_ABOVE), -1):
+        text = lines[number - 1]
+        if not text.strip() or text.lstrip().startswith(("#", ")", "]", "}")) or _indent(text) >= indent:
+            continue
+        if _FUNCTION.match(text):
+            return None
+        if _GUARD.match(text):
+            return number
+        indent = _indent(text)
+    return None
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+# --- a change of the program as a diff, where its text is at hand: a suggestion, which nobody applies
+# Two kinds, both mechanical: a keyword that a framework takes against the cause (`knowledge/framework_fixes.yaml`),
+# and a call that one rank makes alone, moved out of the condition on the rank.
+
+_ALONE = "rank0-only-work-with-collective"
+_MOST_LINES = 24
+_ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OTHER_LINE_END = re.compile(r"\r(?!\n)")
+"""Ends a line of Python, and none of ours."""
+
+
+def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> list[str]:
+    """The lines of a unified diff for the cause of an answer; none where no text is at hand, or nothing is certain."""
+    if said.verdict is not Verdict.DIAGNOSED:
+        return []
+    texts = {file: text for file, text in program_texts(store).items() if text and not _OTHER_LINE_END.search(text)}
+    try:
+        file, changed = next(_changes(store, said, texts, frameworks), ("", ""))
+    except RecursionError:  # an expression without end
+        return []
+    before = texts.get(file, "").split("\n")
+    diff = [*difflib.unified_diff(before, changed.split("\n"), file, file, lineterm="", n=1)]
+    return diff if len(diff) <= _MOST_LINES else []
+
+
+def _changes(
+    store: Store, said: Diagnosis, texts: Mapping[str, str], frameworks: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Files with what would become of them, the surest first."""
+    cause = said.causes[0].id
+    for place in said.culprits.locations if cause == _ALONE else ():
+        if place.line is not None and place.file in texts:
+            inside = _inner_functions(store, place.file, place.line)
+            if changed := _moved_out(texts[place.file], place.line, inside):
+                yield place.file, changed
+    for edit in keyword_edits(cause, frameworks):
+        for file, text in texts.items():
+            if changed := _with_keyword(text, edit):
+                yield file, changed
+
+
+def _inner_functions(store: Store, file: str, line: int) -> set[str]:
+    """What the ranks that stand at a line have called from there."""
+    rows = store.query(
+        "SELECT DISTINCT inner_.function FROM stack_frames at_ JOIN stack_frames inner_ "
+        "USING (host, pid, snapshot, tid) WHERE at_.file = ? AND at_.line = ? AND inner_.depth < at_.depth",
+        [file, line],
+    )
+    return {str(row["function"]).rpartition(".")[2] for row in rows}
+
+
+def _name(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """Where a node of the tree stands: its columns count the bytes of UTF-8."""
+    lines = text.split("\n")
+    return sum(len(one) + 1 for one in lines[: line - 1]) + len(lines[line - 1].encode()[:column].decode())
+
+
+def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
+    """The text with the keyword in the one call that takes it and has it not."""
+    tree = parsed(text) if any(name in text for name in edit.calls) else None
+    calls = (
+        [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in edit.calls] if tree else []
+    )
+    calls = [call for call in calls if all(keyword.arg not in (edit.keyword, None) for keyword in call.keywords)]
+    if len(calls) != 1:
+        return None
+    (call,) = calls
+    end = _offset(text, call.end_lineno or 0, call.end_col_offset or 0) - 1
+    before = text[:end].rstrip()
+    comma = "" if before.endswith("(") else " " if before.endswith(",") else ", "
+    return f"{before}{comma}{edit.keyword}={edit.value}{text[len(before) :]}"
+
+
+def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
+    """The text with the call of a line that one rank alone makes before the condition that asks for the rank."""
+    tree = parsed(text)
+    guards = [one for one in _around(tree.body, line) if isinstance(one, ast.If)] if tree else []
+    guard = next((one for one in guards if not one.orelse and asks_for_the_rank(ast.unparse(one.test))), None)
+    statement = next((one for one in guard.body if _holds(one, line)), None) if guard else None
+    if guard is None or not isinstance(statement, ast.Expr | ast.Assign):
+        return None
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and node.lineno == line]
+    call = next((one for one in calls if _name(one) in inside), None)
+    tests = (
+        guard.test.values if isinstance(guard.test, ast.BoolOp) and isinstance(guard.test.op, ast.And) else [guard.test]
+    )
+    others = [
+        ast.unparse(test) for test in tests if isinstance(test, ast.BoolOp) or not asks_for_the_rank(ast.unparse(test))
+    ]
+    if call is None or len(others) == len(tests) or _names(guard.body, ast.Store) & _names([call], ast.Load):
+        return None
+    if any(map(_is_of_a_rank, ast.walk(guard.test))):
+        return None
+    start = _offset(text, call.lineno, call.col_offset)
+    end = _offset(text, call.end_lineno or 0, call.end_col_offset or 0)
+    indent = " " * guard.col_offset
+    moved, kept = text[start:end], text.split("\n")
+    if isinstance(statement, ast.Expr) and statement.value is call:
+        # Where nothing else is done by one rank alone, the condition goes, too.
+        first = guard.lineno if len(guard.body) == 1 else statement.lineno
+        del kept[first - 1 : statement.end_lineno]
+    else:
+        name = f"{_name(call).strip('_')}_of_all_ranks"
+        moved, kept = f"{name} = {moved}", f"{text[:start]}{name}{text[end:]}".split("\n")
+    lines = [f"{indent}if {' and '.join(others)}:", f"{indent}    {moved}"] if others else [indent + moved]
+    return "\n".join([*kept[: guard.lineno - 1], *lines, *kept[guard.lineno - 1 :]])
+
+
+def _is_of_a_rank(node: ast.AST) -> bool:
+    """A comparison of two measured values, such as a loss with the best so far, is not the same on all ranks."""
+    if not isinstance(node, ast.Compare) or not any(isinstance(one, _ORDERED) for one in node.ops):
+        return False
+    return not any(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))
+
+
+def _names(nodes: Sequence[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    found = [node for one in nodes for node in ast.walk(one)]
+    return {node.id for node in found if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _around(body: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
+    """The statements around a line, innermost first."""
+    for statement in body:
+        if _holds(statement, line):
+            for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+                yield from _around(getattr(statement, name, ()), line)
+            yield statement

@@ -1,0 +1,110 @@
+"""One probe alone: of what runs here, of files that somebody brought, or of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddx_tools.investigation.exports import refuse_unwritable
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import (
+    Progress,
+    absolute_target,
+    bundle_of,
+    capture_steps,
+    investigate_hosts,
+    paths_and_pids,
+    replay_steps,
+    this_machine,
+)
+from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.show.origins import origin_of
+from ddx_tools.model.diagnosis import NextProbe, ProbeResult, ProbeStatus
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.probes.declaration import Probe
+from ddx_tools.sources.bundle import Manifest
+
+if TYPE_CHECKING:
+    from ddx_tools.sources.cluster.targets import Reach
+
+
+def run_probe(
+    step: Step,
+    progress: Progress = lambda _: None,
+    save: Path | None = None,
+    *,
+    machine: Machine = this_machine,
+    reach: Reach | None = None,
+) -> tuple[ProbeResult, Investigation]:
+    """One probe alone, live on this host or on many (`reach`), or (if the target is a bundle) recorded."""
+    target = step.args["target"]
+    for out in step.exports.values():
+        refuse_unwritable(out)
+
+    def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
+        """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
+        runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
+        asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
+        return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
+
+    bundle = bundle_of(target)
+    if reach:
+        found = investigate_hosts(reach, [step], target, save, progress)
+    elif bundle:
+        found = replay_steps(bundle, as_asked, progress)
+    else:
+        absolute = absolute_target(target)
+        found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
+    if not found.results:
+        raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
+    result = _as_one(found.results) if reach or not bundle else found.results[0]
+    result.problems += found.unanswered
+    cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
+    result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
+    result.next = _next(found, step.probe)
+    return result, found
+
+
+def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
+    """What one probe says of what runs and of what was brought."""
+    first, *others = results
+    for other in others:
+        first.searched += other.searched
+        first.problems += other.problems
+        if first.status in (ProbeStatus.NO_DATA, ProbeStatus.NOT_RECORDED):
+            first.status = other.status
+    return first
+
+
+def _parted(step: Step, target: Sequence[str]) -> list[Step]:
+    """A step about pids and files is two: what runs is asked of this machine, what was brought of no host."""
+    paths, pids = paths_and_pids(target)
+    if not (paths and pids):
+        return [replace(step, args={**step.args, "target": list(target)})]
+    about_files = {name: value for name, value in step.args.items() if name in step.probe.about_files}
+    live = {name: value for name, value in step.args.items() if name not in about_files}
+    return [
+        replace(step, args={**live, "target": pids}),
+        replace(step, args={**about_files, "target": paths}, exports={}),
+    ]
+
+
+def _told(step: Step) -> dict[str, Any]:
+    """Arguments, other than what to look at, that are not what they are if nobody says anything."""
+    fields = step.probe.args.model_fields
+    return {
+        name: value
+        for name, value in step.args.items()
+        if name != "target" and value != fields[name].get_default(call_default_factory=True)
+    }
+
+
+def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
+    """The probe that would best go on from what one probe saw, if the playbooks know one."""
+    check = found.judge().next_check if found.findings else None
+    if check is None or check.probe in ("ask", done.id):
+        return []
+    return [NextProbe(probe=check.probe, args=check.args, why=check.question)]

@@ -1,0 +1,42 @@
+"""A finding that is handed in: its quote is held against the material before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ddx_tools.diagnosis.submitted import HandedIn
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import shown_of
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate, this_machine
+from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.show.addresses import parse_words
+from ddx_tools.model.diagnosis import Finding
+from ddx_tools.model.errors import UsageError
+
+_LONGEST = 120
+
+
+def with_checked(
+    one: HandedIn,
+    told: Sequence[Finding],
+    target: Sequence[str],
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    machine: Machine = this_machine,
+) -> Investigation:
+    """An investigation with one more finding. `told`: what was handed in before.
+
+    Raises UsageError if its source opens nothing, or does not show the quote.
+    """
+    finding = one.finding()
+    words = parse_words([one.source])
+    with Store() as store:
+        found = investigate(target, progress=progress, machine=machine, store=store, told=[*told, finding])
+        shown = shown_of(store, words, found.names, target, machine)
+    if one.quote not in shown.text:
+        raise UsageError(
+            f"{one.source} does not show {one.quote[:_LONGEST]!r}",
+            f"Quote it verbatim: ddx show {one.source} prints what stands there.",
+        )
+    return found

@@ -1,0 +1,170 @@
+"""Classifies a stack by the rules of `knowledge/frames.yaml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.stack_frame import Frame
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a thread does, in the words of the rules."""
+
+    name: str
+    operation: str | None = None
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """What the kernel says of the thread; None where it does not say."""
+
+    state: str | None = None
+    wchan: str | None = None
+    syscall: str | None = None
+    blocked_on: str | None = None
+
+
+_FRAME_KEYS = ("module", "function")
+_FACT_KEYS = ("code", "wchan", "syscall", "blocked_on", "state")
+
+
+class FrameRules:
+    """The rules, compiled once."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.waits_for_peers = frozenset(data["waits_for_peers"])
+        self.busy = frozenset(data["busy"])
+        self._polls = frozenset(data["polls"])
+        self._polling_wchan = re.compile(data["polling_wchan"])
+        self._kernel_parts = {part: re.compile(pattern) for part, pattern in data["kernel_parts"].items()}
+        self.starting = frozenset(data["starting"])
+        self.may_wait_for_child = frozenset(data["may_wait_for_child"])
+        self._words: dict[str, str] = data["words"]
+        self._qualify = [re.compile(pattern) for pattern in data["qualify"]]
+        self._activities = [_compile(rule) for rule in data["activities"]]
+        self._contexts = [_compile(rule) for rule in data["contexts"]]
+
+    def activity(
+        self, frames: Sequence[Frame], running: bool, code: str | None, kernel: KernelView | None = None
+    ) -> Activity:
+        """What a thread does. `frames` innermost first; `code` is the text of the innermost user line."""
+        seen = kernel or KernelView()
+        inner = _inside_user_code(frames)
+        facts = {
+            "code": code,
+            "wchan": seen.wchan,
+            "syscall": seen.syscall,
+            "blocked_on": seen.blocked_on,
+            "state": seen.state,
+        }
+        for rule in self._activities:
+            frame = _matching_frame(rule, inner)
+            if frame is None or not _facts_hold(rule, facts) or not _place_holds(rule, frames, inner):
+                continue
+            if rule.get("running") not in (None, running):
+                continue
+            operation = rule.get("operation")
+            return Activity(rule["activity"], frame.bare_function if operation == "function" else operation)
+        return Activity("unknown")
+
+    def progress_shows_in(
+        self, activity: str, wchan: str | None, running: bool
+    ) -> Literal["nothing", "switched", "ran"]:
+        """What tells, of a thread whose stack stays the same, that it got on between two looks.
+
+        One that waits in slices wakes now and then for nothing; one that spins burns CPU in one place.
+        """
+        waits = activity in self.waits_for_peers
+        if activity in self._polls or (waits and wchan and self._polling_wchan.fullmatch(wchan)):
+            return "nothing"
+        return "switched" if waits and running else "ran"
+
+    def kernel_part(self, wchan: str | None) -> str | None:
+        """Whose a function of the kernel is: `storage`, `gpu_driver` or `other`; None without a function."""
+        if wchan is None:
+            return None
+        return next((part for part, pattern in self._kernel_parts.items() if pattern.fullmatch(wchan)), "other")
+
+    def words(self, activity: str) -> str:
+        """An activity as a person says it."""
+        return self._words.get(activity, activity)
+
+    def wants_source(self, frame: Frame) -> bool:
+        """Whether the text of a frame's file tells something: user code, and the few library files named."""
+        return frame.is_user or any(pattern.fullmatch(frame.module) for pattern in self._qualify)
+
+    def contexts(self, frames: Sequence[Frame], user_functions: Sequence[str]) -> list[str]:
+        """What encloses the innermost frame, each named once, in the order of the rules."""
+        found: dict[str, None] = {}
+        for rule in self._contexts:
+            by_function = rule.get("user_function")
+            if by_function:
+                hit = any(by_function.fullmatch(name) for name in user_functions)
+            else:
+                hit = any(_frame_matches(rule, frame) for frame in frames if not frame.is_user)
+            if hit:
+                found[rule["context"]] = None
+        return list(found)
+
+
+@cache
+def frame_rules() -> FrameRules:
+    """The rules that ship with ddx."""
+    return FrameRules(shipped("frames.yaml"))
+
+
+_PLAIN_KEYS = {"activity", "context", "operation", "leaf", "running", "outermost"}
+_NO_FRAME = Frame("", 0, "")
+
+
+def _compile(rule: dict[str, Any]) -> dict[str, Any]:
+    return {key: value if key in _PLAIN_KEYS else re.compile(str(value)) for key, value in rule.items()}
+
+
+def _inside_user_code(frames: Sequence[Frame]) -> list[Frame]:
+    """The library frames that the innermost user frame called, innermost first."""
+    innermost_user = next((i for i, frame in enumerate(frames) if frame.is_user), len(frames))
+    return list(frames[:innermost_user])
+
+
+def _matching_frame(rule: dict[str, Any], inner: Sequence[Frame]) -> Frame | None:
+    """The frame that a rule is about; a rule without frame keys is about none in particular."""
+    if not any(key in rule for key in _FRAME_KEYS):
+        return _NO_FRAME
+    candidates = reversed(inner) if rule.get("outermost") else inner
+    return next((frame for frame in candidates if _frame_matches(rule, frame)), None)
+
+
+def _frame_matches(rule: dict[str, Any], frame: Frame) -> bool:
+    module, function = rule.get("module"), rule.get("function")
+    return (module is None or bool(module.fullmatch(frame.module))) and (
+        function is None or bool(function.fullmatch(frame.bare_function))
+    )
+
+
+def _facts_hold(rule: dict[str, Any], facts: dict[str, str | None]) -> bool:
+    for key in _FACT_KEYS:
+        pattern, value = rule.get(key), facts[key]
+        if pattern is None:
+            continue
+        if value is None:  # what the kernel or the source did not say cannot hold
+            return False
+        found = pattern.search(value) if key in ("code", "blocked_on") else pattern.fullmatch(value)
+        if not found:
+            return False
+    return True
+
+
+def _place_holds(rule: dict[str, Any], frames: Sequence[Frame], inner: Sequence[Frame]) -> bool:
+    if rule.get("leaf") == "user" and inner:
+        return False
+    within, function = rule.get("within"), rule.get("within_function")
+    if within is None:
+        return True
+    return any(within.fullmatch(f.module) and (function is None or function.fullmatch(f.bare_function)) for f in frames)

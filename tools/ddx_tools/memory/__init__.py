@@ -1,1 +1,0 @@
-"""What holds the memory of GPUs and hosts, and what a plan would need."""

@@ -1,0 +1,375 @@
+"""What the stages hand to each other: findings, probe results and the diagnosis.
+
+One definition serves the terminal, `--json`, the MCP tools and the evals, so every field is part of the
+public contract (`ddx schema` prints it as JSON Schema).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ddx_tools.model.rank_spans import rank_spans, runs
+
+
+class Contract(BaseModel):
+    """A model that is part of the public contract: unknown fields are errors, not noise."""
+
+    # Validators are made when they are first needed: who only asks for help pays for none.
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Severity(StrEnum):
+    """How much a finding matters for the job, apart from why it is so."""
+
+    INFO = "info"
+    NOTICE = "notice"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Location(Contract):
+    """A place in the user's program."""
+
+    file: str
+    line: int | None = None
+    function: str | None = None
+    source: str | None = Field(None, description="The text of the line, if it could be read.")
+
+    def short(self) -> str:
+        """`train.py:41 step` — the last two parts of the path, the line and the function."""
+        parts = self.file.replace("\\", "/").rsplit("/", 2)
+        where = parts[-1] if self.line is None else f"{parts[-1]}:{self.line}"
+        return f"{where} {self.function}" if self.function else where
+
+
+def distinct(places: Iterable[Location | None]) -> list[Location]:
+    """Places without repetition, in order."""
+    return list({(at.file, at.line, at.function): at for at in places if at is not None}.values())
+
+
+class Evidence(Contract):
+    """Where a reader can look: a file of the bundle and its lines, or a key of a table."""
+
+    source: str = Field(description="Path inside the bundle, or `table:key`.")
+    line: int | None = Field(None, description="First line, 1-based, if the source is text.")
+    quote: str = Field("", description="The words it rests on, verbatim and bounded.")
+
+
+class Finding(Contract):
+    """One thing that was seen. It says what, never why."""
+
+    code: str = Field(description="`<subject>.<observation>`, registered in ddx_tools.knowledge.finding_codes.")
+    severity: Severity = Severity.NOTICE
+    ranks: list[int] = Field(default_factory=list)
+    hosts: list[str] = Field(default_factory=list)
+    group: str | None = None
+    summary: str
+    evidence: list[Evidence] = Field(default_factory=list)
+    locations: list[Location] = Field(
+        default_factory=list, description="Where in the user's program the ranks of this finding are."
+    )
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class NextProbe(Contract):
+    """What to run next, and why."""
+
+    probe: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    why: str
+
+
+class ProbeStatus(StrEnum):
+    """Whether a probe could look at all; what it saw stands in its findings."""
+
+    OK = "ok"
+    PARTIAL = "partial"
+    NO_DATA = "no_data"
+    NOT_RECORDED = "not_recorded"
+
+
+class Truncation(Contract):
+    """What was left out of an answer, and how to get it."""
+
+    shown: int
+    total: int
+    how: str
+
+
+class ProbeResult(Contract):
+    """What every probe returns, to a person and to an agent alike."""
+
+    probe: str
+    status: ProbeStatus
+    summary: str
+    findings: list[Finding] = Field(default_factory=list)
+    searched: list[str] = Field(default_factory=list, description="What was looked for, and where.")
+    table: list[dict[str, Any]] = Field(default_factory=list, description="The rows behind the findings, bounded.")
+    problems: list[str] = Field(default_factory=list, description="What could not be read, why, what to do.")
+    truncated: list[Truncation] = Field(default_factory=list)
+    next: list[NextProbe] = Field(default_factory=list)
+    origins: dict[str, str] = Field(
+        default_factory=dict, description="For sources that the evidence names: what they were on the host."
+    )
+
+
+class Verdict(StrEnum):
+    """What a diagnosis claims."""
+
+    DIAGNOSED = "diagnosed"
+    UNDECIDED = "undecided"
+    HEALTHY = "healthy"
+
+
+class Level(StrEnum):
+    """How a cause stands: by deciding evidence, by supporting evidence, or as a possibility."""
+
+    ESTABLISHED = "established"
+    SUPPORTED = "supported"
+    HYPOTHESIS = "hypothesis"
+
+
+class Party(Contract):
+    """Who is meant: the culprits of a cause, or its victims."""
+
+    ranks: list[int] = Field(default_factory=list)
+    hosts: list[str] = Field(default_factory=list)
+    devices: list[str] = Field(default_factory=list)
+    locations: list[Location] = Field(default_factory=list)
+
+
+class Claim(Contract):
+    """A piece of evidence as a diagnosis uses it."""
+
+    finding: str
+    claim: str
+    source: str = Field("", description="What shows it: the words behind `ddx show`.")
+    line: int | None = None
+    quote: str = Field("", description="Verbatim in what these words show.")
+
+
+class CandidateCause(Contract):
+    """One cause of the differential, with what speaks for and against it."""
+
+    id: str
+    title: str
+    category: str
+    probability: float = Field(ge=0, le=1)
+    level: Level
+    culprits: Party = Field(default_factory=Party)
+    supports: list[str] = Field(default_factory=list)
+    against: list[str] = Field(default_factory=list, description="Of agents' answers; ddx says it in `ruled_out`.")
+
+    @property
+    def percent(self) -> str:
+        """Its probability where it is printed: below one half only the order of causes holds for new kinds of jobs."""
+        return f"{self.probability:.0%} " if self.probability >= 0.5 else ""
+
+
+class Narrowed(Contract):
+    """The most specific thing that is safe to say of why."""
+
+    id: str
+    title: str
+    mass: float = Field(ge=0, le=1, description="The share of it and of all causes that refine it.")
+
+
+class RuledOut(Contract):
+    """A cause that the evidence speaks against."""
+
+    id: str
+    why: str
+
+
+class NextCheck(Contract):
+    """The one probe or question that best separates the leading causes."""
+
+    probe: str = Field(description="A probe of `ddx`, or `ask` for a question to a person.")
+    args: dict[str, Any] = Field(default_factory=dict)
+    question: str
+    separates: list[str] = Field(default_factory=list)
+
+
+class Missing(Contract):
+    """What could not be looked at, and why that matters."""
+
+    what: str
+    why_it_matters: str
+
+
+NOT_LOOKED_AT = "what stands there was not looked at"
+"""Why it matters of material that was not read."""
+
+
+class SuspectEvent(StrEnum):
+    """What makes ranks suspects: who holds a job up, apart from why."""
+
+    ENDED = "ended"
+    ABSENT = "absent"
+    OUTSIDE = "outside"
+    MISMATCHED = "mismatched"
+    LATE = "late"
+    SILENT = "silent"
+
+
+class Certainty(StrEnum):
+    """How sure it is that ranks hold the job up."""
+
+    SEEN = "seen"
+    LIKELY = "likely"
+
+
+class Seat(Contract):
+    """Where a rank runs, as far as anything says it."""
+
+    rank: int
+    host: str | None = None
+    local_rank: int | None = None
+
+
+class Suspect(Contract):
+    """Ranks that the trouble leads back to, with the event that makes them so; its cause is another question."""
+
+    ranks: list[int] = Field(default_factory=list, description="Empty if nothing says which rank it was.")
+    event: SuspectEvent
+    hosts: list[str] = Field(default_factory=list)
+    seats: list[Seat] = Field(default_factory=list, description="Host and local rank of these ranks, where known.")
+    certainty: Certainty = Certainty.SEEN
+    unless: str = Field("", description="What would make them innocent, where that is not excluded.")
+    says: str = Field(description="What was seen of them.")
+    locations: list[Location] = Field(default_factory=list)
+    evidence: list[Claim] = Field(default_factory=list)
+    otherwise: list[str] = Field(default_factory=list, description="What speaks of other ranks instead.")
+
+
+class Event(Contract):
+    """What happened to the job."""
+
+    what: SuspectEvent
+    summary: str
+
+
+class Aspect(Contract):
+    """One thing in which a suspect is held against its peers."""
+
+    what: str = Field(
+        description="place, call, called from, collective, group, sizes, last in common, last step, watchdog, raised."
+    )
+    suspect: str
+    peers: str
+
+
+class Differs(Contract):
+    """A suspect beside its peers, in two columns."""
+
+    suspect: str
+    peers: str
+    aspects: list[Aspect]
+
+
+class SourceLines(Contract):
+    """Lines of the program around a place."""
+
+    file: str
+    line: int
+    guard: int | None = Field(None, description="Line of the condition or the loop around it.")
+    lines: list[str] = Field(description="`82: text`, in the order of the file.")
+
+
+class Diagnosis(Contract):
+    """The answer to "why is my job hung?": the same JSON everywhere."""
+
+    schema_: Literal["ddx.diagnosis/1", "ddx.diagnosis/2"] = Field("ddx.diagnosis/2", alias="schema")
+    verdict: Verdict
+    headline: str
+    event: Event | None = None
+    suspects: list[Suspect] = Field(default_factory=list, description="Who holds the job up, whatever the cause.")
+    causes: list[CandidateCause] = Field(default_factory=list)
+    narrowed_to: Narrowed | None = Field(
+        None, description="How far the evidence reaches: the cause if it is diagnosed, else a node above the open ones."
+    )
+    culprits: Party = Field(default_factory=Party)
+    victims: Party = Field(default_factory=Party)
+    differs: Differs | None = Field(None, description="The suspect beside its peers.")
+    source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
+    similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
+    peer_lines: SourceLines | None = Field(
+        None, description="Where peers went, by a condition that the suspect passed."
+    )
+    asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
+    noted: list[str] = Field(default_factory=list, description="What was understood of what the user said.")
+    chain: list[str] = Field(default_factory=list)
+    evidence: list[Claim] = Field(default_factory=list)
+    ruled_out: list[RuledOut] = Field(default_factory=list)
+    fix: list[str] = Field(default_factory=list)
+    suggestion: list[str] = Field(
+        default_factory=list, description="Lines of a unified diff of the program: a suggestion, never applied."
+    )
+    verify: list[str] = Field(default_factory=list)
+    next_check: NextCheck | None = None
+    missing: list[Missing] = Field(default_factory=list)
+    looked_at: list[str] = Field(default_factory=list)
+    """What there was to look at, in numbers."""
+    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were handed in.")
+    shown_by: str = Field("", description="The command that shows what a source names.")
+    rank_ranges: dict[str, str] = Field(
+        default_factory=dict, description="By party (suspects, culprits, victims): ranks that are too many to list."
+    )
+    truncated: list[dict[str, Any]] = Field(
+        default_factory=list, description="Lists that were cut: what, shown, total, and how to get the rest."
+    )
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, defer_build=True)
+
+    @model_validator(mode="after")
+    def _with_all_ranks(self) -> Diagnosis:
+        """Ranks that stood in `rank_ranges` are numbers again, unless the ranges were too many to tell all of them."""
+        from ddx_tools.model.errors import UsageError
+        from ddx_tools.model.rank_ranges import parse_ranks
+
+        for name, party in (("culprits", self.culprits), ("victims", self.victims)):
+            if name in self.rank_ranges and not party.ranks:
+                with contextlib.suppress(UsageError):
+                    party.ranks = parse_ranks(self.rank_ranges[name])
+        return self
+
+
+def lean_json(model: BaseModel) -> str:
+    """A model as JSON, without what is empty (no value, no text, nothing listed) and need not be there."""
+    from pydantic_core import to_json
+
+    return to_json(_lean(model), indent=2, inf_nan_mode="null").decode()
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lean(inner) for inner in value]
+    if not isinstance(value, BaseModel):
+        return value
+    told = ((name, field, _lean(getattr(value, name))) for name, field in type(value).model_fields.items())
+    return {
+        field.alias or name: inner
+        for name, field, inner in told
+        if field.is_required() or inner not in (None, "", [], {})
+    }
+
+
+def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
+    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`; what is said where there is none.
+
+    Many pieces are cut short.
+    """
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return nobody
+    text = ", ".join(runs(ordered)) if len(ordered) < _FOLDED_FROM else rank_spans(ordered, most=8)
+    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+_FOLDED_FROM = 9
+"""A few ranks are told one by one."""

@@ -1,0 +1,20 @@
+"""A number that something sets for the mesh of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MeshSetting:
+    """A number that bears on the mesh: a degree, the size of the job, or something of the model."""
+
+    name: str
+    """A dimension (`tp`, `dp_shard`), or world_size, gpus_per_host, heads, kv_heads, layers, experts, seq_len."""
+    value: int
+    text: str
+    """As it stands there."""
+    line: int | None = None
+    """1-based."""
+    source: str = ""
+    """The file that it is from."""

@@ -1,1 +1,0 @@
-"""What NCCL's logs of all ranks say together: communicators, connections, operations."""

@@ -1,1 +1,0 @@
-"""Launchers, schedulers and their processes."""

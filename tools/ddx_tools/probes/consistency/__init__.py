@@ -1,0 +1,1 @@
+"""Probe `consistency`: values that ranks hold, compared offline."""

@@ -1,0 +1,79 @@
+"""Over which ranks a gradient was reduced, and how: its projections against those of each rank's own gradient.
+
+A projection is linear, so that the mean (the sum) over some ranks has the mean (the sum) of their projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ddx_tools.probes.consistency.fingerprints import Look
+
+_FITS = 1e-2
+"""What is left of the gradient when the fitted sum is taken off, relative to it: low precision rounds."""
+_WHOLE = 2e-3
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """How the gradient of a rank was made."""
+
+    over: tuple[int, ...]
+    """The ranks whose own gradients it holds."""
+    scale: float
+    """1: their mean; as many as they are: their sum; one over that: divided twice."""
+
+
+def reduction_at(look: Look, rank: int, ranks: Sequence[int]) -> Reduced | None:
+    """How the gradient of `rank` was made of those of `ranks`; None if no group explains it, or nothing tells."""
+    own, reduced = look.of("own_gradient"), look.of("gradient")
+    names = [
+        name
+        for name, of_rank in reduced.items()
+        if rank in of_rank
+        and of_rank[rank].placements is None
+        and all(other in own.get(name, {}) for other in ranks)
+        and not any(one.non_finite for one in chain(own[name].values(), of_rank.values()))
+    ]
+    if len(names) < _FEWEST:
+        return None
+    vector = [reduced[name][rank].projection for name in names]
+    length = _dot(vector, vector)
+    best: tuple[float, Reduced] | None = None
+    for over in _groups(ranks, rank):
+        total = [sum(own[name][other].projection for other in over) for name in names]
+        square = _dot(total, total)
+        if not square or not length:
+            continue
+        ratio = _dot(vector, total) / square
+        left = _dot(rest := [v - ratio * t for v, t in zip(vector, total, strict=True)], rest) / length
+        if left < _FITS**2 and (best is None or left < best[0] / 4):
+            best = left, Reduced(tuple(over), ratio * len(over))
+    return best[1] if best else None
+
+
+def group_size_of(scale: float, sizes: Sequence[int]) -> int | None:
+    """The size (negative: its inverse) that a scale is, if it is one."""
+    for size in sizes:
+        if size > 1 and abs(scale / size - 1) < _WHOLE:
+            return size
+        if size > 1 and abs(scale * size - 1) < _WHOLE:
+            return -size
+    return None
+
+
+def _groups(ranks: Sequence[int], rank: int) -> list[Sequence[int]]:
+    """All, and the groups of a mesh that hold the rank: neighbours, and those a stride apart; itself alone last."""
+    at, count = ranks.index(rank), len(ranks)
+    found: list[Sequence[int]] = [ranks]
+    for size in (size for size in range(count - 1, 1, -1) if count % size == 0):
+        first = at // size * size
+        found += [ranks[first : first + size], ranks[at % (count // size) :: count // size]]
+    return [*found, [rank]]
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,1 @@
+"""Probe `env`: variables, launch commands and versions of a job."""

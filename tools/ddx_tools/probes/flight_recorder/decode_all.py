@@ -1,0 +1,72 @@
+"""Decoding flight records in processes of their own, in pieces of bounded size: few by one, many by one a CPU."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import chain, islice
+from threading import Thread
+
+from ddx_tools.probes.flight_recorder.decode import Decoded, Material, decode
+from ddx_tools.sources.workers import WorkerEnded, Workers, worker_count, workers
+
+_PIECE_BYTES = 2 << 20
+_PIECE_FILES = 64
+
+
+def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | None = None) -> Iterator[Decoded]:
+    """Decode dumps in pieces, in their order; many bytes by as many processes as there are CPUs.
+
+    A dump that ends such a process costs itself, and a line in words. `meanwhile` is done by a thread of this process
+    while others decode, where there is more than one piece.
+    """
+    count = worker_count()
+    with workers(count) as processes:
+        pieces = _pieces(materials)
+        first = list(islice(pieces, 2))
+        # A daemon: an interrupt does not wait for what it loads.
+        beside = Thread(target=meanwhile if len(first) > 1 else None, daemon=True)
+        beside.start()
+        yield from _in_order(processes, chain(first, pieces), ahead=4 * count)
+        beside.join()
+
+
+def _submitted(processes: Workers, piece: list[Material]) -> Future[Decoded]:
+    return processes.submit(decode, piece, sum(material.size for material in piece))
+
+
+def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:
+    piece: list[Material] = []
+    size = 0
+    for material in materials:
+        piece.append(material)
+        size += material.size
+        if size >= _PIECE_BYTES or len(piece) >= _PIECE_FILES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _in_order(processes: Workers, pieces: Iterator[list[Material]], ahead: int) -> Iterator[Decoded]:
+    """Results in order, with few of them waiting: they are large."""
+    pending: deque[tuple[list[Material], Future[Decoded]]] = deque()
+    for piece in pieces:
+        pending.append((piece, _submitted(processes, piece)))
+        if len(pending) > ahead:
+            yield from _results(processes, *pending.popleft())
+    while pending:
+        yield from _results(processes, *pending.popleft())
+
+
+def _results(processes: Workers, piece: list[Material], result: Future[Decoded]) -> Iterator[Decoded]:
+    """What was decoded of a piece; if that ended its process, of each dump by itself."""
+    try:
+        yield result.result()
+    except (WorkerEnded, OSError) as error:
+        if len(piece) == 1:
+            yield Decoded(problems=[f"{piece[0].name}: not read: {error}"], damaged=True)
+            return
+        for alone in [([material], _submitted(processes, [material])) for material in piece]:
+            yield from _results(processes, *alone)

@@ -1,0 +1,334 @@
+"""All that is known of machines, as findings."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from ddx_tools.analysis.host_facts.host_fact import (
+    Seen,
+    by_host,
+    by_place,
+    devices_text,
+    finding,
+    gibibytes,
+    of_topic,
+    read_facts,
+)
+from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.probes.host.compare import comparison_findings
+from ddx_tools.probes.host.container import container_findings
+from ddx_tools.probes.host.fabric import fabric_findings
+from ddx_tools.probes.host.gpus import gpu_findings
+from ddx_tools.probes.host.held_processes import held_process_findings
+from ddx_tools.probes.host.interface_choice import interface_findings
+from ddx_tools.probes.host.kernel import kernel_findings
+from ddx_tools.probes.host.packet_loss import cut_pair_findings, loss_findings
+from ddx_tools.probes.host.scheduler import scheduler_findings
+
+
+def machine_findings(store: Store) -> list[Finding]:
+    """Findings of `host_facts`."""
+    facts = read_facts(store)
+    return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
+
+
+def findings_of_facts(facts: list[Seen]) -> list[Finding]:
+    """What facts of any number of machines amount to."""
+    return [
+        *kernel_findings(facts),
+        *gpu_findings(facts),
+        *job_gpu_findings(facts),
+        *limit_findings(facts),
+        *container_findings(facts),
+        *fabric_findings(facts),
+        *interface_findings(facts),
+        *loss_findings(facts),
+        *socket_findings(facts),
+        *unanswered_findings(facts),
+        *cut_pair_findings(facts),
+        *link_width_findings(facts),
+        *package_findings(facts),
+        *scheduler_findings(facts),
+        *comparison_findings(facts),
+    ]
+
+
+# --- findings about versions that a machine has, and that do not fit each other
+
+
+def package_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """The fabric manager refuses every driver but the one of its own version."""
+    for said in by_place(of_topic(facts, "package")):
+        drivers = {one.values["version"]: one for one in said if one.subject == "driver"}
+        managers = {one.values["version"]: one for one in said if one.subject == "fabric_manager"}
+        if not drivers or not managers or set(drivers) & set(managers):
+            continue
+        driver, manager = list(drivers)[-1], list(managers)[-1]
+        yield finding(
+            "startup.versions_differ",
+            Severity.FAILURE,
+            [managers[manager], drivers[driver]],
+            f"The fabric manager is of version {manager}, the driver of {driver}; it starts only with its own.",
+            what="fabric_manager",
+            versions={"fabric_manager": manager, "driver": driver},
+        )
+
+
+# --- findings about PCIe links that came up with fewer lanes than they could
+
+
+def link_width_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Accelerators and network devices on narrowed links. The speed of an idle link falls to save power: no fault."""
+    for links in by_host(of_topic(facts, "pcie_link")).values():
+        last = {link.subject: link for link in links}
+        narrow = [link for link in last.values() if link.values["narrowed"]]
+        if not narrow:
+            continue
+        widths = sorted({link.values["width"] for link in narrow})
+        whole = max((link.values["width"] for link in last.values() if link not in narrow), default=None)
+        possible = max((link.values["possible"] for link in narrow if "possible" in link.values), default=whole)
+        names = devices_text(str(link.subject) for link in narrow)
+        among = f" ({len(narrow)} of {len(last)} devices)" if len(last) > 1 else ""
+        yield finding(
+            "host.pcie_link_narrow",
+            Severity.WARNING,
+            narrow,
+            f"The PCIe link of {names} runs with {widths[0]} lanes"
+            + (f" instead of {possible}" if possible else ", fewer than it could")
+            + f"{among}.",
+            devices=[str(link.subject) for link in narrow][:64],
+            kinds=sorted({link.values["kind"] for link in narrow if "kind" in link.values}),
+            width=widths[0],
+            possible=possible,
+        )
+
+
+# --- findings about the GPUs that a job expects: fewer than ranks, gone from the driver, held by others
+
+_MUCH_BYTES = 256 << 20
+"""A context of CUDA alone takes about as much."""
+
+
+def job_gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """What NVML lists against PCI and against the ranks; only where a live look saw all of them."""
+    for of_host in by_host(facts).values():
+        gpus = of_topic(of_host, "gpu")
+        yield from _gone(gpus, of_topic(of_host, "pci_device"), of_topic(of_host, "unavailable"))
+        yield from _too_few(gpus, of_topic(of_host, "rank_process"))
+        yield from _left_over(of_topic(of_host, "gpu_process"), of_topic(of_host, "job"))
+
+
+def _gone(gpus: list[Seen], devices: list[Seen], unavailable: list[Seen]) -> Iterator[Finding]:
+    """On the bus and not with the driver. Without NVML nothing is known; a container may have been given some only."""
+    on_bus = [one for one in devices if one.values.get("nvidia") and one.values["kind"] == "gpu"]
+    if not gpus or any(one.subject == "GPUs" for one in unavailable):
+        return
+    known = {gpu.subject for gpu in gpus}
+    gone = [one for one in on_bus if one.subject not in known]
+    if gone:
+        names = [str(one.subject) for one in gone]
+        counts = f"The PCI bus has {len(on_bus)} NVIDIA GPUs, the driver lists {len(gpus)}"
+        words = f"{counts}: {devices_text(names)} is missing."
+        yield finding("device.unavailable", Severity.NOTICE, gone, words, what="not_listed", devices=names[:64])
+
+
+def _too_few(gpus: list[Seen], ranks: list[Seen]) -> Iterator[Finding]:
+    places = [rank.values["local_rank"] for rank in ranks if rank.values.get("local_rank") is not None]
+    split = any(gpu.values.get("mig") == "enabled" for gpu in gpus)
+    if gpus and places and max(places) >= len(gpus) and not split:
+        words = f"{max(places) + 1} local ranks, and {len(gpus)} GPUs: some have to share one, or use none."
+        yield finding("device.unavailable", Severity.NOTICE, [*ranks[:4], *gpus[:4]], words, what="fewer_than_ranks")
+
+
+def _left_over(processes: list[Seen], jobs: list[Seen]) -> Iterator[Finding]:
+    """Memory held by processes of no job here. Pids count only where the ranks' own are among them.
+
+    A driver outside the container lists the pids of the host.
+    """
+    members = {str(pid) for job in jobs for pid in job.values.get("pids", [])}
+    listed = {str(process.subject) for process in processes}
+    if not members & listed:
+        return
+    foreign = [
+        process
+        for process in processes
+        if str(process.subject) not in members
+        and (process.values.get("memory_bytes") or 0) >= _MUCH_BYTES
+        and "C" in str(process.values.get("type", ""))
+    ]
+    if foreign:
+        held = sum(process.values["memory_bytes"] for process in foreign)
+        gpus = sorted({process.values["gpu"] for process in foreign})
+        who = devices_text(f"{process.values['name']} (pid {process.subject})" for process in foreign)
+        yield finding(
+            "gpu.foreign_process",
+            Severity.NOTICE,
+            foreign,
+            f"{who} holds {gibibytes(held)} on GPU {devices_text(map(str, gpus))} and is not of the job.",
+            gpus=gpus,
+            pids=sorted({int(str(process.subject)) for process in foreign})[:64],
+            memory_bytes=held,
+        )
+
+
+# --- findings about limits: shared memory, locked memory, disks, the memory of the host, counters of cgroups
+
+_SMALL_SHM_BYTES = 64 << 20
+"""What container runtimes give by default; NCCL and data loaders of one GPU can need more."""
+_FULL_PERCENT = 95
+_LOW_LOCKED_BYTES = 1 << 30
+"""Communicators register hundreds of megabytes. Kernels allow 64 KiB or 8 MiB by default; clusters set unlimited."""
+_LOW_MEMORY_SHARE = 0.02
+_PSEUDO = ("tmpfs", "devtmpfs", "udev", "squashfs", "overlay", "shm", "none", "cgroup", "efivarfs", "/dev/loop")
+
+
+def limit_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """All findings about limits."""
+    running = {one.host for one in of_topic(facts, "job")}
+    shared = [disk for disk in of_topic(facts, "disk") if disk.subject == "/dev/shm"]
+    for host, of_host in by_host(shared).items():
+        yield from _shared_memory(of_host, Severity.NOTICE if host in running else Severity.WARNING)
+    for disk in of_topic(facts, "disk", "inodes"):
+        if disk.subject != "/dev/shm":
+            yield from _disk(disk)
+    without_rdma = {one.host for one in of_topic(facts, "unavailable") if one.subject == "rdma"}
+    for host, limits in by_host(of_topic(facts, "limit")).items():
+        if host not in without_rdma:
+            yield from _locked_memory([limit for limit in limits if limit.subject == "locked_memory"])
+    for memory in of_topic(facts, "memory"):
+        yield from _host_memory(memory)
+    for events in of_topic(facts, "cgroup"):
+        yield from _cgroup(events)
+
+
+def _is_full(disk: Seen) -> bool:
+    return disk.values.get("used_percent", 0) >= _FULL_PERCENT or disk.values.get("available_bytes") == 0
+
+
+def _shared_memory(readings: list[Seen], if_small: Severity) -> Iterator[Finding]:
+    """The worst reading of a host: somebody may have looked before and after.
+
+    A small one with room is enough for many jobs; one that runs, as a live look sees it, may be among them.
+    """
+    bad = [disk for disk in readings if _is_full(disk) or disk.values["size_bytes"] <= _SMALL_SHM_BYTES]
+    if not bad:
+        return
+    worst = next((disk for disk in bad if _is_full(disk)), bad[0])
+    size, used, free = (worst.values.get(f"{name}_bytes") for name in ("size", "used", "available"))
+    full = _is_full(worst)
+    words = f"/dev/shm has {gibibytes(size or 0)}"
+    words += f", of which {gibibytes(free or 0)} is free." if full else ", the default of container runtimes."
+    yield finding(
+        "limits.shm_full",
+        Severity.WARNING if full else if_small,
+        [worst, *(disk for disk in bad if disk is not worst)],
+        words,
+        size_bytes=size,
+        used_bytes=used,
+        available_bytes=free,
+        what="unknown",
+        certain=True,
+        full=full,
+        small=size is not None and size <= _SMALL_SHM_BYTES,
+    )
+
+
+def _disk(disk: Seen) -> Iterator[Finding]:
+    kind = "inodes" if disk.topic == "inodes" else "bytes"
+    device, mount = str(disk.values.get("device", "")), str(disk.subject)
+    free = disk.values.get(f"available_{kind}")
+    full = disk.values.get("used_percent") == 100 or free == 0
+    if not full or mount.startswith(("/snap", "/sys", "/proc", "/dev", "/boot")) or not disk.values.get(f"size_{kind}"):
+        return
+    if device.startswith(_PSEUDO) and mount not in ("/", "/tmp", "/run"):
+        return
+    what = "inodes" if kind == "inodes" else "disk"
+    words = f"{mount} is full: no {'inodes' if what == 'inodes' else 'space'} left."
+    yield finding("limits.resource", Severity.WARNING, [disk], words, what=what, place=mount)
+
+
+def _locked_memory(limits: list[Seen]) -> Iterator[Finding]:
+    """The lowest of a host: the limit of a shell and that of a job can differ."""
+    low = [limit for limit in limits if limit.values.get("limit_bytes", _LOW_LOCKED_BYTES) < _LOW_LOCKED_BYTES]
+    if low:
+        least = min(limit.values["limit_bytes"] for limit in low)
+        words = f"A process may lock {gibibytes(least)} of memory: RDMA needs far more, usually unlimited."
+        yield finding("limits.locked_memory", Severity.NOTICE, low, words, limit_bytes=least)
+
+
+def _host_memory(memory: Seen) -> Iterator[Finding]:
+    total, free = memory.values.get("total_bytes"), memory.values.get("available_bytes")
+    if total and free is not None and free < _LOW_MEMORY_SHARE * total:
+        words = f"The host has {gibibytes(free)} of {gibibytes(total)} memory left."
+        yield finding("limits.resource", Severity.WARNING, [memory], words, what="host_memory", available_bytes=free)
+
+
+def _cgroup(events: Seen) -> Iterator[Finding]:
+    kills = events.values.get("oom_kill", 0)
+    if kills and not events.values.get("dated_by_log"):
+        words = (
+            f"The cgroup counts {kills} {'process' if kills == 1 else 'processes'} killed for memory since it was made."
+        )
+        yield finding(
+            "host.oom_kill", Severity.WARNING, [events], words, cgroup=events.subject, limit="cgroup", kills=kills
+        )
+
+
+# --- which rank computes on a GPU of a host, or is a process there, as NCCL's own log says: `rank 38 … busId 52000`
+
+_OF_A_GPU = frozenset({"gpu.throttled", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
+_OF_A_PROCESS = frozenset({"host.oom_kill"})
+_BUS_ID = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?P<function>\.\d)?")
+
+
+def with_ranks(store: Store, findings: Iterable[Finding]) -> list[Finding]:
+    """The same findings; those about GPUs or a process of one host have the ranks of these, where all are known."""
+    found = list(findings)
+    known: dict[tuple[str, str], set[int]] | None = None
+    for each in found:
+        parts = _parts(each)
+        if each.ranks or not parts or len(each.hosts) != 1:
+            continue
+        known = _ranks(store) if known is None else known
+        theirs = [known.get((each.hosts[0], part), set()) for part in parts]
+        if all(len(ranks) == 1 for ranks in theirs):
+            each.ranks = sorted(set().union(*theirs))
+    return found
+
+
+def _parts(finding: Finding) -> list[str]:
+    """What of its host a finding is about, as `_ranks` names it."""
+    if finding.code in _OF_A_GPU:
+        return [_gpu(device) for device in finding.attributes.get("devices") or []]
+    pid = finding.attributes.get("pid") if finding.code in _OF_A_PROCESS else None
+    return [] if pid is None else [f"pid {pid}"]
+
+
+def _gpu(device: str) -> str:
+    """A PCI address as the number that NCCL prints (`busIdToInt64` of v2.30.7 src/misc/utils.cc), or an index as it is.
+
+    Xids name a device without its function, which is 0.
+    """
+    address = _BUS_ID.fullmatch(device)
+    if address is None:
+        return f"GPU {device}"
+    digits = re.sub(r"[:.]", "", device) + ("" if address["function"] else "0")
+    return f"bus {int(digits, 16):x}"
+
+
+def _ranks(store: Store) -> dict[tuple[str, str], set[int]]:
+    """Ranks by host and part. Only the largest communicators that were not split off have ranks of the world."""
+    rows = store.query(
+        "SELECT host, pid, nvml_device, lower(bus_id) AS bus_id, rank FROM nccl_ranks WHERE host IS NOT NULL "
+        "AND rank IS NOT NULL AND parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
+    )
+    ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in rows:
+        for kind, column in (("GPU", "nvml_device"), ("bus", "bus_id"), ("pid", "pid")):
+            if row[column] is not None:
+                ranks[row["host"], f"{kind} {row[column]}"].add(row["rank"])
+    return dict(ranks)

@@ -1,0 +1,70 @@
+"""Ranks whose process a listing (`ps`, /proc) shows stopped, or in a call that no signal interrupts.
+
+A listing names processes, and NCCL's log or a launcher's says which rank a process is. One of several processes of
+one command line is a rank, too, if nothing says which.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddx_tools.analysis.host_facts.host_fact import Seen, of_topic
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.frame_classes import frame_rules
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+
+_CODES = {"T": "rank.stopped", "t": "rank.stopped", "D": "rank.uninterruptible"}
+_WORDS = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "D": "sits in an uninterruptible kernel call"}
+
+
+def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
+    """One finding for each such rank whose stack nobody brought: a stack tells more."""
+    held = of_topic(facts, "held_process")
+    if not held:
+        return
+    owners = _ranks_by_pid(store)
+    dumped = {row["rank"] for row in store.query("SELECT DISTINCT rank FROM stack_threads WHERE rank IS NOT NULL")}
+    for fact in held:
+        rank = _rank(fact, owners)
+        if rank in dumped or (rank is None and fact.values["alike"] < 2):
+            continue
+        state, wchan = fact.values["state"], fact.values.get("wchan")
+        sleeping = f" in {wchan}" if wchan else ""
+        who = f"One of {fact.values['alike']} ranks" if rank is None else rank_list([rank])
+        attributes = {
+            "basis": "ps",
+            "state": state,
+            "wchan": wchan,
+            "kernel_part": frame_rules().kernel_part(wchan),
+            "moving": False if fact.values["readings"] > 1 else None,
+        }
+        yield Finding(
+            code=_CODES[state],
+            severity=Severity.FAILURE,
+            ranks=[] if rank is None else [rank],
+            hosts=[fact.host] if fact.host else [],
+            summary=f"{who} {_WORDS[state]} (process {fact.subject}, state {state}{sleeping})",
+            evidence=[fact.evidence],
+            attributes={name: value for name, value in attributes.items() if value is not None},
+        )
+
+
+def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:
+    """Host and rank by process id. Only the largest communicators that were not split off have ranks of the world."""
+    rows = store.query(
+        "SELECT host, pid, rank FROM nccl_ranks WHERE parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks) "
+        "UNION SELECT host, pid, rank FROM log_events UNION SELECT host, pid, rank FROM ranks WHERE role = 'rank'"
+    )
+    owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
+    for row in rows:
+        if row["pid"] is not None and row["rank"] is not None:
+            owners[row["pid"]].add((row["host"], row["rank"]))
+    return owners
+
+
+def _rank(fact: Seen, owners: dict[int, set[tuple[str | None, int]]]) -> int | None:
+    """A process id counts on one host: where that is not known, only one rank of the whole job may have it."""
+    known = owners.get(int(fact.subject or 0), set())
+    ranks = {rank for host, rank in known if fact.host is None or host in (None, fact.host)}
+    return ranks.pop() if len(ranks) == 1 else None

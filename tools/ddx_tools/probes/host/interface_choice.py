@@ -1,0 +1,189 @@
+"""Which network interface NCCL and Gloo take, and why; and what the host's own name resolves to.
+
+NCCL's rules: NVIDIA/nccl v2.30.7 src/misc/socket.cc (ncclFindInterfaces) and src/os/linux.cc (ncclOsFindInterfaces):
+NCCL_SOCKET_IFNAME (prefixes; `=` exact, `^` all but), else `ib…`, else the subnet of NCCL_COMM_ID, else the first that
+is not docker, lo or virbr, else docker, lo, virbr; only interfaces that run and have an address. Gloo's: pytorch
+v2.13.0 torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice): GLOO_SOCKET_IFNAME, else the address of
+the host's name if it can be bound here, else loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, finding, of_topic
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.model.files.names import is_loopback
+
+_TAKEN_LAST = ("docker", "lo", "virbr")
+"""By NCCL, in this order."""
+_MOST_SHOWN = 4
+_VIRTUAL = (
+    "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "tun", "tap", "dummy", "vxlan", "kube-", "podman",
+)  # fmt: skip
+"""Interfaces that lead to no other host: loopback, bridges, and what containers and tunnels bring along."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a library takes."""
+
+    library: str
+    interfaces: list[Seen]
+    """In its order; none if it finds nothing."""
+    why: str
+    variable: str | None = None
+    """The variable that decided, with its value."""
+    loopback: bool = False
+
+
+def interface_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """The choices on every host that a live look saw, and names that mean loopback."""
+    for of_host in by_host(facts).values():
+        interfaces = list({fact.subject: fact for fact in of_topic(of_host, "interface")}.values())
+        names = of_topic(of_host, "host_name")
+        if not names or not interfaces:
+            continue
+        job = next(iter(of_topic(of_host, "job")), None)
+        variables: dict[str, str] = job.values.get("variables", {}) if job else {}
+        several = job.values.get("several_hosts") if job else None
+        choices = [nccl_choice(interfaces, variables), gloo_choice(interfaces, names[0], variables)]
+        down = next((one for one in interfaces if _is_down(one)), None)
+        for choice in choices:
+            yield from _told(choice, names, several, down)
+        if "GLOO_SOCKET_IFNAME" not in variables:
+            yield from _name(names[0], several)
+        yield from (_peer_name(name) for name in of_topic(of_host, "peer_name") if _means_this_host(name))
+
+
+def _means_this_host(name: Seen) -> bool:
+    addresses = name.values["addresses"]
+    return bool(addresses) and all(map(is_loopback, addresses))
+
+
+def _peer_name(name: Seen) -> Finding:
+    address = name.values["addresses"][0]
+    return finding(
+        "network.hostname_loopback",
+        Severity.WARNING,
+        [name],
+        f"The name {name.subject}, where launchers of several hosts are to meet, means {address} here: this host "
+        "itself. By that name it will never reach another host; see /etc/hosts.",
+        name=name.subject,
+        addresses=name.values["addresses"][:8],
+        of="peer",
+    )
+
+
+def nccl_choice(interfaces: list[Seen], variables: Mapping[str, str]) -> Choice:
+    """As NCCL's bootstrap and its socket transport choose."""
+    family = {"AF_INET": "addresses", "AF_INET6": "addresses6"}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
+    keys = [family] if family else ["addresses", "addresses6"]
+    usable = [one for one in interfaces if one.values.get("carrier") and any(one.values.get(key) for key in keys)]
+    asked = variables.get("NCCL_SOCKET_IFNAME", "")
+    if len(asked) > 1:
+        chosen = [one for one in usable if _matches(str(one.subject), asked)]
+        return _choice("nccl", chosen, f"NCCL_SOCKET_IFNAME={asked}", asked)
+    steps = [("its name begins with ib", [one for one in usable if str(one.subject).startswith("ib")])]
+    steps += [("it is in the subnet of NCCL_COMM_ID", [])] if variables.get("NCCL_COMM_ID") else []
+    others = [one for one in usable if not str(one.subject).startswith(_TAKEN_LAST)]
+    steps.append(("it is the first that is not docker, lo or virbr", others))
+    steps += [
+        (f"only {prefix} is left", [one for one in usable if str(one.subject).startswith(prefix)])
+        for prefix in _TAKEN_LAST
+    ]
+    why, chosen = next(((why, found) for why, found in steps if found), ("no interface runs and has an address", []))
+    return _choice("nccl", chosen, why, None)
+
+
+def _choice(library: str, chosen: list[Seen], why: str, variable: str | None) -> Choice:
+    return Choice(library, chosen, why, variable, bool(chosen) and all(one.values.get("loopback") for one in chosen))
+
+
+def _matches(name: str, asked: str) -> bool:
+    """matchIfList of NCCL: prefixes, or whole names behind `=`; `^` turns the list around."""
+    without, words = asked.startswith("^"), asked.removeprefix("^")
+    exact = words.startswith("=")
+    wanted = [word.partition(":")[0] for word in words.removeprefix("=").split(",") if word]
+    hit = any(name == word if exact else name.startswith(word) for word in wanted)
+    return hit != without
+
+
+def gloo_choice(interfaces: list[Seen], name: Seen, variables: Mapping[str, str]) -> Choice:
+    """As torch's ProcessGroupGloo chooses: whole names, or the address that the host's name resolves to."""
+    asked = variables.get("GLOO_SOCKET_IFNAME", "")
+    if asked:
+        wanted = asked.split(",")
+        chosen = [one for one in interfaces if one.subject in wanted and _addresses(one)]
+        return _choice("gloo", chosen, f"GLOO_SOCKET_IFNAME={asked}", asked)
+    for address in name.values["addresses"]:
+        owner = next((one for one in interfaces if address in _addresses(one)), None)
+        if owner or is_loopback(address):
+            chosen = [owner] if owner else [one for one in interfaces if one.values.get("loopback")]
+            return Choice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
+    loopback = [one for one in interfaces if one.values.get("loopback")]
+    return Choice("gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True)
+
+
+def is_virtual(interface: Seen) -> bool:
+    """Whether an interface is none of the machine's own: that it is down, or has another MTU, is a matter of course."""
+    return str(interface.subject).startswith(_VIRTUAL) or bool(interface.values.get("loopback"))
+
+
+def _addresses(interface: Seen) -> list[str]:
+    return [*interface.values.get("addresses", []), *interface.values.get("addresses6", [])]
+
+
+def _is_down(interface: Seen) -> bool:
+    """It has an address that others could reach, and carries nothing now."""
+    return not is_virtual(interface) and bool(_addresses(interface)) and interface.values.get("carrier") is False
+
+
+def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | None) -> Iterator[Finding]:
+    library = {"nccl": "NCCL", "gloo": "Gloo"}[choice.library]
+    facts = choice.interfaces or names
+    shown = ", ".join(str(one.subject) for one in choice.interfaces[:_MOST_SHOWN])
+    address = next((address for one in choice.interfaces for address in _addresses(one)), None)
+    named: dict[str, Any] = {"library": choice.library, "interface": shown or None, "address": address}
+    if not choice.interfaces and choice.variable:
+        words = f"{library} finds no interface: {choice.why} names none that runs here with an address."
+        named |= {"variable": f"{choice.library.upper()}_SOCKET_IFNAME", "value": choice.variable}
+        # Whether this library is used at all, the look does not say.
+        yield finding("startup.interface_unusable", Severity.NOTICE, facts, words, **named)
+    elif not choice.interfaces:
+        yield finding("startup.interface_unusable", Severity.NOTICE, facts, f"{library}: {choice.why}.", **named)
+    elif choice.loopback and several:
+        words = (
+            f"{library} would talk to its peers through {shown} ({address}), which no other host reaches: {choice.why}"
+        )
+        # What went down while the job ran was no wrong choice of anybody.
+        severity, more = (Severity.NOTICE, f", as {down.subject} is down") if down else (Severity.WARNING, "")
+        yield finding("startup.interface_unusable", severity, facts, f"{words}{more}.", **named, loopback=True)
+    else:
+        words = f"{library} takes {shown} ({address}): {choice.why}."
+        yield finding("network.interface_chosen", Severity.INFO, facts, words, **named, why=choice.why)
+
+
+def _name(name: Seen, several: bool | None) -> Iterator[Finding]:
+    addresses = name.values["addresses"]
+    first = addresses[0] if addresses else None
+    if first is not None and not is_loopback(first):
+        return
+    says = f"resolves to {first}" if first else "does not resolve"
+    reach = {
+        True: "which ranks on other hosts cannot reach",
+        False: "which is no harm while all ranks are on this host",
+        None: "which no other host can reach",
+    }
+    yield finding(
+        "network.hostname_loopback",
+        {True: Severity.WARNING, False: Severity.INFO, None: Severity.NOTICE}[several],
+        [name],
+        f"The host's own name, {name.subject}, {says}: Gloo tells its peers a loopback address, {reach[several]} "
+        "(GLOO_SOCKET_IFNAME names an interface instead).",
+        name=name.subject,
+        addresses=addresses[:8],
+        several_hosts=several,
+    )

@@ -1,0 +1,211 @@
+"""Findings out of the kernel's log: Xids, kills for memory, messages of network devices, PCIe, file systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ddx_tools.analysis.host_facts.host_fact import Seen, devices_text, finding, gibibytes, of_topic
+from ddx_tools.knowledge.xid_codes import xid_code
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+_SEVERE = {"memory", "nvlink", "bus"}
+_MEMORY_KINDS = {63: "remap_pending", 64: "remap_failed", 92: "correctable", 156: "remap_pending", 157: "remap_failed"}
+"""Other Xids of memory are uncorrectable errors."""
+_MILD_KINDS = ("remap_pending", "correctable")
+
+_MESSAGES = {
+    "hung_task": "a task was blocked in the kernel for minutes",
+    "soft_lockup": "a CPU was stuck in the kernel",
+    "segfault": "a process ended with a segmentation fault",
+    "nic": "a network device reported trouble",
+    "pcie_error": "PCIe errors",
+    "machine_check": "hardware errors of the CPU or its memory",
+    "file_system": "a file system or its server does not answer",
+    "io_page_fault": "the IOMMU refused an access of a device",
+    "nvrm": "the NVIDIA driver reported a failure",
+}
+_ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
+_LASTING = {"gpu_off_bus", "iommu"}
+
+
+def kernel_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """What the kernel logged, worst first."""
+    logged = of_topic(facts, "kernel")
+    # What is older than the job, or happened to another container, explains none of its troubles; a GPU that was lost
+    # then is still lost.
+    mine = [fact for fact in logged if not fact.values.get("elsewhere")]
+    kernel = [fact for fact in mine if not fact.values.get("before_job") or fact.subject in _LASTING]
+    yield from _xids(kernel)
+    yield from _memory_errors(kernel)
+    yield from _off_bus(kernel, of_topic(facts, "gpu_trouble"))
+    yield from _switch_errors(kernel)
+    yield from _kills(kernel)
+    yield from _links(kernel)
+    yield from _messages(kernel)
+    yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
+
+
+def _groups(facts: Iterable[Seen], *keys: str) -> list[list[Seen]]:
+    grouped = gathered(
+        ((fact.host, fact.subject, *(str(fact.values.get(key)) for key in keys)), fact) for fact in facts
+    )
+    return list(grouped.values())
+
+
+def _xids(kernel: list[Seen]) -> Iterator[Finding]:
+    for group in _groups((fact for fact in kernel if fact.subject == "xid"), "xid"):
+        number = group[0].values["xid"]
+        code = xid_code(number)
+        devices = sorted({fact.values["device"] for fact in group})
+        severe = code.class_ in _SEVERE and _MEMORY_KINDS.get(number) not in _MILD_KINDS
+        yield finding(
+            "gpu.xid",
+            Severity.FAILURE if severe else Severity.INFO if code.class_ == "consequence" else Severity.WARNING,
+            group,
+            f"Xid {number} on GPU {devices_text(devices)}: {code.meaning}.",
+            xid=number,
+            devices=devices,
+            meaning=code.meaning,
+            action=code.action,
+            blame=code.blame,
+            pids=sorted({fact.values["pid"] for fact in group if "pid" in fact.values})[:16],
+            times=len(group),
+            class_=code.class_,
+        )
+        if code.class_ == "nvlink":
+            words = f"NVLink errors (Xid {number}) on GPU {devices_text(devices)}."
+            yield finding("gpu.nvlink_error", Severity.FAILURE, group, words, devices=devices, what="xid")
+
+
+def _memory_errors(kernel: list[Seen]) -> Iterator[Finding]:
+    by_kind = gathered(
+        ((fact.host, _MEMORY_KINDS.get(fact.values["xid"], "uncorrectable")), fact)
+        for fact in kernel
+        if fact.subject == "xid" and xid_code(fact.values["xid"]).class_ == "memory"
+    )
+    for (_, kind), group in by_kind.items():
+        devices = sorted({fact.values["device"] for fact in group})
+        numbers = sorted({fact.values["xid"] for fact in group})
+        yield finding(
+            "gpu.memory_error",
+            Severity.WARNING if kind in _MILD_KINDS else Severity.FAILURE,
+            group,
+            f"Errors of GPU memory (Xid {', '.join(map(str, numbers))}) on GPU {devices_text(devices)}.",
+            devices=devices,
+            kind=kind,
+            count=len(group),
+        )
+
+
+def _off_bus(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
+    gone = [fact for fact in kernel if fact.subject == "gpu_off_bus" or fact.values.get("xid") == 79]
+    gone += [fact for fact in troubles if fact.subject in ("lost", "unknown_error")]
+    for host in dict.fromkeys(fact.host for fact in gone):
+        of_host = [fact for fact in gone if fact.host == host]
+        devices = sorted({fact.values["device"] for fact in of_host if "device" in fact.values})
+        words = f"GPU {devices_text(devices) or 'of unknown address'} is gone from the bus."
+        yield finding("gpu.off_bus", Severity.FAILURE, of_host, words, devices=devices)
+
+
+def _switch_errors(kernel: list[Seen]) -> Iterator[Finding]:
+    for group in _groups((fact for fact in kernel if fact.subject == "sxid"), "device"):
+        fatal = any(fact.values.get("fatal") for fact in group)
+        codes = sorted({fact.values["sxid"] for fact in group})
+        yield finding(
+            "gpu.nvlink_error",
+            Severity.FAILURE if fatal else Severity.WARNING,
+            group,
+            f"The NVSwitch {group[0].values['device']} reported SXid {', '.join(map(str, codes[:8]))}.",
+            devices=[group[0].values["device"]],
+            what="sxid",
+            codes=codes,
+            fatal=fatal,
+        )
+
+
+def _kills(kernel: list[Seen]) -> Iterator[Finding]:
+    """One finding for each process that was killed: the kernel writes several lines about it."""
+    for group in _groups((fact for fact in kernel if fact.subject == "oom_kill"), "pid"):
+        said: dict[str, Any] = {}
+        for fact in group:
+            said.update({name: value for name, value in fact.values.items() if name not in said})
+        who = f"process {said['pid']} ({said.get('process', '?')})" if "pid" in said else "a process"
+        whose = {"cgroup": "the limit of its container or job", "host": "the memory of the whole host"}
+        limit = whose.get(str(said.get("limit")), "memory")
+        held = f", which held {gibibytes(said['rss_bytes'])}" if said.get("rss_bytes") else ""
+        yield finding(
+            "host.oom_kill",
+            Severity.FAILURE,
+            group,
+            f"The kernel killed {who}{held}: {limit} was used up.",
+            pid=said.get("pid"),
+            process=said.get("process"),
+            cgroup=said.get("cgroup"),
+            limit=said.get("limit"),
+        )
+
+
+def _links(kernel: list[Seen]) -> Iterator[Finding]:
+    """A link that went down while the log was written; it may have come back."""
+    for group in _groups((fact for fact in kernel if fact.subject == "link"), "device"):
+        downs = [fact for fact in group if fact.values["state"] == "down"]
+        if not downs:
+            continue
+        last = group[-1].values["state"]
+        often = f" {len(downs)} times" if len(downs) > 1 else ""
+        device = group[0].values["device"]
+        yield finding(
+            "network.link_down",
+            Severity.NOTICE if last == "up" else Severity.WARNING,
+            downs,
+            f"The link of {device} went down{often}; in the end it was {last}.",
+            device=device,
+            state=last,
+            times=len(downs),
+            flapped=last == "up",
+        )
+
+
+def _messages(kernel: list[Seen]) -> Iterator[Finding]:
+    told = [fact for fact in kernel if fact.subject in _MESSAGES and "client" not in fact.values]
+    for group in _groups(told):
+        what = str(group[0].subject)
+        if what == "pcie_error" and all(fact.values["severity"] == "corrected" for fact in group):
+            severity = Severity.INFO
+        else:
+            severity = Severity.WARNING if what in _ALWAYS or what == "pcie_error" else Severity.NOTICE
+        first = group[0].values
+        yield finding(
+            "host.kernel_message",
+            severity,
+            group,
+            f"Kernel log: {_MESSAGES[what]} ({len(group)} lines).",
+            what=what,
+            count=len(group),
+            processes=sorted({fact.values["process"] for fact in group if "process" in fact.values})[:16] or None,
+            pids=sorted({fact.values["pid"] for fact in group if "pid" in fact.values})[:16] or None,
+            devices=sorted({fact.values["device"] for fact in group if "device" in fact.values})[:16] or None,
+            pcie_severity=_worst(group) if what == "pcie_error" else None,
+            message=first.get("message"),
+        )
+
+
+def _worst(group: list[Seen]) -> str:
+    seen = {fact.values["severity"] for fact in group}
+    return next(name for name in ("fatal", "uncorrected", "corrected") if name in seen)
+
+
+def _driver_versions(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
+    said = [fact for fact in kernel if "client" in fact.values]
+    said += [fact for fact in troubles if fact.subject == "driver_mismatch"]
+    for host in dict.fromkeys(fact.host for fact in said):
+        group = [fact for fact in said if fact.host == host]
+        versions = {
+            name: fact.values[name] for fact in group for name in ("client", "module", "library") if name in fact.values
+        }
+        words = "The NVIDIA libraries and the loaded kernel module are of different versions."
+        yield finding(
+            "startup.versions_differ", Severity.FAILURE, group, words, what="driver", versions=versions or None
+        )

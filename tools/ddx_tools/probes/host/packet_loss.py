@@ -1,0 +1,266 @@
+"""Findings about packets that do not arrive: too large for the way, or lost and sent again."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from ddx_tools.analysis.host_facts.host_fact import Seen, by_place, finding, of_topic
+from ddx_tools.analysis.host_facts.sockets import ends, host_of, owned_by_others, owners_of_addresses
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+_STALLED_BACKOFF = 3
+"""Doublings of the retransmission timer: the same segment was lost so often in a row."""
+_LOSSY, _FEW = 1e-3, 1e-4
+"""Shares of segments sent again: from the first a collective suffers; below the second a network is well."""
+_LOSSY_NOW = 1e-2
+_LEAST_SENT = 1_000
+_LEAST_LOST = 10
+_HEADERS_BYTES = 28
+"""IPv4 and ICMP headers around the data of a ping."""
+
+LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re.I)
+"""Counters of packets that never came, or were thrown away for want of room; a bad cable counts errors of symbols."""
+
+
+def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """All of them, but for the counters of ports."""
+    for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
+        yield from _too_large(pings)
+    yield from _stalled(facts)
+    yield from _sent_again_to_others(_connections(facts))
+    looked_at = {fact.host for fact in of_topic(facts, "look")}
+    for readings in by_place(of_topic(facts, "tcp_counters")):
+        live = readings[0].host is not None and readings[0].host in looked_at
+        yield from _sent_again_now(readings) if live else _sent_again(readings)
+    by_device = gathered(((counters.host, counters.subject), counters) for counters in of_topic(facts, "nic_counters"))
+    for readings in by_device.values():
+        yield from _dropped(readings)
+
+
+def _too_large(pings: list[Seen]) -> Iterator[Finding]:
+    """Small packets arrive, large ones that may not be cut vanish, and nobody says that they are too large.
+
+    Where the own interface or a router refuses the size, ping says so, and TCP learns of it as well.
+    """
+    arrived = [ping for ping in pings if ping.values["received"]]
+    vanished = [
+        ping
+        for ping in pings
+        if ping.values.get("whole") is not False
+        and ping.values["sent"]
+        and not ping.values["received"]
+        and not ping.values["refused"]
+    ]
+    largest = max((ping.values["size_bytes"] for ping in arrived), default=None)
+    if largest is None:
+        return
+    lost = [ping for ping in vanished if ping.values["size_bytes"] > largest]
+    if not lost:
+        return
+    least = min(ping.values["size_bytes"] for ping in lost)
+    # Without the command nobody knows whether they might be cut: then it may be the pieces that are lost.
+    certain = any(ping.values.get("whole") for ping in lost)
+    yield finding(
+        "network.mtu_differs",
+        Severity.WARNING if certain else Severity.NOTICE,
+        [*lost, *arrived],
+        f"Packets of {least + _HEADERS_BYTES} bytes to {lost[0].subject} vanish, those of {largest + _HEADERS_BYTES} "
+        "arrive, and no hop says that they are too large.",
+        how="path",
+        peer=lost[0].subject,
+        arrives_bytes=largest + _HEADERS_BYTES,
+        vanishes_bytes=least + _HEADERS_BYTES,
+    )
+
+
+def _connections(facts: list[Seen]) -> list[Seen]:
+    """One for each connection, as it was seen last; a half of one, of which no address was kept, for itself."""
+    others = owned_by_others(facts)
+    last: dict[object, Seen] = {}
+    for place, socket in enumerate(one for one in of_topic(facts, "tcp_socket") if not others(one)):
+        last[(socket.host, ends(socket)) if "local" in socket.values else place] = socket
+    return list(last.values())
+
+
+def stalled_sockets(facts: list[Seen]) -> list[Seen]:
+    """Connections whose oldest segment is sent again and again and is not acknowledged."""
+    return [
+        socket
+        for socket in _connections(facts)
+        # With its window shut, the peer does answer: it does not read. One that is asked for never was there.
+        if socket.values.get("backoff", 0) >= _STALLED_BACKOFF
+        and socket.values.get("timer") != "persist"
+        and socket.values.get("state") != "syn-sent"
+    ]
+
+
+def _stalled(facts: list[Seen]) -> Iterator[Finding]:
+    for socket in stalled_sockets(facts):
+        named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
+        counters = {name: socket.values[name] for name in named if name in socket.values}
+        words = (
+            f"A TCP connection to {socket.subject or 'a peer'} stands still: its oldest segment was sent again "
+            f"{socket.values['backoff']} times in a row without an answer."
+        )
+        yield finding("network.packet_loss", Severity.WARNING, [socket], words, counters=counters, how="stalled")
+
+
+def _sent_again_to_others(sockets: list[Seen]) -> Iterator[Finding]:
+    """Connections to other hosts of which TCP sent a large share again since they were made.
+
+    A host's counters hold its connections to itself as well, and those of everybody else. What the peer had already
+    (`dsack_dups`) was sent again for nothing and is no loss.
+    """
+    lossy: dict[tuple[str | None, str], list[tuple[int, Seen]]] = defaultdict(list)
+    for socket in sockets:
+        sent = socket.values.get("data_segs_out", 0)
+        again = socket.values.get("again", 0) - socket.values.get("dsack_dups", 0)
+        if "local" not in socket.values or sent < _LEAST_SENT or again < _LOSSY_NOW * sent:
+            continue
+        local, peer = map(host_of, ends(socket))
+        if local != peer:
+            lossy[socket.host, peer].append((again, socket))
+    for (_, peer), found in lossy.items():
+        again = sum(count for count, _ in found)
+        sent = sum(socket.values["data_segs_out"] for _, socket in found)
+        yield finding(
+            "network.packet_loss",
+            Severity.WARNING,
+            [socket for _, socket in found],
+            f"TCP sent {again / sent:.1%} of its segments to {peer} again since the connections were made.",
+            [place for _, socket in found for place in socket.evidence_of("retrans")],
+            counters={"retrans": again, "data_segs_out": sent},
+            rate=round(again / sent, 4),
+            how="since_connected",
+            peer=peer,
+        )
+
+
+def _sent_again(readings: list[Seen]) -> Iterator[Finding]:
+    """The share of segments that TCP sent again, between two readings; else since boot, which says less."""
+    whole = [one for one in readings if {"sent", "again"} <= set(one.values)]
+    if not whole:
+        return
+    last, first = whole[-1].values, whole[0].values
+    between = len(whole) > 1 and last["sent"] > first["sent"] and last["again"] >= first["again"]
+    sent = last["sent"] - first["sent"] if between else last["sent"]
+    again = last["again"] - first["again"] if between else last["again"]
+    share = again / sent if sent >= _LEAST_SENT else 0.0
+    if share < (_FEW if between else _LOSSY):
+        return
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING if between and share >= _LOSSY else Severity.NOTICE,
+        whole,
+        f"TCP sent {share:.2%} of its segments again {'between two readings' if between else 'since boot'}.",
+        counters={"TcpRetransSegs": again, "TcpOutSegs": sent},
+        rate=share,
+        how="between_readings" if between else "since_boot",
+    )
+
+
+def _sent_again_now(readings: list[Seen]) -> Iterator[Finding]:
+    """As `_sent_again`, within the second of a live look at whatever the host does.
+
+    Its connections to itself are counted, too, and on a busy host they send a few of a thousand again for nothing.
+    """
+    first, last = readings[0].values, readings[-1].values
+    sent, again = last["sent"] - first["sent"], last["again"] - first["again"]
+    if sent >= _LEAST_SENT and again >= _LOSSY_NOW * sent:
+        yield from _sent_again(readings)
+
+
+def _dropped(readings: list[Seen]) -> Iterator[Finding]:
+    """Packets that an interface dropped or found damaged between two looks.
+
+    Totals since boot say nothing: every interface drops what nobody has asked for, such as protocols it does not know.
+    """
+    first, last = readings[0].values, readings[-1].values
+    grown = {name: last[name] - first.get(name, 0) for name in last if name.endswith(("_drops", "_errors"))}
+    lost = {name: count for name, count in grown.items() if count >= _LEAST_LOST}
+    packets = sum(last.get(name, 0) - first.get(name, 0) for name in ("received", "sent"))
+    share = sum(lost.values()) / max(1, packets + sum(lost.values()))
+    if len(readings) < 2 or not lost or share < _LOSSY:
+        return
+    named = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in lost.items())
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING,
+        readings,
+        f"{readings[0].subject} lost {share:.2%} of its packets between two looks ({named}).",
+        counters=lost,
+        rate=round(share, 6),
+        how="between_readings",
+        device=readings[0].subject,
+    )
+
+
+def port_losses(ports: list[Seen], shown: dict[str, int], *, growing: bool, **facts: Any) -> Iterator[Finding]:
+    """Losses among the error counters of one port, `shown`: how far each grew, or else its total."""
+    losses = {name: count for name, count in shown.items() if LOSS.search(name)}
+    if not losses:
+        return
+    worst = sorted(losses.items(), key=lambda item: -item[1])[:4]
+    named = ", ".join(f"{name} {count}" for name, count in worst)
+    yield finding(
+        "network.packet_loss",
+        Severity.WARNING if growing else Severity.NOTICE,
+        ports,
+        f"{facts.get('device') or 'A port'}: packets are lost or sent again "
+        f"({'counters grew by' if growing else 'totals'}: {named}).",
+        counters=losses,
+        how="between_readings" if growing else "since_boot",
+        **facts,
+    )
+
+
+def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """Pairs of hosts between which a connection stands still, while each of them is looked at and reaches others.
+
+    The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
+    """
+    owners = owners_of_addresses(facts)
+    ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
+    stalled: dict[frozenset[str], list[Seen]] = {}
+    for socket in stalled_sockets(facts):
+        owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
+        # Where a window is shut, nothing is on its way: the peer answers, and does not read.
+        if socket.values.get("unacked", 0) > 0 and owner and socket.host and owner != socket.host:
+            stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
+    connected: dict[str, set[str]] = {}
+    for fact in of_topic(facts, "tcp_established"):
+        if fact.host and (owner := owners.get(host_of(ends(fact)[1]))):
+            connected.setdefault(fact.host, set()).add(owner)
+            connected.setdefault(owner, set()).add(fact.host)
+    for pair, sockets in sorted(stalled.items(), key=lambda item: sorted(item[0])):
+        others = [
+            {other for other in connected.get(host, set()) - pair if frozenset((host, other)) not in stalled}
+            for host in sorted(pair)
+        ]
+        if len(connected) > len(pair) and not all(others):
+            continue
+        pids = [(socket.host, str(owner["pid"])) for socket in sockets for owner in socket.values.get("owners") or []]
+        of_peers = [rank for (host, _), rank in ranks.items() if host in pair]
+        told = {rank for pid in pids if (rank := ranks.get(pid)) is not None}
+        again = max(int(socket.values["backoff"]) for socket in sockets)
+        first, second = sorted(pair)
+        words = (
+            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
+            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}."
+        )
+        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
+        yield finding(
+            "network.pair_cut",
+            Severity.WARNING,
+            sockets,
+            words,
+            again=again,
+            between=[first, second],
+            ranks=sorted(both),
+            about=[first, second],
+            named=True,
+        )

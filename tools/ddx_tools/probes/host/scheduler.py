@@ -1,0 +1,145 @@
+"""Findings out of what schedulers say: how jobs and pods ended, on which nodes, and nodes out of service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddx_tools.analysis.host_facts.host_fact import Seen, finding, of_topic
+from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+_BAD = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
+_BLAMES_NODE = {"FAILED", "NODE_FAIL", "BOOT_FAIL"}
+_BAD_REASONS = {
+    "OOMKilled", "Error", "Evicted", "ContainerCannotRun", "DeadlineExceeded", "NodeLost", "ContainerStatusUnknown",
+}  # fmt: skip
+_NOT_STARTED = re.compile(
+    r"Pending|ContainerCreating|PodInitializing|Init:|ErrImage|ImagePull|InvalidImage|CreateContainer"
+)
+_FEW = 3
+
+
+def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
+    """How jobs ended; nodes on which several of them failed."""
+    jobs = of_topic(facts, "job_state")
+    yield from _jobs_ended(jobs)
+    yield from _failing_nodes(jobs)
+    pods = of_topic(facts, "pod_state")
+    for pod in pods:
+        yield from _pod(pod)
+    yield from _not_started(pods)
+    for node in of_topic(facts, "node_state"):
+        if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING", node.values["state"]):
+            reason = f": {node.values['reason']}" if "reason" in node.values else ""
+            words = f"Slurm has {node.subject} out of service ({node.values['state']}{reason})."
+            state, why = node.values["state"], node.values.get("reason")
+            about = [str(node.subject)]
+            yield finding("host.out_of_service", Severity.WARNING, [node], words, state=state, reason=why, about=about)
+
+
+def _jobs_ended(jobs: list[Seen]) -> Iterator[Finding]:
+    for state, group in gathered((job.values["state"], job) for job in jobs if job.values["state"] in _BAD).items():
+        names = list(dict.fromkeys(str(job.subject) for job in group))
+        nodes = sorted({job.values["nodes"] for job in group if "nodes" in job.values})
+        exits = {str(job.subject): job.values["exit_code"] for job in group if "exit_code" in job.values}
+        signals = sorted({job.values["signal"] for job in group if job.values.get("signal")})
+        words = f"Slurm job {', '.join(names[:6])}: {state}" + (f" on {', '.join(nodes[:4])}." if nodes else ".")
+        yield finding(
+            "job.scheduler_state",
+            Severity.NOTICE if state == "FAILED" else Severity.WARNING,
+            group,
+            words,
+            scheduler="slurm",
+            state=state,
+            jobs=names[:64],
+            nodes=nodes[:64],
+            exit_codes=exits or None,
+            signals=signals or None,
+        )
+        if state == "OUT_OF_MEMORY":
+            text = f"Slurm says that job {', '.join(names[:6])} ran out of memory."
+            about = nodes if all(map(_is_one_node, nodes)) else None
+            yield finding("host.oom_kill", Severity.FAILURE, group, text, limit="cgroup", about=about)
+
+
+def _is_one_node(nodes: str) -> bool:
+    return not re.search(r"[\[,]", nodes)
+
+
+def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
+    """A node on which several different jobs failed and none ended well, apart from those on other nodes."""
+    by_node = gathered(
+        (job.values["nodes"], job) for job in jobs if "nodes" in job.values and _is_one_node(job.values["nodes"])
+    )
+    done_elsewhere = sum(job.values["state"] == "COMPLETED" for job in jobs)
+    for node, group in by_node.items():
+        failed = {str(job.subject).partition(".")[0] for job in group if job.values["state"] in _BLAMES_NODE}
+        completed = [
+            job
+            for job in group
+            if job.values["state"] == "COMPLETED" and str(job.subject).partition(".")[0] not in failed
+        ]
+        if len(failed) < _FEW or completed:
+            continue
+        elsewhere = done_elsewhere - sum(job.values["state"] == "COMPLETED" for job in group)
+        yield finding(
+            "host.jobs_failed",
+            Severity.NOTICE,
+            [job for job in group if job.values["state"] in _BLAMES_NODE],
+            f"{len(failed)} jobs failed on {node}, and none ended well there.",
+            jobs=len(failed),
+            completed_elsewhere=elsewhere,
+            about=[node],
+        )
+
+
+def _not_started(pods: list[Seen]) -> Iterator[Finding]:
+    """Pods that wait for a place or an image while others of the same workload run."""
+    last = {pod.subject: pod for pod in pods}
+    running = {_workload(pod) for pod in last.values() if pod.values["state"] == "Running"}
+    late = [pod for pod in last.values() if _NOT_STARTED.match(pod.values["state"]) and _workload(pod) in running]
+    if late:
+        names = [str(pod.subject) for pod in late]
+        states = sorted({pod.values["state"] for pod in late})
+        who = f"{', '.join(names[:6])} ({', '.join(states[:3])})"
+        yield finding(
+            "job.part_not_started",
+            Severity.FAILURE,
+            late,
+            f"Kubernetes has not started {who}, while others of the job run.",
+            scheduler="kubernetes",
+            jobs=names[:64],
+            states=states,
+        )
+
+
+def _workload(pod: Seen) -> str:
+    """What pods of one job share of their names: operators put the role and a number behind it."""
+    return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
+
+
+def _pod(pod: Seen) -> Iterator[Finding]:
+    reason = pod.values.get("reason") or pod.values["state"]
+    if reason not in _BAD_REASONS and pod.values.get("exit_code") in (None, 0):
+        return
+    node = pod.values.get("nodes")
+    code = pod.values.get("exit_code")
+    name = pod.values.get("container") or pod.subject or "a container"
+    ended = f", exit code {code}" if code is not None else ""
+    about = [node] if node else None
+    yield finding(
+        "job.scheduler_state",
+        Severity.WARNING,
+        [pod],
+        f"Kubernetes: {name} ended ({reason}{ended}).",
+        scheduler="kubernetes",
+        state=reason,
+        jobs=[pod.subject] if pod.subject else None,
+        nodes=about,
+        exit_codes={str(name): code} if code is not None else None,
+        about=about,
+    )
+    if reason == "OOMKilled":
+        words = f"Kubernetes says that {name} was killed for memory."
+        yield finding("host.oom_kill", Severity.FAILURE, [pod], words, limit="cgroup", about=about)

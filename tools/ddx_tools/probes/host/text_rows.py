@@ -1,0 +1,109 @@
+"""A text about a machine as rows of `host_facts`: which readers can say something of it, and what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.parsers.launch import process_table, scheduler_text
+from ddx_tools.parsers.machine import (
+    disk_free,
+    ib_devices,
+    ip_text,
+    kernel_files,
+    kernel_log,
+    limits_text,
+    lspci_text,
+    nvidia_smi_query,
+    nvidia_smi_table,
+    package_text,
+    port_counters,
+    topology_matrix,
+)
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, read_text, text_lines
+from ddx_tools.parsers.network import neighbours_text, path_text, ss_text
+
+Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
+
+MOST_FACTS = 20_000
+"""Of one reader in one file: a kernel log can repeat one message for days."""
+QUOTE_LIMIT = 300
+
+_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (kernel_log.NEEDLES, kernel_log.read_kernel_log),
+    (disk_free.NEEDLES, disk_free.read_disk_free),
+    (disk_free.STAT_NEEDLES, disk_free.read_stat),
+    (kernel_files.NEEDLES, kernel_files.read_kernel_files),
+    (limits_text.NEEDLES, limits_text.read_limits),
+    (nvidia_smi_table.NEEDLES, nvidia_smi_table.read_nvidia_smi_table),
+    (nvidia_smi_table.NEEDLES, nvidia_smi_table.read_nvlink),
+    (nvidia_smi_query.NEEDLES, nvidia_smi_query.read_nvidia_smi_query),
+    (topology_matrix.NEEDLES, topology_matrix.read_topology),
+    (lspci_text.NEEDLES, lspci_text.read_lspci),
+    (ib_devices.NEEDLES, ib_devices.read_ib_devices),
+    (ib_devices.SYSFS_NEEDLES, ib_devices.read_sysfs_rdma),
+    (port_counters.NEEDLES, port_counters.read_port_counters),
+    (ip_text.NEEDLES, ip_text.read_interfaces),
+    (path_text.NEEDLES, path_text.read_paths),
+    (ss_text.NEEDLES, ss_text.read_sockets),
+    (neighbours_text.NEEDLES, neighbours_text.read_neighbours),
+    (path_text.COUNTER_NEEDLES, path_text.read_net_counters),
+    (package_text.NEEDLES, package_text.read_packages),
+    (process_table.NEEDLES, process_table.read_held_processes),
+    (scheduler_text.NEEDLES, scheduler_text.read_scheduler),
+)
+
+
+_KERNEL_STAMP = re.compile(r"^(?:<\d{1,3}>)?\[ {0,8}\d{1,9}\.\d{6}\] |^\S.{14,40} kernel(?:\[\d{1,9}\])?: ", re.M)
+_FIRST_LINES = 4_000
+"""Characters in which a kernel log shows its time stamps; what it has to say may come much later."""
+
+
+def recognises(_: str, data: bytes) -> bool:
+    """Return whether a text, or its beginning, may be of use to a reader. Cheap; facts may be none."""
+    text = read_text(data)
+    return _is_kernel_log(text) or _any_needle().search(text) is not None
+
+
+def goes_on(head: bytes) -> bool:
+    """Whether the beginning of a long file promises more than that: it says something already, or is a kernel log."""
+    return _is_kernel_log(read_text(head)) or bool(fact_rows(head, "", ""))
+
+
+def _is_kernel_log(text: str) -> bool:
+    return bool(_KERNEL_STAMP.search(text, 0, _FIRST_LINES))
+
+
+@cache
+def _any_needle() -> Any:
+    """Searches for all readers at once."""
+    import re2
+
+    return re2.compile("|".join(re2.escape(needle) for needles, _ in _READERS for needle in needles))
+
+
+def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
+    """Rows of `host_facts` in the order of their lines. `path` is the file's own name, which may name a host."""
+    text = read_text(data)
+    readers = [read for needles, read in _READERS if any(needle in text for needle in needles)]
+    lines = text_lines(text) if readers else []
+    named = facts_of_name(path).host
+    rows = [_row(fact, source, named) for read in readers for fact in islice(read(lines), MOST_FACTS)]
+    return sorted(rows, key=lambda row: row["source_line"])
+
+
+def _row(fact: HostFact, source: str, named: str | None) -> dict[str, Any]:
+    return {
+        "host": fact.line.host or named,
+        "topic": fact.topic,
+        "subject": fact.subject,
+        "facts": json.dumps({k: v for k, v in fact.values.items() if v is not None}, ensure_ascii=False),
+        "text": fact.line.text.strip()[:QUOTE_LIMIT],
+        "source": source,
+        "source_line": fact.line.number,
+    }

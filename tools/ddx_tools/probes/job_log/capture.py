@@ -1,0 +1,193 @@
+"""Which files are logs of a job, and the rows of these. The logs stay where they are until they are read."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.errors import HostError
+from ddx_tools.model.files.log_text import as_utf8
+from ddx_tools.model.process import Process
+from ddx_tools.parsers.launch.launchers import Job
+from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
+from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
+from ddx_tools.probes.declaration import ProbeArgs
+from ddx_tools.probes.job_log.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
+from ddx_tools.probes.job_log.scan import JobLog
+from ddx_tools.redaction.text import redact_bytes
+from ddx_tools.sources.host import Host
+from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
+from ddx_tools.sources.job_target import job_on
+from ddx_tools.sources.kinds import Kind, is_log_name, plain_name
+from ddx_tools.sources.material import Material
+from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
+
+_FILES_LIMIT = 2_000
+_ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
+_WHY = "What this log says of the ranks is not known."
+
+
+def capture_logs(host: Host, args: ProbeArgs) -> Raw:
+    """Find every log; what is not one is left to other probes."""
+    raw = Raw(host.name)
+    paths = args.paths or _paths_of_live_job(host, args.target, raw)
+    taken = intake_of(host, paths)
+    taken.note_gaps(raw, _WHY)
+    files = taken.of(Kind.LOG, Kind.ERROR_FILE)
+    if len(files) > _FILES_LIMIT:
+        raw.problems.append(
+            f"{len(files)} files: {_FILES_LIMIT} were read, first those that are called as logs are, then the newest. "
+            "Name a smaller directory."
+        )
+        raw.status = ProbeStatus.PARTIAL
+        files = sorted(heapq.nlargest(_FILES_LIMIT, files, key=_promise), key=files.index)
+    for material in files:
+        try:
+            raw.items += _items(raw, taken, material)
+        except HostError as error:
+            raw.failed(material.path, error, _WHY)
+    raw.problems += [
+        f"{material.path}: not a text log (left to the probes that read dumps)."
+        for material in taken.materials
+        if material.named and not material.error and not material.kinds
+    ]
+    raw.searched.append(f"{len(files)} logs and error files among {len(taken.materials)} files")
+    if not raw.items:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
+
+
+def _promise(log: Material) -> tuple[bool, bool, int]:
+    """What is read first, where there are too many files, is more."""
+    is_log = Kind.ERROR_FILE in log.kinds or is_log_name(log.path)
+    return log.named, is_log, log.written_ns or 0
+
+
+def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
+    """The log, whose lines are read later; of one of which a bundle kept no more, its beginning and its end.
+
+    Raises HostError.
+    """
+    if log.damaged:
+        raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
+    facts = {"path": log.path, "cut": log.damaged}
+    if Kind.ERROR_FILE in log.kinds:
+        return [RawItem("error_file", _text(log.head), log.source, facts)]
+    parts = taken.whole(log)
+    if log.why_not:
+        raw.problems.append(f"{log.path}: {log.why_not}.")
+    identity = file_identity(plain_name(log.path))
+    items = []
+    for part in parts:
+        lines = JobLog(part.source, identity, raw.known_host)
+        part.wanted_by.append(lines)
+        items.append(RawItem("log", b"", part.source, {**facts, "lines": lines}))
+    return items
+
+
+def _text(data: bytes) -> bytes:
+    """What a host gave, in UTF-8. The host frees UTF-8 of secrets; what was in another encoding is freed here."""
+    text = as_utf8(data)
+    return text if text == data else redact_bytes(text)
+
+
+# --- a live job
+
+
+def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]:
+    """Where the job's output goes, as far as it goes to files, and the directory of `ddx run`."""
+    job = job_on(host, target)
+    outputs = list(dict.fromkeys(_outputs(job)))
+    files = [path for path in outputs if _may_be_file(path)]
+    raw.searched.append(f"the output of {job.id}: {', '.join(outputs[:8]) or 'unknown'}")
+    if outputs and not files:
+        raw.problems.append(
+            f"The output of {job.id} goes to no file ({', '.join(outputs[:3])}): what it printed cannot be read. "
+            "Start it with `ddx run -- …`, or redirect its output into a file."
+        )
+    processes = [member.process for member in job.members if member.process]
+    directories = {process.env.get("DDX_RUN_DIR") or _log_directory(process) for process in processes}
+    return sorted(path for path in directories if path) + files
+
+
+def _outputs(job: Job) -> Iterable[str]:
+    for member in job.members:
+        if member.role in ("rank", "launcher") and member.process:
+            streams = member.process.row.get("fds") or {}
+            yield from (streams[fd] for fd in ("1", "2") if streams.get(fd))
+
+
+def _log_directory(process: Process) -> str | None:
+    """The directory in which torchrun keeps a run's files; its error files lie in <attempt>/<local rank>/."""
+    error_file = posixpath.join(str(process.row.get("cwd") or ""), process.env.get("TORCHELASTIC_ERROR_FILE", ""))
+    found = _ERROR_FILE.match(error_file)
+    return found[1] if found else None
+
+
+def _may_be_file(path: str) -> bool:
+    return path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)")
+
+
+# --- from the captured parts of logs to rows of `log_events`
+
+
+def log_rows(raw: Raw) -> Rows:
+    """Rows of `logs` and `log_events`. What of a log could not be read is added to the problems of the capture."""
+    read_lines_of(raw)
+    return merge_rows(_item_rows(item, raw) for item in raw.items)
+
+
+def _item_rows(item: RawItem, raw: Raw) -> Rows:
+    path, host = item.facts["path"], raw.known_host
+    if item.kind == "error_file":
+        content = parse_error_file(item.data)
+        identity = file_identity(plain_name(path))
+        return {"log_events": [error_file_row(content, item.source, identity, host)] if content else []}
+    log: JobLog = item.facts["lines"]
+    rows = log.rows()
+    if log.left_out:
+        raw.problems.append(
+            f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
+        )
+    return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
+
+
+# --- rows of the files that ranks write about their own end
+
+
+def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIdentity, host: str | None) -> Row:
+    """The row of an error file or of a rank's exit note."""
+    row: dict[str, Any] = {
+        "host": content.host or host,
+        "rank": content.rank if content.rank is not None else identity.rank,
+        "pid": content.pid,
+        "attempt": identity.attempt,
+        "time_s": content.time_s,
+        "source": source,
+        "source_line": 1,
+    }
+    details: dict[str, Any] = {"local_rank": identity.local_rank}
+    if isinstance(content, ExitNote):
+        words = "after an exception" if content.failed else "by itself"
+        row.update(kind="exit", code=None, text=f"the interpreter of rank {content.rank} ended {words}")
+        row["exit_code"] = content.asked_code
+        details.update(event="note", failed=content.failed)
+        details["last_call"] = [
+            user_place(frame) for frame in content.last_call if frame.function != "<module>"
+        ] or None
+        if content.traceback:
+            row.update(user_place(content.traceback.user_frame))
+    else:
+        row.update(kind="error_file", code=content.exception, text=content.message[:TEXT_LIMIT])
+        details["quote"] = f"{content.exception}: {content.message}"[:600]
+        if content.traceback:
+            row.update(user_place(content.traceback.user_frame))
+            row["frames"] = json.dumps(frame_names(content.traceback.frames))
+            details.update(traceback_details(content.traceback))
+    row["details"] = json.dumps({key: value for key, value in details.items() if value is not None})
+    return row

@@ -1,0 +1,97 @@
+"""One way in which ranks ended, with the events that report it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, rank_list
+
+EVIDENCE_LIMIT = 8
+
+
+@dataclass
+class Case:
+    """Events that report the same end of one rank or several."""
+
+    events: list[Event] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    independent: bool | None = None
+    """Nothing says that it followed from another rank's end; None if that cannot be told."""
+    reason: str | None = None
+    """What it followed from."""
+
+    def add(self, event: Event, ranks: set[int]) -> None:
+        """Another event that reports it."""
+        self.events.append(event)
+        self.ranks |= ranks
+
+    @property
+    def who(self) -> str:
+        """The ranks, at the beginning of a sentence."""
+        return rank_list(self.ranks).capitalize() if self.ranks else "A rank that the log does not name"
+
+    @property
+    def attempts(self) -> set[int]:
+        """Restart attempts in which it happened."""
+        return {event.attempt for event in self.events}
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """Where it is said."""
+        return [event.evidence for event in self.events[:EVIDENCE_LIMIT]]
+
+    @property
+    def joined(self) -> str | None:
+        """How its ranks were found out, if no line states them."""
+        return next((event.joined for event in self.events if event.joined), None)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts that the events name."""
+        named = {event.details.get("node") or event.row["host"] for event in self.events}
+        return sorted(host for host in named if host)
+
+    def places(self, *, origin: bool = False) -> list[Location]:
+        """Where in the program it happened; with `origin`, where the oldest exception of a chain was raised."""
+        found: dict[tuple[str, int | None], Location] = {}
+        for event in self.events:
+            place = event.origin_location if origin else event.location
+            if place:
+                found.setdefault((place.file, place.line), place)
+        return list(found.values())[:EVIDENCE_LIMIT]
+
+    def codes(self, codes: dict[int, int]) -> dict[str, int] | None:
+        """Exit codes of its ranks, as far as known."""
+        return {str(rank): codes[rank] for rank in sorted(self.ranks) if rank in codes} or None
+
+    def finding(
+        self,
+        code: str,
+        severity: Severity,
+        did: str,
+        more: Iterable[Event] = (),
+        places: Sequence[Location] = (),
+        **facts: Any,
+    ) -> Finding:
+        """Its finding: what its ranks did, behind their names; with lines of `more` events. None is left out."""
+        told = {"reason": self.reason, "joined": self.joined, "basis": "log", **facts}
+        attempts = sorted(self.attempts)
+        if attempts != [0]:
+            told["attempts"] = attempts
+        events = [*self.events, *(event for event in more if event not in self.events)]
+        return Finding(
+            code=code,
+            severity=severity,
+            ranks=sorted(self.ranks),
+            hosts=self.hosts,
+            summary=f"{self.who} {did}"[:600],
+            evidence=[event.evidence for event in events[:EVIDENCE_LIMIT]],
+            locations=list(places),
+            attributes={
+                "independent": self.independent,
+                **{name: value for name, value in told.items() if value is not None},
+            },
+        )

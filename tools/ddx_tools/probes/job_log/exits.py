@@ -1,0 +1,172 @@
+"""Ends without an exception: signals, exit codes, fatal errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ddx_tools.analysis.log_events.attribution import distinct_places
+from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.model.diagnosis import Finding, Location, Severity
+from ddx_tools.parsers.logs.launcher_words import signal_name
+from ddx_tools.probes.job_log.end_reports import Case
+
+_NOTICE_S = 29.0
+"""torchrun's notice, less the fraction of a second that its times leave out."""
+_REAPED_S = 2.0
+
+
+def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted: list[Case]) -> list[Case]:
+    """Ends that no exception and no abort explains."""
+    explained = {rank for case in aborted for rank in case.ranks}
+    raising = {rank for case in raised for rank in case.ranks}
+    stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
+    cases: dict[tuple[str, Any], Case] = defaultdict(Case)
+    # Who called sys.exit may have caught that itself: how its process ended goes before.
+    told = [event for event in events if not event.is_note and event.row["exit_code"] is not None]
+    ended = {rank for event in told if event.row["exit_code"] >= 0 for rank in event.ranks}
+    for event in events:
+        code = event.row["exit_code"]
+        if code is None or (event.is_note and set(event.ranks) <= ended):
+            continue
+        # An exit code of a rank that raised says nothing new; one of an unknown rank may be any rank's that raised.
+        ranks = set(event.ranks) - explained - (raising if code > 0 else set())
+        if not ranks and (event.ranks or (code > 0 and raised)):
+            continue
+        by_launcher = code < 0 and stopped.get(event.row["pid"]) == signal_name(-code)
+        cases["exit" if code >= 0 else "signal", (code, by_launcher)].add(event, ranks)
+    for event in events:
+        if event.kind == "fatal_stack" and not set(event.ranks) & (codes.keys() | explained):
+            cases["fatal", event.row["text"]].add(event, set(event.ranks))
+        silent = set(event.ranks) - codes.keys() - raising - explained
+        wanted = event.row["exit_code"]
+        if silent and event.is_note and wanted is None and not event.details.get("failed"):
+            cases["note", None].add(event, silent)
+    found = list(cases.values())
+    for (kind, what), case in cases.items():
+        _judge_end(case, kind, what, found, events)
+        if kind == "exit" and _called_exit(_notes(case, events)):
+            case.independent = True
+    if left := _left_without_failing(events, codes):
+        found.append(left)
+    return found
+
+
+def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: list[Event]) -> None:
+    if kind == "note":
+        return
+    if kind == "exit":
+        # Python's own code for an uncaught exception; without its traceback it may be anything.
+        case.independent = None if what[0] == 1 else True
+        return
+    case.independent = True
+    if kind != "signal":
+        return
+    code, by_launcher = what
+    others = any(other is not case for other in all_ends) or any(event.exception for event in events)
+    if by_launcher or (code == -15 and others) or (code == -9 and _outlived_its_notice(case, events)):
+        case.independent, case.reason = False, "stopped by the launcher"
+    elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
+        # A rank's own watchdog also aborts it for a peer's timeout, and its words may be in another file.
+        spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
+        case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog was at work")
+
+
+def _outlived_its_notice(case: Case, events: list[Event]) -> bool:
+    """Whether torchrun killed it: 30 s after it had asked the rank to end, because another one had failed.
+
+    (torch/distributed/elastic/multiprocessing/api.py, `close`: SIGTERM, then SIGKILL for who is left.) The summary has
+    no time of the request; those who answered it were reaped together with those who did not.
+    """
+    listed = [
+        (event, event.row["time_s"], event.row["exit_code"]) for event in events if event.kind == "failure_summary"
+    ]
+    timed = [(event, at, code) for event, at, code in listed if at is not None and code is not None]
+    own = [at for event, at, _ in timed if any(event is other for other in case.events)]
+    if not own or len(own) < len(case.events):
+        return False
+    stopped = [at for _, at, code in timed if code == -15]
+    failed = [at for _, at, code in timed if code not in (-15, -9)]
+    return all(
+        any(abs(at - end) <= _REAPED_S for at in stopped) and any(at <= end - _NOTICE_S for at in failed) for end in own
+    )
+
+
+def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | None:
+    """torchrun lists every rank with an exit code other than 0; a gap in the list is a rank that left with 0.
+
+    Only if each process that it had to stop is in the list: a rank may also answer SIGTERM with code 0.
+    """
+    listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
+    stopped = {event.row["pid"] for event in events if event.details.get("event") == "stopped"}
+    last = max((event.attempt for event in listed), default=0)
+    if last or not listed or not stopped <= {event.row["pid"] for event in listed}:
+        return None
+    by_node: dict[str, set[int]] = defaultdict(set)
+    offset: dict[str, int] = {}
+    for event in listed:
+        node, local = event.details.get("node", ""), event.details.get("local_rank", 0)
+        by_node[node].add(local)
+        offset[node] = event.ranks[0] - local
+    gaps = {
+        offset[node] + local
+        for node, locals_ in by_node.items()
+        for local in range(max(locals_))
+        if local not in locals_
+    } - set(codes)
+    if not gaps:
+        return None
+    return Case(listed[:1], gaps, True, "missing from the launcher's list of failed ranks")
+
+
+def ended_finding(case: Case, events: list[Event]) -> Finding:
+    """The finding of such an end."""
+    code = case.events[0].row["exit_code"]
+    notes = _notes(case, events)
+    # Where its ranks called sys.exit, or else their last collective, as their notes tell.
+    places = _called_exit(notes)
+    called = bool(places) or None
+    last = distinct_places([place for event in notes for place in event.last_call]) if not places else []
+    behind = f" The last collective was called at {last[0].short()}." if last else ""
+    if case.reason and case.reason.startswith("missing from"):
+        return case.finding(
+            "rank.exited",
+            Severity.WARNING,
+            f"ended with exit code 0 while others failed.{behind}",
+            places=places or last,
+            exit_code=0,
+            joined=case.reason,
+            reason=None,
+            called=called,
+        )
+    if code is None and case.events[0].is_note:
+        return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
+    if code is not None and code >= 0:
+        severity = Severity.FAILURE if case.independent else Severity.WARNING
+        did = f"ended with exit code {code} and left no exception.{behind}"
+        if places:
+            did = f"ended with exit code {code}: it called sys.exit at {places[0].short()}."
+        return case.finding("rank.exited", severity, did, places=places or last, exit_code=code, called=called)
+    return _killed(case, code, [e for e in events if e.kind == "fatal_stack"])
+
+
+def _notes(case: Case, events: list[Event]) -> list[Event]:
+    return [event for event in events if event.is_note and set(event.ranks) & case.ranks]
+
+
+def _called_exit(notes: list[Event]) -> list[Location]:
+    return distinct_places([event.location for event in notes if event.location])
+
+
+def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:
+    signal = signal_name(-code) if code is not None else case.events[0].row["code"]
+    mine = [event for event in fatal if set(event.ranks) & case.ranks or event in case.events]
+    places = [event.location for event in mine if event.location]
+    last_words = next((event.row["text"] for event in mine), None)
+    was = "was" if len(case.ranks) < 2 else "were"
+    how = f"{was} ended by {signal}" if signal else f"died: {last_words}"
+    why = f" ({case.reason})" if case.reason else ""
+    where = f" at {places[0].short()}" if places else ""
+    severity = Severity.FAILURE if case.independent else Severity.INFO
+    facts = {"signal": signal, "exit_code": code, "last_words": last_words}
+    return case.finding("rank.killed", severity, f"{how}{where}{why}.", mine, places, **facts)

@@ -1,0 +1,337 @@
+"""All that the logs of a job say, as findings."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from ddx_tools.analysis.collectives.stacks.main_threads import rank_views
+from ddx_tools.analysis.log_events.attribution import Enclosing, exit_codes, identify
+from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
+from ddx_tools.analysis.log_events.log_event import (
+    OWN_ENDS,
+    REPORTED_ENDS,
+    Event,
+    read_events,
+    short_name,
+    step_finding,
+    step_number,
+)
+from ddx_tools.analysis.log_events.message_findings import message_findings
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.known_messages import signatures
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.probes.job_log.collectives import collective_findings
+from ddx_tools.probes.job_log.end_reports import Case
+from ddx_tools.probes.job_log.exceptions import raised_finding, raises
+from ddx_tools.probes.job_log.exits import ended_finding, ends
+from ddx_tools.probes.job_log.steps import step_findings
+
+_EVIDENCE_LIMIT = 8
+_OF_RANKS = ("stack_threads", "fr_dumps")
+"""Tables of what was seen inside of ranks."""
+_ENDS = {
+    "job.ended", "rank.raised", "rank.killed", "rank.exited", "rank.aborted_on_size", "collective.timeout_reported",
+    "collective.connection_lost",
+}  # fmt: skip
+
+
+def log_findings(store: Store) -> list[Finding]:
+    """Findings of `log_events`; independent failures first."""
+    events = read_events(store)
+    earlier, events = parted(events)
+    identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
+    _mark_caught(store, events)
+    codes = exit_codes(events)
+    raises = {known.id: known.findings for known in signatures()}
+    findings = [
+        *failure_findings(events, codes),
+        *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, _seen_size(store)),
+        *message_findings(events),
+        *ran_out_of_data(events, read_crowd(events)),
+        *left_the_loop(events),
+        *step_findings(events, {row["source"] for row in store.query("SELECT source FROM logs WHERE cut")}),
+        *_job_ended(events, codes),
+        *earlier_attempt(earlier, events),
+    ]
+    findings += _ranks_unseen(store, events, findings)
+    return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _seen_size(store: Store) -> int | None:
+    """How many ranks the job has by its processes and records, if all say the same."""
+    sizes = store.query(
+        "SELECT world_size FROM ranks WHERE world_size IS NOT NULL "
+        "UNION SELECT world_size FROM fr_dumps WHERE world_size IS NOT NULL"
+    )
+    return sizes[0]["world_size"] if len(sizes) == 1 else None
+
+
+def _mark_caught(store: Store, events: list[Event]) -> None:
+    """Mark the tracebacks of ranks that were seen to live on: they caught and logged these."""
+    living = living_ranks(store)
+    if not living or any(event.kind in (*REPORTED_ENDS, *OWN_ENDS) for event in events):
+        return
+    everybody = all_live(store, living)
+    for event in events:
+        event.caught = event.kind == "traceback" and (living.issuperset(event.ranks) if event.ranks else everybody)
+
+
+def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> Iterator[Finding]:
+    """One finding, if logs were read and nobody looked at any rank: then a look is what tells most."""
+    if not store.query("SELECT path FROM logs LIMIT 1") or any(
+        store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
+    ):
+        return
+    steps = any(event.kind == "step" for event in events)
+    ended = any(finding.code in _ENDS or finding.severity is Severity.FAILURE for finding in findings)
+    how = f"{'steps' if steps else 'no step'} and {'of an end' if ended else 'no end'}"
+    yield Finding(
+        code="job.ranks_unseen",
+        severity=Severity.INFO,
+        summary=f"Nobody looked at a rank: no stack, no flight record. What the job printed tells of {how}.",
+        attributes={"steps": steps, "ended": ended, "basis": "log"},
+    )
+
+
+def _job_ended(events: list[Event], codes: dict[int, int]) -> Iterator[Finding]:
+    ends = [
+        event
+        for event in events
+        if event.kind == "failure_summary"
+        or short_name(event.exception) in ("ProcessRaisedException", "ProcessExitedException")
+        or event.details.get("event") == "launcher_stopped"
+    ]
+    if not ends:
+        return
+    signal = next((e.row["code"] for e in ends if e.details.get("event") == "launcher_stopped"), None)
+    said = ", ".join(f"{rank}: {code}" for rank, code in sorted(codes.items())[:16])
+    how = f"The launcher was stopped by {signal}" if signal else "The launcher reports that the job failed"
+    facts = {"exit_codes": {str(rank): code for rank, code in sorted(codes.items())}, "signal": signal, "basis": "log"}
+    yield Finding(
+        code="job.ended",
+        severity=Severity.NOTICE,
+        ranks=sorted(codes),
+        summary=f"{how}; exit codes by rank: {said or 'unknown'}.",
+        evidence=[event.evidence for event in ends[:_EVIDENCE_LIMIT]],
+        attributes={name: value for name, value in facts.items() if value is not None},
+    )
+
+
+# --- which ranks were seen alive and getting on: what such a rank wrote of an exception, it caught
+
+_OUTSIDE_PROGRAM = "shutdown"
+
+
+def living_ranks(store: Store) -> frozenset[int]:
+    """The ranks whose main thread was seen in the program, and moved between looks; none unless all of them did.
+
+    A rank that failed may live on in a thread or in its clean-up, where its peers or it stand still. One that moved has
+    just come to where it is, so that who stands there, too, gets on like it.
+    """
+    views = rank_views(store)
+    reached = {view.user_stack for view in views if view.moved}
+    if all(view.user_stack in reached and view.user_stack and view.activity != _OUTSIDE_PROGRAM for view in views):
+        return frozenset(view.rank for view in views)
+    return frozenset()
+
+
+def all_live(store: Store, living: frozenset[int]) -> bool:
+    """Whether these are all ranks of the job, by the size that its processes tell."""
+    size = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
+    return size is not None and len(living) >= size
+
+
+# --- what logs say of an attempt that a script or the scheduler replaced by another: kept apart from the rest
+
+_FAILURES = ("traceback", "watchdog", "gloo", *REPORTED_ENDS, *OWN_ENDS)
+
+
+def parted(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """(events of earlier attempts, all others). While the new attempt says nothing of itself, the old one counts."""
+    earlier = [event for event in events if event.row["superseded"]]
+    others = [event for event in events if not event.row["superseded"]]
+    if not any(event.kind == "step" or event.kind in _FAILURES for event in others):
+        return [], events
+    return earlier, others
+
+
+def earlier_attempt(earlier: list[Event], events: list[Event]) -> Iterator[Finding]:
+    """What failed before the job was started again, and whether it has made steps since."""
+    failed = [event for event in earlier if event.kind in _FAILURES]
+    if not failed:
+        return
+    since = sorted({rank for event in events if event.kind == "step" for rank in event.ranks})
+    troubled = any(event.kind in _FAILURES for event in events)
+    words = f" Since then {rank_list(since)} printed steps." if since else ""
+    yield Finding(
+        code="job.earlier_attempt",
+        severity=Severity.NOTICE,
+        ranks=sorted({rank for event in failed for rank in event.ranks}),
+        summary=f"The job was started again after errors that the log still shows.{words}",
+        evidence=[event.evidence for event in failed[:_EVIDENCE_LIMIT]],
+        attributes={
+            "steps_since": 0 if troubled else len(since),
+            "failures": sorted({event.kind for event in failed}),
+            "basis": "log",
+        },
+    )
+
+
+# --- ranks that say they leave the training loop, while others are still in it and time out
+
+_LEAVES = "rank_leaves_loop"
+
+
+def left_the_loop(events: list[Event]) -> Iterator[Finding]:
+    """One finding for all such ranks.
+
+    Only if others, who print steps or wait, say nothing of the kind: a stop that all ranks agree on is none of this.
+    """
+    said = {rank: event for event in events if event.row["code"] == _LEAVES for rank in event.ranks}
+    at_work = (event for event in events if event.kind == "step" or event.limit_expired)
+    stay = {rank: event for event in at_work for rank in event.ranks if rank not in said}
+    if not said or not stay or len(said) >= len(stay) or not any(event.limit_expired for event in events):
+        return
+    if any(event.limit_expired and set(event.ranks) & said.keys() for event in events):
+        return
+    who = rank_list(list(said)).capitalize()
+    steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
+    at = f", whose last step is {steps[-1]}" if steps else ""
+    words = (
+        f"{who} {'says' if len(said) == 1 else 'say'} on the way out that the loop is left; "
+        f"{rank_list(list(stay))} do not{at}."
+    )
+    yield step_finding(
+        "rank.left_loop", Severity.WARNING, [*said.values(), *stay.values()], words, {"others": len(stay)}, ranks=said
+    )
+
+
+# --- ranks that say they came to the end of an epoch, and then nothing, while their peers time out inside of it
+
+_COMPLETED = "epoch_completed"
+
+
+def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
+    """One finding for all such ranks.
+
+    Only where others print such a line at other times: what one rank prints for all says nothing of that rank. And only
+    if nobody who timed out has come to the end of that epoch.
+    """
+    said = _last_by_rank([event for event in events if event.row["code"] == _COMPLETED])
+    reporters = {rank for event in events if event.limit_expired for rank in event.ranks}
+    stepped = _last_by_rank([event for event in events if event.kind == "step"])
+    ends = [_epoch(event) for rank, event in said.items() if rank in reporters]
+    through = {
+        rank: event
+        for rank, event in said.items()
+        if rank in crowd.silent
+        and not (rank in stepped and _is_below(stepped[rank], event))
+        and _is_ahead(_epoch(event), ends)
+    }
+    others = [event for rank, event in said.items() if rank not in through]
+    found = [_through_with_epoch(through, others)] if through and others and len(through) < len(reporters) else []
+    # With as many batches as the others have, it is something else behind the epoch that they wait for.
+    return [each for each in found if each.attributes["batches"] != [each.attributes["batches_of_others"]]]
+
+
+def _last_by_rank(events: list[Event]) -> dict[int, Event]:
+    last: dict[int, Event] = {}
+    for event in events:
+        if len(event.ranks) == 1:
+            known = last.setdefault(event.ranks[0], event)
+            last[event.ranks[0]] = event if _is_below(event, known) else known
+    return last
+
+
+def _is_below(one: Event, other: Event) -> bool:
+    """Whether it stands later in the output of a rank: in that of a later attempt, or further down."""
+    return (one.attempt, one.row["source_line"] or 0) > (other.attempt, other.row["source_line"] or 0)
+
+
+def _epoch(event: Event) -> int | None:
+    number = event.details.get("epoch")
+    return None if number is None else int(number)
+
+
+def _is_ahead(epoch: int | None, ends: list[int | None]) -> bool:
+    """Whether the epoch is behind none that those who timed out came to the end of."""
+    return all(epoch is not None and end is not None and end < epoch for end in ends)
+
+
+def _through_with_epoch(through: dict[int, Event], others: list[Event]) -> Finding:
+    batches = sorted({int(event.details["batches"]) for event in through.values()})
+    usual = Counter(int(event.details["batches"]) for event in others).most_common(1)[0][0]
+    epochs = {_epoch(event) for event in through.values()}
+    who = rank_list(list(through)).capitalize()
+    says = "says that it is" if len(through) == 1 else "say that they are"
+    return step_finding(
+        "data.exhausted",
+        Severity.WARNING,
+        list(through.values()),
+        f"{who} {says} through with the epoch after {', '.join(map(str, batches))} batches, and nothing since; "
+        f"others had {usual} in an epoch.",
+        {"epoch": epochs.pop() if len(epochs) == 1 else None, "batches": batches, "batches_of_others": usual},
+        ranks=through,
+    )
+
+
+# --- how ranks ended: raised, killed, exited, aborted; and which of these ends stands on its own
+# An end is independent if nothing says that it followed from another rank's: no lost connection, no timeout, no
+# signal of the launcher, no restart behind an earlier failure. Times are not compared: clocks of hosts differ, and
+# torchrun's "first observed" has a resolution of a second.
+
+
+def failure_findings(events: list[Event], codes: dict[int, int]) -> list[Finding]:
+    """Findings about the ends of ranks. `codes`: exit code by rank, as far as known."""
+    aborted = _aborts(events)
+    raised = raises(events)
+    ended = ends(events, codes, raised, aborted)
+    _judge_restarts([*aborted, *raised, *ended])
+    findings = [_aborted_finding(case, events, codes) for case in aborted]
+    findings += [raised_finding(case, codes) for case in raised]
+    findings += [ended_finding(case, events) for case in ended]
+    return findings
+
+
+def _judge_restarts(cases: list[Case]) -> None:
+    """What fails behind a restart may be the restart's fault; what failed before it cannot be."""
+    first = min((min(case.attempts) for case in cases if case.independent), default=0)
+    for case in cases:
+        if case.independent and min(case.attempts) > first:
+            case.independent, case.reason = False, "after a restart"
+
+
+def _aborts(events: list[Event]) -> list[Case]:
+    cases: dict[tuple[int, ...], Case] = defaultdict(Case)
+    for event in events:
+        if event.row["code"] == "gloo_size_mismatch":
+            cases[tuple(event.ranks)].add(event, set(event.ranks))
+    for case in cases.values():
+        case.independent = True
+    return list(cases.values())
+
+
+def _aborted_finding(case: Case, events: list[Event], codes: dict[int, int]) -> Finding:
+    details = case.events[0].details
+    fatal = [e for e in events if e.kind == "fatal_stack" and set(e.ranks) & case.ranks]
+    received, expected = int(details["received_bytes"]), int(details["expected_bytes"])
+    enclosing = Enclosing(events).of(case.events[0])
+    places = [event.location for event in [*fatal, *([enclosing] if enclosing else [])] if event.location]
+    where = f" at {places[0].short()}" if places else ""
+    ours = {(place.file, place.function) for place in places}
+    peers = [e.location for e in events if e.exception and e.location and not set(e.ranks) & case.ranks]
+    elsewhere = [place for place in peers if (place.file, place.function) not in ours] if ours else []
+    return case.finding(
+        "rank.aborted_on_size",
+        Severity.FAILURE,
+        f"was aborted{where}: {received} bytes came from a peer, {expected} fit.",
+        fatal,
+        places,
+        received_bytes=received,
+        expected_bytes=expected,
+        exit_codes=case.codes(codes),
+        operation=next((event.operation for event in fatal), None),
+        called_elsewhere=len(elsewhere) == len(peers) if ours and peers else None,
+        peer_place=elsewhere[0].short() if elsewhere else None,
+    )

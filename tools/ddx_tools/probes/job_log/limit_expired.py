@@ -1,0 +1,139 @@
+"""Work of their own that ranks were at when the limit of a collective expired, as bars and counts of it tell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import isclose
+
+from ddx_tools.analysis.log_events.known_ranks import Crowd
+from ddx_tools.analysis.log_events.log_event import Event, step_finding
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+
+_ALIKE = 0.15
+"""By so much the lengths of a wait and of what was waited for may differ."""
+
+
+def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> Iterator[Finding]:
+    """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
+    timeouts = [event for event in events if event.limit_expired]
+    if not timeouts:
+        return
+    limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
+    firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
+    at_work: dict[str, list[Event]] = defaultdict(list)
+    trained = [event for event in steps if not event.details.get("own_work")]
+    for event in steps:
+        if event.details.get("own_work") and event.details["what"] in ("last", "first"):
+            first = firsts.get(_counter(event), event)
+            is_going_on = _is_unfinished(event) and not _is_over(event, first, trained)
+            if is_going_on and _runs_on(event, first, timeouts, min(limits, default=None)):
+                at_work[event.details["bar"]].append(event)
+    reporters = {rank for event in timeouts for rank in event.ranks}
+    for label, told in at_work.items():
+        waited_for = [event for event in told if not set(event.ranks) & reporters]
+        if waited_for:
+            yield _continues(label, waited_for, timeouts, crowd)
+        elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
+            yield _all_at_work(label, told)
+
+
+def _counter(event: Event) -> tuple[object, ...]:
+    return event.row["source"], tuple(event.ranks), event.details["shape"], event.details.get("total")
+
+
+def _is_over(event: Event, first: Event, trained: list[Event]) -> bool:
+    """Whether its rank made steps for longer than it counted: who counts every thousandth never says that all are done.
+
+    Some work, such as tuning, goes on beside the steps.
+    """
+    line = event.row["source_line"]
+    counted = line - first.row["source_line"]
+    return any(
+        step.row["source"] == event.row["source"]
+        and step.ranks == event.ranks
+        and step.row["source_line"] - line > counted
+        for step in trained
+    )
+
+
+def _is_unfinished(event: Event) -> bool:
+    return 0 < (event.details.get("step") or 0) < (event.details.get("total") or 0)
+
+
+def _how_long(event: Event) -> tuple[float, int]:
+    return event.details.get("elapsed_s") or 0.0, event.details["step"]
+
+
+def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float | None) -> bool:
+    """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
+    if _outlasts(event, timeouts):
+        return True
+    elapsed_s = event.details.get("elapsed_s")
+    if elapsed_s is None:
+        return bool(event.details["step"] > (first.details.get("step") or 0))
+    return limit_s is not None and bool(elapsed_s >= limit_s / 2)
+
+
+def _outlasts(event: Event, timeouts: list[Event]) -> bool:
+    """Whether it is told of after a limit expired: its writer was not in the call that expired."""
+    return any(
+        timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
+        for timeout in timeouts
+    )
+
+
+def _is_as_long(event: Event, timeouts: list[Event]) -> bool:
+    """Whether the work took as long as a peer waited: the wait began with it."""
+    waits = [int(timeout.details["elapsed_ms"]) / 1000 for timeout in timeouts if timeout.details.get("elapsed_ms")]
+    elapsed_s = event.details.get("elapsed_s") or 0.0
+    return elapsed_s > 0 and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
+
+
+def _at_work_itself(timeouts: list[Event]) -> bool:
+    """Whether who reports may be at work itself: a watchdog reports beside it, Gloo raises in the call that waits."""
+    return all(event.row["code"] != "gloo_timeout" for event in timeouts)
+
+
+def _continues(label: str, told: list[Event], timeouts: list[Event], crowd: Crowd) -> Finding:
+    """Whoever had not done it holds the others up; the one at it for longest is quoted."""
+    event = max(told, key=_how_long)
+    ranks, joined = sorted({rank for one in told for rank in one.ranks}), None
+    if not ranks and len(crowd.silent) == 1:
+        ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
+    waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
+    percent, bar = _percent(event), label or "a progress bar"
+    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    was = f"was at {percent:g} % of work of its own ({bar}) when its"
+    were = f"were at up to {percent:g} % of work of their own ({bar}) when their"
+    return step_finding(
+        "rank.progress_continues",
+        Severity.WARNING,
+        [event],
+        f"{who} {were if len(ranks) > 1 else was} peers gave up waiting.",
+        {
+            "what": label or None,
+            "percent": percent,
+            "elapsed_s": event.details.get("elapsed_s"),
+            "joined": joined,
+            "waited_for": waited_for,
+        },
+        ranks=ranks,
+    )
+
+
+def _all_at_work(label: str, told: list[Event]) -> Finding:
+    furthest = max(told, key=_how_long)
+    ranks = {rank for event in told for rank in event.ranks}
+    return step_finding(
+        "rank.progress_continues",
+        Severity.WARNING,
+        [furthest, *(event for event in told if event is not furthest)],
+        f"{rank_list(ranks).capitalize()} all were at the same work ({label}, {_percent(furthest):g} %), which got on "
+        "until the limit expired.",
+        {"what": label or None, "percent": _percent(furthest), "everybody": True},
+    )
+
+
+def _percent(event: Event) -> float:
+    return round(100 * int(event.details["step"]) / int(event.details["total"]), 1)

@@ -1,0 +1,323 @@
+"""One log file → rows of `log_events`.
+
+The lines that can matter (`ddx_tools.parsers.lines.selection`) go to the readers of their stream, that is, of the
+process whose labels they bear; a reader that takes a line for its own keeps it from the others. As long as one is
+awake, all lines that follow are read.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.analysis.log_events.log_event import REPORTED_ENDS
+from ddx_tools.knowledge.known_messages import match_signatures
+from ddx_tools.knowledge.library_messages import line_messages
+from ddx_tools.model.files.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
+from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.parsers.lines.stream import read_lines
+from ddx_tools.parsers.logs.launcher_words import launcher_event
+from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine, lines_of
+from ddx_tools.parsers.logs.log_prefixes import Labels
+from ddx_tools.parsers.logs.new_starts import NewStart, new_start
+from ddx_tools.parsers.logs.rank_values import rank_values
+from ddx_tools.parsers.logs.step_lines import step_facts
+from ddx_tools.parsers.logs.torchrun import FailureBlock, FailureBlockReader
+from ddx_tools.parsers.python.fatal_stack import FatalStackReader
+from ddx_tools.parsers.python.python_traceback import ASIDE, TracebackReader
+from ddx_tools.parsers.python.traceback_parts import Traceback
+from ddx_tools.probes.job_log.row_writer import Row, RowWriter
+from ddx_tools.probes.job_log.step_rows import StepRows, ValueRows
+from ddx_tools.redaction.text import MARK
+
+_FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
+_STREAM_LIMIT = 20_000
+_SILENCE_LINES = 20_000
+"""What a process has begun to say it does not finish behind so many lines of others."""
+
+_SHORT_SILENCE_LINES = 200
+"""The same in a log of which too much was read already."""
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
+_KEY_LINE = re.compile(rb"(?:^|[ |:])[A-Za-z0-9+/=]{8,200}\s{0,8}$")
+_KEY_LINES = 200
+"""Lines of a private key, at most, and of others between them."""
+
+
+@dataclass
+class _Stream:
+    """One process's lines: its readers, and what it said of its progress."""
+
+    first: LogLine
+    traceback: TracebackReader = field(default_factory=TracebackReader)
+    fatal: FatalStackReader = field(default_factory=FatalStackReader)
+    summary: FailureBlockReader = field(default_factory=FailureBlockReader)
+    steps: StepRows = field(default_factory=StepRows)
+    aside: int | None = None
+    """Line that announced a traceback which ends no process: of a helper thread, or ignored."""
+    process_index: int | None = None
+    """Of mp.spawn, for the traceback that comes next."""
+    last_number: int = 0
+
+    @property
+    def is_awake(self) -> bool:
+        """The next line may belong to what has begun."""
+        return self.traceback.is_open or self.fatal.is_open or self.summary.is_open
+
+
+def scan_log(
+    stream: Readable, source: str, identity: FileIdentity, host: str | None, block_bytes: int = BLOCK_BYTES
+) -> list[Row]:
+    """Rows of one log, as `JobLog` has them."""
+    log = JobLog(source, identity, host)
+    read_lines(stream, [log], block_bytes)
+    return log.rows()
+
+
+class JobLog:
+    """What the output of a job says: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
+
+    def __init__(self, source: str, identity: FileIdentity, host: str | None) -> None:
+        self._rows = RowWriter(source, identity, host)
+        self._numbered = identity.attempt is None
+        """Attempts are told by the ends that the log reports."""
+        self._labels: Labels | None = None
+        self._allowance = Allowance()
+        self._held: Selection | None = None
+        """The block before, which is read when it is known what the next one goes on with."""
+        self._streams: dict[str, _Stream] = {}
+        self._awake: set[str] = set()
+        self._awake_until = 0
+        """Line behind which nobody goes on with what he has begun."""
+        self._key_until = 0
+        """Line behind which nothing is of a private key any more."""
+        self._ends: list[End] = []
+        self._starts: list[NewStart] = []
+        self._values = ValueRows()
+
+    def look(self, block: Block) -> Selection:
+        """Which of its lines can matter."""
+        return Selection(block)
+
+    def take(self, block: Block, seen: Selection) -> None:
+        """Read what matters of the block before."""
+        if self._labels is None:
+            self._labels = Labels(seen.block.data[:HEAD_BYTES])
+        held, self._held = self._held, seen
+        if held is not None:
+            self._take_block(held, seen.kinds)
+
+    @property
+    def left_out(self) -> int:
+        """How many lines that could have woken a reader were not read, because their like was."""
+        return self._allowance.left_out
+
+    def _take_block(self, block: Selection, following: set[bytes]) -> None:
+        """Read what matters of a block, and what follows on it."""
+        assert self._labels is not None
+        block.choose(self._allowance, following)
+        behind = 0
+        start = 0 if self._awake else block.next_place(0)
+        while start is not None:
+            if block.skips_progress(behind, start):
+                self._values.leave_out()
+            behind = len(block)
+            for place, number, piece in block.pieces(start):
+                if (onward := block.goes_on_at(place)) is not None:
+                    self._forget()
+                    behind = onward
+                    break
+                for line in lines_of(number, self._without_key(number, piece), self._labels):
+                    self._take(line)
+                if not self._awake or number > self._awake_until:
+                    behind = place + 1
+                    break
+            start = block.next_place(behind)
+        if block.skips_progress(behind, None):
+            self._values.leave_out()
+
+    def _without_key(self, number: int, piece: bytes) -> bytes:
+        """A line as it may be kept: none of a private key, which may begin among lines that were looked at before."""
+        if _KEY_BEGINS.search(piece):
+            self._key_until = number + _KEY_LINES
+        elif number < self._key_until and _KEY_LINE.search(piece):
+            return MARK.encode()
+        return piece
+
+    def _forget(self) -> None:
+        """What was begun goes on in lines that are left out."""
+        for name in self._awake:
+            stream = self._streams[name]
+            stream.traceback, stream.fatal, stream.summary = TracebackReader(), FatalStackReader(), FailureBlockReader()
+        self._awake.clear()
+
+    def rows(self) -> list[Row]:
+        """All rows, in the order of their lines, once the log has ended; their number is bounded."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._take_block(held, set())
+        for stream in self._streams.values():
+            self._close(stream)
+            for line, details in stream.steps.rows():
+                self._rows.step(line, details)
+        for line, details in self._values.rows():
+            self._rows.value(line, details)
+        rows = self._rows.rows()
+        bounds = attempt_bounds(self._ends) if self._numbered else []
+        if bounds:
+            for row in rows:
+                row["attempt"] = bisect_left(bounds, row["source_line"])
+        start = last_start(self._starts, [row["source_line"] for row in rows if row["kind"] in _FAILURES])
+        for row in rows:
+            row["superseded"] = start is not None and row["source_line"] <= start
+        return rows
+
+    # --- lines ----------------------------------------------------------------------------------------------
+
+    def _take(self, line: LogLine) -> None:
+        stream = self._streams.get(line.stream)
+        if stream is None:
+            if len(self._streams) >= _STREAM_LIMIT:
+                return
+            stream = self._streams[line.stream] = _Stream(line)
+        if stream.is_awake and line.number - stream.last_number > _SILENCE_LINES:
+            self._close(stream)
+        stream.last_number = line.number
+        self._read(stream, line)
+        if stream.is_awake:
+            self._awake.add(line.stream)
+            self._awake_until = line.number + (_SHORT_SILENCE_LINES if self._allowance.is_spent else _SILENCE_LINES)
+        else:
+            self._awake.discard(line.stream)
+
+    def _read(self, stream: _Stream, line: LogLine) -> None:
+        in_summary, block = stream.summary.feed(line)
+        if block:
+            self._add_summary(block, line.number)
+        if in_summary:
+            return
+        in_fatal, fatal = stream.fatal.feed(line)
+        if fatal:
+            self._rows.fatal(_with_number(stream.first, fatal.line, fatal.raw), fatal)
+        if in_fatal:
+            return
+        for traceback in stream.traceback.feed(line):
+            self._add_traceback(stream, traceback)
+        if ASIDE.match(line.text):
+            stream.aside = line.number
+        self._read_words(stream, line)
+
+    def _read_words(self, stream: _Stream, line: LogLine) -> None:
+        if event := launcher_event(line.text):
+            if event.kind == "spawn_raised":
+                stream.process_index = event.index
+            else:
+                self._rows.event(line, event)
+            if event.kind == "failed":
+                self._ends.append(End(line.number, agent=(line.host, line.writer)))
+        if start := new_start(line.number, line.text):
+            self._starts.append(start)
+        for match in match_signatures(line.text) or line_messages(line.text):
+            self._rows.signature(line, match)
+        if stream.traceback.in_frames:
+            return
+        if facts := step_facts(line.text):
+            stream.steps.take(line, facts)
+            if facts.step is not None and not facts.own_work:
+                self._values.step(line, facts.step, facts.rank)
+        if values := rank_values(line.text):
+            self._values.take(line, values)
+
+    def _close(self, stream: _Stream) -> None:
+        if block := stream.summary.close():
+            self._add_summary(block, stream.last_number)
+        if fatal := stream.fatal.close():
+            self._rows.fatal(_with_number(stream.first, fatal.line, fatal.raw), fatal)
+        for traceback in stream.traceback.close():
+            self._add_traceback(stream, traceback)
+
+    def _add_traceback(self, stream: _Stream, traceback: Traceback) -> None:
+        index, stream.process_index = stream.process_index, None
+        self._rows.traceback(
+            _with_number(stream.first, traceback.raw_line, traceback.raw),
+            traceback,
+            process_index=index,
+            aside=_is_aside(stream, traceback),
+        )
+
+    def _add_summary(self, block: FailureBlock, last_line: int) -> None:
+        self._rows.summary(block)
+        ranks = frozenset(failure.rank for failure in block.failures if failure.rank is not None)
+        self._ends.append(End(last_line, ranks=ranks))
+
+
+def _with_number(first: LogLine, number: int, raw: str) -> LogLine:
+    """A line of the stream that `first` belongs to; lines without labels may be anybody's."""
+    if not first.stream:
+        return LogLine(number, raw, raw)
+    return LogLine(number, raw, raw, first.stream, first.rank, first.local_rank, None, first.pid, host=first.host)
+
+
+def _is_aside(stream: _Stream, traceback: Traceback) -> bool | None:
+    """Whether the line above a traceback says that it ends no process."""
+    return True if stream.aside is not None and 0 < traceback.origin.line - stream.aside <= 2 else None
+
+
+# --- several attempts of a job in one log: restarts by its launcher, and runs whose output was appended
+# Nothing announces a restart. It is known by an end that comes twice: an agent sees its ranks fail again, or a
+# summary lists a rank that another one has listed. Summaries of several hosts list different ranks.
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an attempt, as a launcher reports it."""
+
+    line: int
+    agent: Any = None
+    """Who saw ranks fail, as far as the line says; of a summary, None."""
+    ranks: frozenset[int] | None = None
+    """The ranks that a summary lists."""
+
+
+def attempt_bounds(ends: Iterable[End]) -> list[int]:
+    """The lines behind which another attempt begins."""
+    bounds: set[int] = set()
+    agents: set[Any] = set()
+    ranks: set[int] = set()
+    last = last_summary = 0
+    for end in sorted(ends, key=lambda end: end.line):
+        if end.ranks is None:
+            if end.agent in agents:
+                bounds.add(last)
+                agents.clear()
+            agents.add(end.agent)
+        else:
+            if end.ranks & ranks:
+                bounds.add(last_summary)
+                ranks.clear()
+            ranks |= end.ranks
+            last_summary = end.line
+        last = end.line
+    return sorted(bounds)
+
+
+def last_start(starts: Sequence[NewStart], failures: Iterable[int]) -> int | None:
+    """The line with which the job was last started again; None if nothing shows that it was.
+
+    A command that a shell traces starts it again if something failed above (`failures`: lines), and if it is not
+    another program than the one before.
+    """
+    first_failure = min(failures, default=None)
+    programs: set[str] = set()
+    last = None
+    for start in starts:
+        if start.program is None:
+            last = start.line
+            continue
+        again = not programs or start.program in programs
+        if again and first_failure is not None and first_failure < start.line:
+            last = start.line
+        programs.add(start.program)
+    return last

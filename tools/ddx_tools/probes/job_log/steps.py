@@ -1,0 +1,349 @@
+"""What the printed steps of a job say: how far it came, who is behind, whether it slows, and where numbers went bad.
+
+Most programs print on rank 0 only. So ranks are compared only where all of them print the same kind of line.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from itertools import combinations
+
+from ddx_tools.analysis.log_events.attribution import by_ranks
+from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
+from ddx_tools.analysis.log_events.log_event import Event, step_finding, step_number, step_position, step_unit
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
+from ddx_tools.parsers.logs.step_lines import evaluates
+from ddx_tools.probes.job_log.limit_expired import work_at_the_limit
+from ddx_tools.probes.job_log.rank_comparison import compared_by_rank, measured, values_by_step
+from ddx_tools.probes.job_log.step_numbers import (
+    growing_memory,
+    non_finite_numbers,
+    slow_input,
+    slowing_steps,
+    waiting_for_input,
+)
+
+_FEWEST_COUNTS = 3
+
+
+def step_findings(events: list[Event], cut: Set[str]) -> list[Finding]:
+    """Findings about printed progress. `cut`: the sources whose end could not be read."""
+    steps = [event for event in events if event.kind == "step"]
+    compared = [*compared_by_rank(events), *mean_longer_than_parts(events), *first_with_nan(events)]
+    if not steps:
+        return compared
+    crowd = read_crowd(events)
+    training = [event for event in steps if not event.details.get("own_work")]
+    return [
+        *non_finite_numbers(training),
+        *_behind([event for event in training if event.row["source"] not in cut], crowd),
+        *work_at_the_limit(steps, events, crowd),
+        *slowing_steps(training),
+        *growing_memory(training),
+        *waiting_for_input(training),
+        *slow_input(training),
+        *ratio_between_runs(training),
+        *compared,
+        *(_progress(training, events) if training else _before_the_first(steps)),
+    ]
+
+
+# --- how far
+
+
+def _progress(steps: list[Event], events: list[Event]) -> list[Finding]:
+    """One finding of the lines that tell most: those with a loss, else those with a step, else progress bars."""
+    best = min((_worth(event) for event in steps), default=9)
+    told = [event for event in steps if _worth(event) == best and step_number(event) is not None]
+    lasts = [event for event in told if event.details["what"] == "last"]
+    if not lasts:
+        return []
+    last_step: dict[int | None, int] = {}
+    for event in lasts:
+        rank = event.ranks[0] if len(event.ranks) == 1 else None
+        last_step[rank] = max(last_step.get(rank, 0), step_number(event) or 0)
+    seconds = [point[1] for event in lasts for point in event.details.get("points") or []]
+    final = max(lasts, key=step_position)
+    facts = {
+        "last_step": by_ranks(last_step),
+        "first_step": min(step_number(event) or 0 for event in told),
+        "total": final.details.get("total"),
+        "epoch": final.details.get("epoch"),
+        "loss": final.details.get("loss"),
+        "step_s": round(statistics.median(seconds), 4) if seconds else None,
+        "resumed": True if any(event.row["code"] == "training_resumed" for event in events) else None,
+    }
+    total = f" of {facts['total']}" if facts["total"] else ""
+    epoch = f" of epoch {facts['epoch']:g}" if facts["epoch"] is not None else ""
+    return [
+        step_finding(
+            "job.progress",
+            Severity.INFO,
+            lasts,
+            f"The last {step_unit(final)} printed is {step_number(final)}{total}{epoch}.",
+            facts,
+        )
+    ]
+
+
+def _before_the_first(steps: list[Event]) -> list[Finding]:
+    """One finding, if no step is printed yet and what was counted last is neither done nor a single line."""
+    lasts = [event for event in steps if event.details["what"] == "last" and event.details.get("own_work")]
+    grown = [event for event in lasts if event.details["lines"] >= _FEWEST_COUNTS]
+    latest = max(lasts, key=lambda event: event.row["source_line"], default=None)
+    if latest not in grown or latest is None or latest.details["step"] >= latest.details["total"]:
+        return []
+    done, total = latest.details["step"], latest.details["total"]
+    return [
+        step_finding(
+            "job.preparing",
+            Severity.INFO,
+            [latest, *(event for event in grown if event is not latest)],
+            f"No step is printed yet; what is counted before it grows, to {done} of {total} at the last.",
+            {"done": done, "total": total, "counters": len(grown)},
+        )
+    ]
+
+
+def _worth(event: Event) -> int:
+    if event.details.get("loss") is not None or event.details.get("non_finite"):
+        return 0 if step_number(event) is not None else 3
+    return 2 if event.details.get("bar") is not None else 1
+
+
+# --- who is behind
+
+
+def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
+    by_shape = gathered(
+        ((event.attempt, event.details["shape"]), event)
+        for event in steps
+        if event.details["what"] == "last" and len(event.ranks) == 1 and step_number(event) is not None
+    )
+    worst: tuple[float, Finding] | None = None
+    for (_, shape), lasts in by_shape.items():
+        furthest: dict[int, Event] = {}
+        for event in lasts:
+            known = furthest.setdefault(event.ranks[0], event)
+            furthest[event.ranks[0]] = max(known, event, key=step_position)
+        if len(furthest) < 2 or furthest.keys() != crowd.everybody:
+            continue
+        top = max(step_position(event) for event in furthest.values())
+        behind = {rank: event for rank, event in furthest.items() if step_position(event) < top}
+        if behind and (worst is None or len(behind) < worst[0]):
+            worst = len(behind), _steps_behind(shape, furthest, behind, _last_phases(steps))
+    return [worst[1]] if worst else []
+
+
+def _steps_behind(shape: str, furthest: dict[int, Event], behind: dict[int, Event], phases: dict[int, str]) -> Finding:
+    last = {rank: step_number(event) for rank, event in furthest.items()}
+    epochs = {rank: event.details["epoch"] for rank, event in furthest.items() if "epoch" in event.details}
+    ahead = sorted(furthest.keys() - behind.keys())
+    numbers = [number for number in last.values() if number is not None]
+    low = ", ".join(dict.fromkeys(str(step_number(event)) for _, event in sorted(behind.items())))
+    high = step_number(furthest[ahead[0]])
+    minority = len(behind) < len(ahead)
+    return step_finding(
+        "rank.steps_behind",
+        Severity.NOTICE,
+        [*behind.values(), furthest[ahead[0]]],
+        f"{rank_list(set(behind)).capitalize()} printed {low} last in `{shape}`, {rank_list(ahead)} {high}.",
+        {
+            "last_step": by_ranks(last),
+            "epoch": by_ranks(epochs) if len(set(epochs.values())) > 1 else next(iter(epochs.values()), None),
+            "difference": max(numbers) - min(numbers),
+            "phase": by_ranks(phases) if len(set(phases.values())) > 1 else None,
+            "minority": minority,
+            "tie": len(behind) == len(ahead),
+        },
+        ranks=sorted(behind),
+    )
+
+
+def _last_phases(steps: list[Event]) -> dict[int, str]:
+    """Of each rank, whether its last line is one of training or of evaluation."""
+    last: dict[int, Event] = {}
+    for event in steps:
+        if len(event.ranks) == 1:
+            known = last.setdefault(event.ranks[0], event)
+            last[event.ranks[0]] = max(known, event, key=lambda each: each.row["source_line"])
+    return {
+        rank: "evaluation" if evaluates(event.details["shape"]) else "training" for rank, event in sorted(last.items())
+    }
+
+
+# --- gradient norms of each rank against that of their mean: a mean is never longer than the longest of its parts
+
+_LONGER = 1.1
+_SAME = 1e-4
+_LEAST_STEPS = 2
+
+
+def mean_longer_than_parts(events: list[Event]) -> Iterator[Finding]:
+    """Whether what is printed as the mean gradient exceeds every rank's own, at all steps that say both.
+
+    By the triangle inequality ‖mean(g)‖ ≤ max ‖g‖; a sum over N ranks may be N times as long. A number that differs
+    between ranks was not reduced over them (an average over time, say), and tells nothing.
+    """
+    kinds = values_by_step(events)
+    own, mean = kinds.get("own_grad_norm", {}), kinds.get("mean_grad_norm", {})
+    told: list[tuple[int | None, float, list[Event]]] = []
+    for key in own.keys() & mean.keys():
+        parts = [value for event in own[key].values() if (value := measured(event)) is not None]
+        means = [value for event in mean[key].values() if (value := measured(event)) is not None]
+        if len(parts) < 2 or not means or min(parts) <= 0:
+            continue
+        if max(means) - min(means) > _SAME * max(means) or max(means) < _LONGER * max(parts):
+            return
+        told.append((key[1], means[0] / statistics.mean(parts), list(own[key].values())))
+    if len(told) < _LEAST_STEPS:
+        return
+    step, ratio, events_at = min(told, key=lambda each: each[0] or 0)
+    at = f" at step {step}" if step is not None else ""
+    yield step_finding(
+        "numerics.mean_longer_than_parts",
+        Severity.NOTICE,
+        events_at,
+        f"What is printed as the mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never "
+        "longer than the longest of them, a sum can be.",
+        {"what": "grad_norm", "ratio": round(ratio, 3), "step": step, "ranks_compared": len(events_at)},
+    )
+
+
+# --- logs of two runs, side by side: a gradient norm that is a whole multiple of the other's at an equal loss
+
+_SAME_LOSS = 0.003
+_WHOLE = 0.005
+_MOST_RUNS = 16
+_LARGEST_GROUP = 65_536
+
+
+def ratio_between_runs(steps: list[Event]) -> Iterator[Finding]:
+    """Whether two logs print, at the same step and loss, gradient norms whose ratio is a whole number above 1."""
+    firsts = [
+        event
+        for event in steps
+        if event.details.get("what") == "first" and event.details.get("loss") and event.details.get("grad_norm")
+    ][:_MOST_RUNS]
+    found = [told for one, other in combinations(firsts, 2) if (told := _ratio(one, other))]
+    if not found:
+        return
+    ratio, low, high = max(found, key=lambda each: each[0])
+    step = low.details.get("step")
+    yield step_finding(
+        "numerics.ratio_between_runs",
+        Severity.NOTICE,
+        [high, low],
+        f"At step {step} two runs print the same loss, and gradient norms of which one is {ratio} times the other.",
+        {"what": "grad_norm", "ratio": ratio, "step": step},
+    )
+
+
+def _ratio(one: Event, other: Event) -> tuple[int, Event, Event] | None:
+    low, high = sorted((one, other), key=lambda event: event.details["grad_norm"])
+    if one.row["source"] == other.row["source"] or one.ranks != other.ranks:
+        return None
+    if one.details.get("step") is None or one.details.get("step") != other.details.get("step"):
+        return None
+    if low.details["grad_norm"] <= 0 or abs(one.details["loss"] / other.details["loss"] - 1) > _SAME_LOSS:
+        return None
+    ratio = high.details["grad_norm"] / low.details["grad_norm"]
+    if ratio > _LARGEST_GROUP:
+        return None
+    whole = round(ratio)
+    return (whole, low, high) if whole >= 2 and abs(ratio / whole - 1) <= _WHOLE else None
+
+
+# --- the rank that has NaN before any reduction spread it: the first to print one among the values that are its own
+
+_Place = tuple[int, int]
+"""Step, and how many lines with values came between the last line that names a step and this one."""
+
+
+@dataclass
+class _OfRank:
+    """What one rank printed of its own gradient, by place."""
+
+    nan: dict[_Place, Event]
+    finite: dict[_Place, Event]
+
+    @property
+    def bad_since(self) -> _Place | None:
+        """Its first NaN behind which no later step was finite: a loss scaler makes single ones at work."""
+        recovered = max((step for step, _ in self.finite), default=-1)
+        return min((place for place in self.nan if place[0] >= recovered), default=None)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether further NaN follow the first, and are the last that it prints."""
+        since = self.bad_since
+        return since is not None and max(self.nan) > max([since, *self.finite])
+
+    def was_finite_at(self, step: int) -> bool:
+        """Whether it printed a finite value at a step or a later one."""
+        return any(own >= step for own, _ in self.finite)
+
+
+def first_with_nan(events: list[Event]) -> Iterator[Finding]:
+    """The one rank whose own gradient was NaN while that of all others who print theirs was finite.
+
+    After the reduction all have it. Infinite values count for nothing: a loss scaler produces them at work.
+    `first_rank` is named if the NaN lasted; where the log ends with the first, nothing says whether it did.
+    """
+    own = [event for event in events if event.kind == "value" and event.details["what"] == "own_grad_norm"]
+    ranks = _by_rank([event for event in own if event.attempt == max(each.attempt for each in own)])
+    begun = {rank: since for rank, of_rank in (ranks or {}).items() if (since := of_rank.bad_since)}
+    if not ranks or len(ranks) < 2 or not begun:
+        return
+    named = {ranks[rank].nan[since].details.get("step") is not None for rank, since in begun.items()}
+    # Lines that name no step are compared only behind one and the same: others' may have been left out.
+    if len(named) > 1 or (named == {False} and len({step for step, _ in begun.values()}) > 1):
+        return
+    earliest = min(begun.values())
+    first = [rank for rank, since in begun.items() if since == earliest]
+    others = [of_rank for rank, of_rank in ranks.items() if rank not in first]
+    if len(first) > 1 or not all(of_rank.was_finite_at(earliest[0]) for of_rank in others):
+        return
+    (rank,) = first
+    lasting = ranks[rank].lasting
+    where = f"{'at' if named == {True} else 'behind'} step {earliest[0]}"
+    yield step_finding(
+        "numerics.non_finite",
+        Severity.WARNING if lasting else Severity.NOTICE,
+        [ranks[rank].nan[earliest]],
+        f"Rank {rank}'s own gradient is NaN {where}, where that of all {len(others)} others that print theirs is "
+        f"finite{'' if lasting else '; the log ends before it shows whether that lasted'}.",
+        {
+            "what": "own_grad_norm",
+            "value": "nan",
+            "step": earliest[0],
+            "first_rank": rank if lasting else None,
+            "lasting": lasting or None,
+        },
+    )
+
+
+def _by_rank(events: list[Event]) -> dict[int, _OfRank] | None:
+    """None if the place of a NaN is unknown."""
+    found: dict[int, _OfRank] = defaultdict(lambda: _OfRank({}, {}))
+    for event in events:
+        if len(event.ranks) != 1:
+            continue
+        is_nan, place = event.details["value"].lower() == "nan", _place(event)
+        if place is not None:
+            of_rank = found[event.ranks[0]]
+            (of_rank.nan if is_nan else of_rank.finite).setdefault(place, event)
+        elif is_nan:
+            return None
+    return found
+
+
+def _place(event: Event) -> _Place | None:
+    step, behind = event.details.get("step"), event.details.get("behind")
+    if step is not None:
+        return step, 0
+    return (behind[0], behind[1]) if behind else None

@@ -1,0 +1,98 @@
+"""Where in the program a rank was when its collective was taken from it: by the watchdog's stack, or by its frames.
+
+    [rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:730] Stack trace of the failed collective:
+    #0 all_reduce from /usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py:2937
+    #1 step from /srv/job/train.py:41
+
+(torch 2.6 to 2.13 with a flight recorder.) The frames bear no label; they are the lines right below the head.
+
+The watchdog of one rank or of all aborts the communicator; then a call that waits raises ("NCCL communicator was
+aborted"), or the peers' connections close. Such an exception is no failure of its own, but its frames are a stack of
+that moment, and are read by the rules for stacks (`knowledge/frames.yaml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ddx_tools.analysis.log_events.attribution import distinct_places
+from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.knowledge.frame_classes import frame_rules
+from ddx_tools.model.diagnosis import Location
+from ddx_tools.model.stack_frame import Frame
+from ddx_tools.model.user_frames import is_user_file
+from ddx_tools.parsers.nccl.watchdog_lines import speaker
+from ddx_tools.probes.job_log.exceptions import is_consequence
+
+_HEAD, _FRAME = "torch_watchdog_stack", "torch_watchdog_stack_frame"
+
+
+class Context(NamedTuple):
+    """What enclosed a rank's call."""
+
+    contexts: frozenset[str]
+    user_functions: tuple[str, ...]
+    """Of the program's own frames, innermost first."""
+
+
+class Whereabouts:
+    """By rank and attempt: the user's line of the failed collective, and what enclosed it."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._called: dict[tuple[int, int], Location] = {}
+        self._raised: dict[tuple[int, int], Location | None] = {}
+        self._contexts: dict[tuple[int, int], Context] = {}
+        head: Event | None = None
+        last = 0
+        for event in events:
+            code, line = event.row["code"], event.row["source_line"]
+            if event.kind == "traceback" and len(event.ranks) == 1 and is_consequence(event):
+                self._raised.setdefault((event.ranks[0], event.attempt), event.location)
+                self._contexts.setdefault((event.ranks[0], event.attempt), _context(event))
+            elif code == _HEAD:
+                head, last = event, line
+            elif code == _FRAME and head and event.row["source"] == head.row["source"]:
+                if line - last > 1 and event.details.get("stream") != head.details.get("stream"):
+                    head = None
+                    continue
+                last = line
+                self._take(head, event)
+
+    def _take(self, head: Event, frame: Event) -> None:
+        rank = speaker(head.details.get("quote") or "").job_rank
+        if rank is None and len(head.ranks) == 1:
+            rank = head.ranks[0]
+        details = frame.details
+        if rank is not None and is_user_file(details["file"]):
+            place = Location(file=details["file"], line=int(details["line"]), function=details["function"])
+            self._called.setdefault((rank, head.attempt), place)
+
+    def places(self, ranks: Iterable[int], attempt: int) -> list[Location]:
+        """The distinct user lines of some ranks: where the watchdog says they called, else where they raised."""
+        keys = [(rank, attempt) for rank in sorted(ranks)]
+        called = [place for key in keys if (place := self._called.get(key))]
+        return distinct_places(called or [place for key in keys if (place := self._raised.get(key))])
+
+    def own(self, ranks: Iterable[int], peers: Iterable[int], attempt: int) -> Context | None:
+        """What these ranks were in and their peers, as far as they told, were not; None if none of them told."""
+        told = [found for rank in sorted(ranks) if (found := self._contexts.get((rank, attempt)))]
+        if not told:
+            return None
+        others = [found for rank in peers if (found := self._contexts.get((rank, attempt)))]
+        shared = frozenset[str]().union(*(other.contexts for other in others))
+        functions = tuple(dict.fromkeys(name for found in told for name in found.user_functions))
+        return Context(frozenset[str]().union(*(found.contexts for found in told)) - shared, functions)
+
+
+def _context(event: Event) -> Context:
+    frames = [_frame(text) for text in reversed(event.said[-1].frames)]
+    functions = [frame.bare_function for frame in frames if frame.is_user]
+    return Context(frozenset(frame_rules().contexts(frames, functions)), tuple(functions))
+
+
+def _frame(text: str) -> Frame:
+    """One frame as `log_events.frames` holds it: `file:line function`."""
+    place, _, function = text.partition(" ")
+    file, _, line = place.rpartition(":")
+    return Frame(file, int(line) if line.isdecimal() and len(line) < 10 else 0, function)

@@ -1,0 +1,1 @@
+"""Probe `jobs`: the distributed jobs of a host."""

@@ -1,0 +1,1 @@
+"""Probe `memory`: what holds GPU memory."""

@@ -1,0 +1,1 @@
+"""Probe `mesh`: the parallel dimensions of a job, and whether they fit."""

@@ -1,0 +1,1 @@
+"""Probe `nccl_log`: what NCCL's logs of all ranks say together."""

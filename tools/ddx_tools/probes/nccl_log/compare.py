@@ -1,0 +1,125 @@
+"""Where the operations of a communicator's ranks part, told from checksums and, where those differ, one by one.
+
+Ranks whose checksums over 128 opCounts are equal enqueued the same there, so one of them stands for all: they are a
+class. Only where there is more than one class are operations looked at, those of one rank of each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddx_tools.model.grouping import gathered
+
+MOST_BUCKETS = 8
+"""So many buckets that differ are looked into; nearly always the first one decides."""
+MOST_CLASSES = 16
+
+
+class Sums(NamedTuple):
+    """What one rank enqueued within a bucket of opCounts."""
+
+    operations: int
+    first: int
+    last: int
+    checksum: int
+
+
+class Kind(NamedTuple):
+    """An operation without what differs between ranks anyway (pointers, streams)."""
+
+    name: str
+    elements: int
+    datatype: int
+    reduction: int
+    root: int
+
+
+Launch = tuple[Kind, ...]
+"""The operations of one opCount, sorted: one, or those of a group."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A range of opCounts in which not all ranks enqueued the same, or not all of it yet."""
+
+    number: int
+    classes: dict[Sums, list[int]]
+    """{checksums: ranks}, those of the lowest rank first"""
+
+    @property
+    def same_range(self) -> bool:
+        """All ranks cover the same opCounts: they really differ."""
+        return len({(sums.first, sums.last, sums.operations) for sums in self.classes}) == 1
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first launch that is not the same on all ranks that came to it."""
+
+    op_count: int
+    launches: dict[int, Launch]
+    """By rank."""
+    before: int | None
+    """The last opCount known to be the same on these ranks."""
+
+
+def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[Bucket]:
+    """Buckets with more than one class, in order; `sums` by rank and bucket."""
+    shown = 0
+    for number in sorted({number for of_rank in sums.values() for number in of_rank}):
+        classes = gathered((sums[rank][number], rank) for rank in sorted(sums) if number in sums[rank])
+        if len(classes) > 1:
+            yield Bucket(number, dict(list(classes.items())[:MOST_CLASSES]))
+            shown += 1
+            if shown >= MOST_BUCKETS:
+                return
+
+
+def parting(bucket: Bucket, operations: Mapping[int, Mapping[int, Launch]]) -> Parting | None:
+    """Where the classes of a bucket part; `operations` by rank and opCount, of at least one rank of each class."""
+    known: dict[Sums, Mapping[int, Launch]] = {}
+    for sums, ranks in bucket.classes.items():
+        holder = next((rank for rank in ranks if _covers(operations.get(rank, {}), sums)), None)
+        if holder is not None:
+            known[sums] = operations[holder]
+    if len(known) < 2:
+        return None
+    before = None
+    for op_count in range(min(sums.first for sums in known), max(sums.last for sums in known) + 1):
+        there = {sums: ops[op_count] for sums, ops in known.items() if op_count in ops}
+        if len(there) > 1 and not _agree([(ops, op_count == sums.last) for sums, ops in there.items()]):
+            launches = {rank: launch for sums, launch in there.items() for rank in bucket.classes[sums]}
+            return Parting(op_count, launches, before)
+        if len(there) == len(known):
+            before = op_count
+    return None
+
+
+def _covers(operations: Mapping[int, Launch], sums: Sums) -> bool:
+    return sums.first in operations and sums.last in operations
+
+
+def _agree(launches: Sequence[tuple[Launch, bool]]) -> bool:
+    """Whether launches are the same. The last of a log may be incomplete: a part of a group then agrees with it."""
+    whole = {launch for launch, last in launches if not last}
+    if len(whole) > 1:
+        return False
+    largest = next(iter(whole), None) or max((launch for launch, _ in launches), key=len)
+    return all(_is_part(launch, largest) if last else launch == largest for launch, last in launches)
+
+
+def _is_part(small: Launch, large: Launch) -> bool:
+    rest = list(large)
+    for kind in small:
+        if kind not in rest:
+            return False
+        rest.remove(kind)
+    return True
+
+
+def launches_of(operations: Iterable[tuple[int, Kind]]) -> dict[int, Launch]:
+    """Operations by opCount."""
+    grouped = gathered((op_count, kind) for op_count, kind in operations)
+    return {op_count: tuple(sorted(kinds)) for op_count, kinds in grouped.items()}

@@ -1,0 +1,217 @@
+"""All logs of NCCL, put together: processes, and the operations of each on each communicator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ddx_tools.model.files.log_text import Block
+from ddx_tools.model.grouping import gathered
+from ddx_tools.parsers.lines.stream import Consumer
+from ddx_tools.parsers.nccl.nccl_blocks import Block as NcclBlock
+from ddx_tools.parsers.nccl.nccl_blocks import read_block
+from ddx_tools.parsers.nccl.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
+from ddx_tools.probes.nccl_log.process_log import Membership, Place, ProcessLog, quote_of
+from ddx_tools.probes.nccl_log.streams import TAIL_OPS, Op, Stream, streams_of
+
+_MOST_PROCESSES = 20_000
+_MOST_STREAMS = 50_000
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log."""
+
+    source: str
+    open: Callable[[], BinaryIO]
+    """Its bytes from their beginning."""
+    at_start: bool = True
+    """It begins here, so that its lines can be numbered; False of the end of a log whose middle was not kept."""
+    rank_label: int | None = None
+    """What the file's name says."""
+
+
+@dataclass
+class Bucket:
+    """What a process enqueued on a communicator within 128 opCounts."""
+
+    operations: int
+    first: int
+    last: int
+    checksum: int
+    log: int
+    """Index of the log in which it begins,"""
+    offset: int | None
+    """where in that file the block lies,"""
+    first_line: int
+    """and the 1-based number of that block's first line."""
+
+
+@dataclass
+class Total:
+    """The operations of one process on one communicator, over all that was read."""
+
+    process: ProcessLog
+    membership: Membership | None
+    pointer: str
+    nranks: int
+    source: str
+    first_op: int | None = None
+    last_op: int = -1
+    """opCounts, sends and receives included."""
+    names: Counter[str] = field(default_factory=Counter)
+    peers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    buckets: dict[int, Bucket] = field(default_factory=dict)
+    tail: list[tuple[Op, int | None]] = field(default_factory=list)
+    """The last operations, each with the 1-based number of its line if that is known."""
+    gap: bool = False
+    """The middle of its log was not kept."""
+    torn: int | None = None
+    """The bucket in which what was kept begins again: what lies before it there is unknown."""
+
+
+@dataclass
+class Gathered:
+    """What some logs of NCCL hold."""
+
+    logs: list[LogFile] = field(default_factory=list)
+    processes: dict[tuple[str, int], ProcessLog] = field(default_factory=dict)
+    totals: dict[tuple[str, int, int], Total] = field(default_factory=dict)
+    """{(host, pid, number): total}"""
+    banners: dict[str, tuple[str, str | None, Place]] = field(default_factory=dict)
+    """{source: version without a prefix, so that nothing says which process printed it}"""
+    cut: set[tuple[str, int]] = field(default_factory=set)
+    """Processes whose log ends within a line: what they wrote last is still in a buffer."""
+
+
+@dataclass
+class _OfOneLog:
+    """A consumer of the lines of one log (`ddx_tools.parsers.lines.stream`)."""
+
+    reader: NcclLog
+    log: LogFile
+    begun: bool = False
+
+    def look(self, block: Block) -> tuple[NcclBlock, list[Stream]]:
+        """What a block holds of NCCL."""
+        read = read_block(block.data)
+        return read, streams_of(read)
+
+    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+        """Tell the reader of all logs."""
+        if not self.begun:
+            self.begun = True
+            self.reader.begin(self.log)
+        self.reader.take(block, seen)
+
+
+class NcclLog:
+    """What logs of NCCL say, one after the other."""
+
+    def __init__(self) -> None:
+        self._found = Gathered()
+        self._current: dict[tuple[str, int, str], int] = {}
+
+    def of(self, log: LogFile) -> Consumer:
+        """Who is given the lines of a log. That of another log gets his when this one ended."""
+        return _OfOneLog(self, log)
+
+    def begin(self, log: LogFile) -> None:
+        """The lines that come next are of another log."""
+        self._found.logs.append(log)
+
+    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+        """The lines and the streams of a block, by where they begin."""
+        read, found = seen
+        streams = iter(sorted(found, key=lambda stream: stream.first_line))
+        stream = next(streams, None)
+        for number, text in read.others:
+            while stream is not None and stream.first_line < number:
+                self._add_stream(block, stream)
+                stream = next(streams, None)
+            self._take_line(block, number, text)
+        while stream is not None:
+            self._add_stream(block, stream)
+            stream = next(streams, None)
+
+    def gathered(self, open_ends: set[str]) -> Gathered:
+        """All of it; `open_ends`: the sources that end within a line."""
+        for total in self._found.totals.values():
+            if total.torn is not None:
+                total.buckets.pop(total.torn, None)
+        writers = gathered((process.first.source, key) for key, process in self._found.processes.items())
+        # A file of one process that ends within a line: more of it is still in a buffer.
+        self._found.cut = {keys[0] for source, keys in writers.items() if len(keys) == 1 and source in open_ends}
+        return self._found
+
+    def _take_line(self, block: Block, number: int, text: str) -> None:
+        line = read_nccl_line(text)
+        source, at = self._found.logs[-1].source, self._number(block, number)
+        if line is None:
+            if told := read_test_rank(text):
+                host, pid, rank = told
+                if process := self._process(host, pid, Place(source, at, text[:200].strip())):
+                    process.rank_label = rank
+            elif (banner := read_banner(plain(text))) and source not in self._found.banners:
+                self._found.banners[source] = (*banner, Place(source, at, text[:200].strip()))
+            return
+        place = Place(source, at, quote_of(line))
+        process = self._process(line.host, line.pid, place)
+        if process is not None:
+            process.take(line, place)
+
+    def _process(self, host: str, pid: int, place: Place) -> ProcessLog | None:
+        known = self._found.processes.get((host, pid))
+        if known is None and len(self._found.processes) < _MOST_PROCESSES:
+            label = self._found.logs[-1].rank_label
+            known = self._found.processes[host, pid] = ProcessLog(host, pid, place, rank_label=label)
+        return known
+
+    def _number(self, block: Block, line: int) -> int | None:
+        return block.number + line if self._found.logs[-1].at_start else None
+
+    def _add_stream(self, block: Block, stream: Stream) -> None:
+        found, log = self._found, self._found.logs[-1]
+        place = Place(log.source, self._number(block, stream.first_line))
+        process = self._process(stream.host, stream.pid, place)
+        if process is None:
+            return
+        membership = process.membership_of(stream.pointer)
+        pointer = (stream.host, stream.pid, stream.pointer)
+        number = self._current.get(pointer)
+        total = found.totals[stream.host, stream.pid, number] if number is not None else None
+        if total is None or total.membership is not membership:
+            if len(found.totals) >= _MOST_STREAMS:
+                return
+            number = self._current[pointer] = len(found.totals)
+            total = Total(process, membership, stream.pointer, stream.nranks, log.source)
+            found.totals[stream.host, stream.pid, number] = total
+        if not log.at_start and not total.gap:
+            total.gap = True
+            if total.buckets:  # what was kept stopped somewhere within the last one
+                del total.buckets[max(total.buckets)]
+            total.torn = min(stream.buckets, default=None)
+        self._add(total, stream, block)
+
+    def _add(self, total: Total, stream: Stream, block: Block) -> None:
+        if self._found.logs[-1].source != total.source and stream.last_op <= total.last_op:
+            return  # the same lines in another file: output that was both kept for each rank and collected
+        total.last_op = max(total.last_op, stream.last_op)
+        total.first_op = stream.first_op if total.first_op is None else min(total.first_op, stream.first_op)
+        total.names.update(stream.names)
+        total.peers.update(stream.peers)
+        log = len(self._found.logs) - 1
+        for number, (count, first, last, checksum) in stream.buckets.items():
+            if bucket := total.buckets.get(number):
+                bucket.operations += count
+                bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
+                bucket.checksum = (bucket.checksum + checksum) & _MASK
+            else:
+                total.buckets[number] = Bucket(count, first, last, checksum, log, block.offset, block.number)
+        total.tail += [(op, self._number(block, op.line)) for op in stream.tail]
+        if len(total.tail) > 2 * TAIL_OPS:
+            newest = max(op.op_count for op, _ in total.tail)
+            total.tail = [kept for kept in total.tail if kept[0].op_count > newest - TAIL_OPS][-4 * TAIL_OPS :]

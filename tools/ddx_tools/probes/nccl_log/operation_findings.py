@@ -1,0 +1,324 @@
+"""Findings about what ranks enqueued: where their operations part, and who is behind.
+
+All of it is about enqueueing. NCCL writes no line when an operation starts or ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.analysis.collectives import findings as raising
+from ddx_tools.analysis.collectives.findings import Aspect, Shown, Where
+from ddx_tools.analysis.collectives.odd_ranks import part
+from ddx_tools.analysis.collectives.wait_solver import circle_in
+from ddx_tools.analysis.nccl.operation_names import described, dtype_name, operation_name
+from ddx_tools.analysis.nccl.process_rows import Case, Communicator, Row
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity
+from ddx_tools.probes.nccl_log.compare import Bucket, Kind, Launch, Parting, Sums, differing, launches_of, parting
+
+_MOST_EVIDENCE = 8
+_BASIS = "nccl_log"
+
+
+@dataclass
+class Enqueued:
+    """What the ranks of one communicator enqueued."""
+
+    communicator: Communicator
+    streams: dict[int, Row] = field(default_factory=dict)
+    """{rank in it: row of nccl_streams}"""
+    sums: dict[int, dict[int, Sums]] = field(default_factory=lambda: defaultdict(dict))
+    ops: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    """{rank: rows of nccl_ops}: the last launch of each, and others where ranks differ"""
+
+    @property
+    def comparable(self) -> bool:
+        """opCount means the same on all ranks: sends and receives count on those that take part only."""
+        return not any(row["p2p"] for row in self.streams.values())
+
+    def launches(self) -> dict[int, dict[int, Launch]]:
+        """Known launches by rank and opCount."""
+        return {
+            rank: launches_of(
+                (row["op_count"], Kind(row["name"], row["count"], row["datatype"], row["reduction"], row["root"]))
+                for row in rows
+            )
+            for rank, rows in self.ops.items()
+        }
+
+
+def read_enqueued(case: Case, store: Store) -> list[Enqueued]:
+    """By communicator; those that nothing ties to other processes are left out."""
+    found: dict[str, Enqueued] = {}
+    for row in store.query("SELECT * FROM nccl_streams WHERE communicator IS NOT NULL ORDER BY communicator, rank"):
+        if (one := case.communicators.get(row["communicator"])) is not None:
+            found.setdefault(one.id, Enqueued(one)).streams.setdefault(row["rank"], row)
+    for row in store.query("SELECT * FROM nccl_op_sums WHERE communicator IS NOT NULL"):
+        if (each := found.get(row["communicator"])) is not None:
+            sums = Sums(row["operations"], row["first_op"], row["last_op"], row["checksum"])
+            each.sums[row["rank"]][row["bucket"]] = sums
+    for row in store.query(
+        "SELECT * FROM nccl_ops WHERE communicator IS NOT NULL ORDER BY rank, op_count, source_line"
+    ):
+        if (each := found.get(row["communicator"])) is not None:
+            each.ops[row["rank"]].append(row)
+    return list(found.values())
+
+
+def operation_findings(case: Case, enqueued: list[Enqueued]) -> Iterator[Finding]:
+    """All of them, communicator by communicator."""
+    for one in enqueued:
+        if one.comparable and len(one.streams) > 1:
+            # Once operations differ, numbers no longer belong together: who is behind cannot be told.
+            yield from list(_mismatch(case, one)) or list(_behind(case, one))
+
+
+# --- operations that differ
+
+
+def _mismatch(case: Case, one: Enqueued) -> Iterator[Finding]:
+    launches = one.launches()
+    for bucket in differing(one.sums):
+        if (parted := parting(bucket, launches)) is not None:
+            yield _parted(case, one, parted)
+            return
+        if bucket.same_range:
+            yield _somewhere(case, one, bucket)
+            return
+
+
+def _parted(case: Case, one: Enqueued, parted: Parting) -> Finding:
+    aspect, values = _aspect(parted.launches)
+    example = parted.launches[part(values).deviating[0]][0]
+    return _differing(
+        case,
+        one,
+        aspect,
+        values,
+        Where(_BASIS, one.communicator.label, parted.op_count, operation_name(example.name)),
+        [op_evidence(row) for rank in values for row in one.ops.get(rank, ()) if row["op_count"] == parted.op_count],
+        complete=len(values) == one.communicator.nranks,
+        last_common=parted.before,
+    )
+
+
+def _differing(
+    case: Case, one: Enqueued, aspect: Aspect, values: dict[int, str], at: Where, lines: list[Evidence], **facts: Any
+) -> Finding:
+    """`values` by rank of the communicator; `lines` are of one rank of each side, or more."""
+    members = one.communicator.members
+    deviating = part(values).deviating
+    names = case.names(one.communicator, values)
+    hosts = {members[rank]["host"] for rank in deviating if rank in members}
+    sides = part({names[rank]: value for rank, value in values.items()})
+    found = raising.mismatch(aspect, sides, at, Shown(lines[:_MOST_EVIDENCE], [], hosts), **facts)
+    found.ranks = case.globally(one.communicator, deviating)
+    return found
+
+
+def _aspect(launches: dict[int, Launch]) -> tuple[Aspect, dict[int, str]]:
+    """What differs, the most telling first, and its value by rank."""
+    fields: tuple[tuple[Aspect, tuple[str, ...]], ...] = (
+        ("operation", ("name", "reduction")),
+        ("root", ("root",)),
+        ("shape", ("elements",)),
+    )
+    for aspect, names in fields:
+        if len({tuple(tuple(getattr(kind, name) for name in names) for kind in ops) for ops in launches.values()}) > 1:
+            return aspect, {rank: _words(aspect, ops) for rank, ops in launches.items()}
+    return "dtype", {rank: _words("dtype", ops) for rank, ops in launches.items()}
+
+
+def _words(aspect: Aspect, launch: Launch) -> str:
+    reduced = len({kind.reduction for kind in launch}) > 1 or launch[0].reduction != 0
+    said = {
+        "operation": lambda kind: described(kind.name, kind.reduction if reduced else 0),
+        "dtype": lambda kind: dtype_name(kind.datatype),
+        "root": lambda kind: str(kind.root),
+        "shape": lambda kind: str(kind.elements),
+    }[aspect]
+    return ", ".join(map(said, launch[:4]))
+
+
+def _somewhere(case: Case, one: Enqueued, bucket: Bucket) -> Finding:
+    """Checksums differ, and the operations themselves are on another host or were not read."""
+    first = min(sums.first for sums in bucket.classes)
+    last = max(sums.last for sums in bucket.classes)
+    values = {rank: f"checksum {sums.checksum:x}" for sums, ranks in bucket.classes.items() for rank in ranks}
+    lines = [shown for rank in part(values).deviating for shown in _last_of(one, rank)]
+    group = f"launches {first} to {last} of {one.communicator.label}"
+    return _differing(case, one, "operation", values, Where(_BASIS, group), lines, between=[first, last])
+
+
+def op_evidence(row: Row) -> Evidence:
+    """An operation: pieces of its line, between which addresses are left out."""
+    quote = (
+        f"{row['name']}: opCount {row['op_count']:x} … count {row['count']} datatype {row['datatype']} "
+        f"op {row['reduction']} root {row['root']} comm {row['pointer']}"
+    )
+    return Evidence(source=row["source"], line=row["source_line"], quote=quote)
+
+
+def _last_of(one: Enqueued, rank: int) -> list[Evidence]:
+    return [op_evidence(row) for row in one.ops.get(rank, [])[-1:]]
+
+
+# --- ranks that are behind
+
+
+def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
+    """Ranks that enqueued less, if the others stand at one and the same launch: as if all of these waited.
+
+    Ranks of a job that goes on stand at many different launches, or only just differ; that is no finding.
+    """
+    ended = [row["ended"] or "" for row in one.streams.values()]
+    if any(state == "Destroy" for state in ended):
+        return
+    lasts = {rank: row["last_op"] for rank, row in one.streams.items()}
+    silent = _silent(case, one)
+    front = max(lasts.values())
+    waiting = sorted(rank for rank, last in lasts.items() if last == front)
+    behind = sorted([rank for rank, last in lasts.items() if last < front and not one.streams[rank]["cut"]] + silent)
+    looked_at = len(lasts) + len(silent)
+    tie = 2 * len(waiting) <= looked_at
+    if not behind or (tie and (looked_at > 2 * len(waiting) or len({lasts.get(rank) for rank in behind}) > 1)):
+        return
+    following = min((lasts[rank] for rank in behind if rank in lasts), default=-1) + 1
+    there = [row for rank in waiting for row in one.ops.get(rank, ()) if row["op_count"] == following]
+    newest = [row for rank in waiting for row in one.ops.get(rank, ()) if row["op_count"] == front]
+    operation = operation_name((there or newest)[0]["name"]) if there or newest else None
+    members, label = one.communicator.members, one.communicator.label
+    aborted = any(state.startswith("Abort") for state in ended)
+    names = case.names(one.communicator, [*behind, *waiting])
+    found = raising.missing(
+        Where(_BASIS, label, following, operation),
+        [names[rank] for rank in behind],
+        [names[rank] for rank in waiting],
+        Shown(
+            [shown for rank in behind[:_MOST_EVIDENCE] for shown in _last_of(one, rank)]
+            + [op_evidence(row) for row in (there or newest)[:1]],
+            hosts={members[rank]["host"] for rank in behind if rank in members},
+        ),
+        severity=Severity.FAILURE if aborted and not tie else Severity.WARNING,
+        simultaneous="unknown",
+        last_seq={names[rank]: lasts.get(rank) for rank in behind},
+        balance=0 if tie else 1,
+        says=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
+        f"{_reached(lasts, behind)}, the others up to launch {front}. The log tells of enqueueing only.",
+        aborted=aborted,
+        enqueue_only=True,
+    )
+    found.ranks = case.globally(one.communicator, behind)
+    yield found
+
+
+def _silent(case: Case, one: Enqueued) -> list[int]:
+    """Members that enqueued nothing here, though they log what they enqueue elsewhere."""
+    return [
+        rank
+        for rank, row in one.communicator.members.items()
+        if rank not in one.streams and row["completed"] and (row["host"], row["pid"]) in case.logging
+    ]
+
+
+def _reached(lasts: dict[int, int], behind: list[int]) -> str:
+    known = [lasts[rank] for rank in behind if rank in lasts]
+    if not known:
+        return "nothing at all"
+    low, high = min(known), max(known)
+    return f"up to launch {low}" if low == high else f"up to launches {low} to {high}"
+
+
+# --- findings about sends and receives: counts of the two ends that do not agree, once the job gave up
+# While a job runs, one end is always ahead of the other. So counts are held against each other only where a process
+# aborted the communicator, which the watchdog of torch does when it gives up waiting.
+
+_MOST_FINDINGS = 8
+
+
+def p2p_findings(case: Case, enqueued: list[Enqueued]) -> list[Finding]:
+    """One for each circle of ranks that wait for each other, or for each pair whose ends do not agree."""
+    findings: list[Finding] = []
+    for one in enqueued:
+        aborted = any((row["ended"] or "").startswith("Abort") for row in one.streams.values())
+        if one.comparable or not aborted or any(row["gap"] or row["first_op"] for row in one.streams.values()):
+            continue
+        unmatched = _unmatched(one)
+        circle = _circle(one, unmatched)
+        if circle:
+            findings.append(_circular(case, one, circle))
+        else:
+            findings += [_lonely(case, one, *each) for each in unmatched[:_MOST_FINDINGS]]
+    return findings[:_MOST_FINDINGS]
+
+
+Lonely = tuple[str, int, int, int]
+"""(Send or Recv, the rank that has more, its peer, how many more)"""
+
+
+def _unmatched(one: Enqueued) -> list[Lonely]:
+    counts = {rank: json.loads(row["peers"]) for rank, row in one.streams.items()}
+    found: list[Lonely] = []
+    for rank in sorted(counts):
+        for peer in sorted(counts):
+            sent = counts[rank].get(f"Send {peer}", 0)
+            received = counts[peer].get(f"Recv {rank}", 0)
+            if sent > received:
+                found.append(("Send", rank, peer, sent - received))
+            elif received > sent:
+                found.append(("Recv", peer, rank, received - sent))
+    return found
+
+
+def _circle(one: Enqueued, unmatched: list[Lonely]) -> list[int]:
+    """Ranks each of whose last operations is a lone one to the next of them."""
+    towards: dict[int, int] = {}
+    for name, rank, peer, _ in unmatched:
+        last = one.ops.get(rank, [])[-1:]
+        if last and (last[0]["name"], last[0]["root"]) == (name, peer):
+            towards[rank] = peer
+    return circle_in(towards)
+
+
+def _circular(case: Case, one: Enqueued, circle: list[int]) -> Finding:
+    last = {rank: one.ops[rank][-1] for rank in circle}
+    return raising.finding(
+        "p2p.circular_wait",
+        Severity.FAILURE,
+        case.globally(one.communicator, circle),
+        f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them "
+        f"that has no counterpart, and nothing after it ({one.communicator.label}).",
+        Where(_BASIS, one.communicator.label, operation=last[circle[0]]["name"].lower()),
+        Shown(_evidence(one, circle)),
+        peers={str(rank): row["root"] for rank, row in last.items()},
+    )
+
+
+def _lonely(case: Case, one: Enqueued, name: str, rank: int, peer: int, more: int) -> Finding:
+    other = "receives from" if name == "Send" else "sends to"
+    said = "sends to" if name == "Send" else "receives from"
+    return raising.finding(
+        "p2p.unmatched",
+        Severity.FAILURE,
+        case.globally(one.communicator, [rank]),
+        f"{case.who(one.communicator, [rank]).capitalize()} enqueued {more} more {said} "
+        f"{case.who(one.communicator, [peer])} than that enqueued {other} it ({one.communicator.label}).",
+        Where(_BASIS, one.communicator.label, operation=name.lower()),
+        Shown(_evidence(one, [rank, peer])),
+        peers={str(rank): peer},
+    )
+
+
+def _evidence(one: Enqueued, ranks: list[int]) -> list[Evidence]:
+    return list(_last_ops(one, ranks))[:8]
+
+
+def _last_ops(one: Enqueued, ranks: list[int]) -> Iterator[Evidence]:
+    for rank in ranks:
+        if rows := one.ops.get(rank):
+            yield op_evidence(rows[-1])

@@ -1,0 +1,51 @@
+"""Probe `nccl_log`: what NCCL itself logged, from the set-up of communicators to the operations that were enqueued."""
+
+from __future__ import annotations
+
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
+from ddx_tools.sources.host import Host
+from ddx_tools.sources.raw import Raw
+
+
+class NcclLogArgs(ProbeArgs):
+    """The target: logs of NCCL (NCCL_DEBUG=INFO), output of `ncclras`, directories of them, or a pid of a live job."""
+
+
+def capture(host: Host, args: NcclLogArgs) -> Raw:
+    """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
+    from ddx_tools.probes.nccl_log.material import live_job, read_paths
+    from ddx_tools.sources.job_target import job_on
+
+    raw = Raw(host.name)
+    if args.paths:
+        read_paths(host, raw, args.paths)
+    else:
+        live_job(host, raw, job_on(host, args.target))
+    if not raw.items:
+        raw.status = ProbeStatus.NO_DATA
+    return raw
+
+
+PROBE: Probe[NcclLogArgs] = Probe(
+    id="nccl_log",
+    title="NCCL's own log",
+    description="Reads what NCCL logged (NCCL_DEBUG=INFO or WARN of 2.18 to 2.30, one file for all ranks or one for "
+    "each; with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL also operations) and what `ncclras` printed: which ranks "
+    "never finished setting up a communicator, which GPU, network and transports each uses, where hosts differ in "
+    "version, settings or GPUDirect, which rank enqueued another operation, size or data type than its peers, or "
+    "fewer; and what NCCL warned of. The log tells what was enqueued, never what ended.",
+    args=NcclLogArgs,
+    capture=capture,
+    parse=Later("ddx_tools.probes.nccl_log.material:material_rows"),
+    table=Later("ddx_tools.probes.nccl_log.table:communicator_rows"),
+    most_rows=60,
+    rest="keep the material (--save BUNDLE) and name fewer files",
+    examples={
+        "nccl.*.log": "one file for each process, as NCCL_DEBUG_FILE=nccl.%h.%p.log makes them",
+        "slurm-4242.out": "the output of all ranks in one file, labels and colours included",
+        "logs/ ras.txt": "a directory, and what `ncclras -v` printed while the job hung",
+        "4242 --json": "a live job: the files that its ranks log to",
+    },
+    analyse=Later("ddx_tools.probes.nccl_log.analyse:nccl_findings"),
+)

@@ -1,0 +1,1 @@
+"""Probe `network`: ports, packet sizes, loss and throughput between hosts."""

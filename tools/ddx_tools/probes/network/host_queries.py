@@ -1,0 +1,123 @@
+"""Asking the host for one thing after the other: answers are kept, and what is missing is said once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from ddx_tools.model.errors import DdxError, HostError, NotFound, NotRecorded
+from ddx_tools.parsers.launch.launchers import Job, find_jobs
+from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.raw import Raw, RawItem
+
+Facts = Mapping[str, Any]
+"""What is known of an answer beside its bytes."""
+
+_MOST_ANSWER_BYTES = 16 << 20
+
+
+class Asking:
+    """One capture."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.raw = Raw(host.name)
+        self.not_recorded: NotRecorded | None = None
+        self._absent: set[str] = set()
+
+    def run(
+        self, kind: str, argv: Sequence[str], facts: Facts, *, timeout_s: float, max_bytes: int = 4 << 20
+    ) -> RawItem | None:
+        """Run a program; what it says on standard error stands behind its output. None if there is no answer."""
+        program = argv[0]
+        if program in self._absent:
+            return None
+        try:
+            reply = self.host.run(argv, timeout_s=timeout_s, max_bytes=max_bytes)
+        except NotFound:
+            self._absent.add(program)
+            self.raw.failed(program, absent(program), TOOLS[program].without)
+            return None
+        except NotRecorded as error:
+            self.not_recorded = self.not_recorded or error
+            return None
+        except HostError as error:
+            self.raw.failed(program, error, TOOLS[program].without)
+            return None
+        said = reply.data + (b"\n" + reply.message.encode() if reply.message else b"")
+        return self._keep(kind, said, reply, {**facts, "rc": reply.rc})
+
+    def ask(self, kind: str, question: Callable[[], Reply], facts: Facts = MappingProxyType({})) -> RawItem | None:
+        """Ask anything else that may have no answer."""
+        try:
+            reply = question()
+        except NotRecorded as error:
+            self.not_recorded = self.not_recorded or error
+            return None
+        except HostError:
+            return None
+        return self._keep(kind, reply.data, reply, facts)
+
+    def try_port(
+        self, kind: str, address: str, port: int, facts: Facts, *, timeout_s: float, listens: bool
+    ) -> RawItem | None:
+        """Try a port on which somebody should listen, or not. See `ddx_tools.sources.hosts.tcp_exchange`."""
+        call = Call("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
+        return self.ask(kind, lambda: self.host.answer(call).checked(), facts)
+
+    def ask_line(self, kind: str, address: str, port: int, line: str, *, timeout_s: float) -> RawItem | None:
+        """What a server answers to a line of text."""
+        call = Call("tcp", f"{address} {port} {line}", {"timeout_s": timeout_s, "max_bytes": _MOST_ANSWER_BYTES})
+        return self.ask(kind, lambda: self.host.answer(call).checked())
+
+    def _keep(self, kind: str, data: bytes, reply: Reply, facts: Facts) -> RawItem:
+        item = RawItem(kind, data, reply.source, dict(facts))
+        self.raw.items.append(item)
+        return item
+
+
+# --- the programs that do the work, and how one gets those that are not there
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program of the system."""
+
+    debian: str
+    """Its package in Debian and Ubuntu,"""
+    fedora: str
+    """and in Fedora and RHEL."""
+    without: str
+    """What stays unknown where it is not there."""
+
+
+TOOLS = {
+    "getent": Tool("libc-bin", "glibc-common", "Names cannot be looked up: name peers by their address."),
+    "ip": Tool("iproute2", "iproute", "The interface that leads to the peer is not known."),
+    "ss": Tool("iproute2", "iproute", "Who listens on a port of this host is not known."),
+    "ping": Tool("iputils-ping", "iputils", "Neither the MTU of the path nor its loss was measured."),
+    "iperf3": Tool("iperf3", "iperf3", "TCP throughput was not measured."),
+    "ib_write_bw": Tool("perftest", "perftest", "RDMA bandwidth was not measured."),
+    "tshark": Tool("tshark", "wireshark-cli", "The captures were not read."),
+}
+
+
+def absent(program: str) -> NotFound:
+    """The error that says how to get it."""
+    tool = TOOLS[program]
+    how = f"Debian, Ubuntu: apt-get install {tool.debian}; Fedora, RHEL: dnf install {tool.fedora}."
+    return NotFound(f"{program} is not installed here. {how}", "")
+
+
+# --- the distributed jobs in a process table that came from a host or out of a bundle
+
+
+def jobs_in(snapshot: bytes) -> list[Job] | None:
+    """The jobs; None if the table cannot be read, because somebody damaged the bundle."""
+    try:
+        return find_jobs(json.loads(snapshot))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, DdxError):
+        return None

@@ -1,0 +1,1 @@
+"""Probe `notes`: what a person wrote about the job."""

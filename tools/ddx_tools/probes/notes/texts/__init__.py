@@ -1,0 +1,1 @@
+"""Programs, diffs and printed values that lie beside the logs."""

@@ -1,0 +1,102 @@
+"""Findings of `text_facts`: what one text says, and what several say together."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.analysis.collectives.wait_solver import circle_in
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
+from ddx_tools.model.grouping import gathered
+
+_MOST_EVIDENCE = 6
+Row = dict[str, Any]
+
+
+def text_findings(store: Store) -> list[Finding]:
+    """One for each thing that was seen, wherever it stands."""
+    rows = store.query("SELECT * FROM text_facts ORDER BY source, source_line")
+    for row in rows:
+        row["attributes"], row["ranks"] = json.loads(row["attributes"]), json.loads(row["ranks"])
+    parts = gathered((row["code"], row) for row in rows if row["code"].startswith("_"))
+    plain = gathered(
+        ((row["code"], json.dumps(row["attributes"], sort_keys=True)), row) for row in rows if row["code"] not in parts
+    )
+    return [_finding(same[0]["code"], same) for same in plain.values()] + list(_together(parts))
+
+
+def _finding(code: str, rows: Sequence[Row], **changes: Any) -> Finding:
+    first = rows[0]
+    places = [Location(file=row["source"], line=row["source_line"], source=row["quote"]) for row in rows]
+    summary = changes.pop("summary", first["summary"])
+    severity = changes.pop("severity", first["severity"])
+    ranks = changes.pop("ranks", sorted({rank for row in rows for rank in row["ranks"]}))
+    return Finding(
+        code=code,
+        severity=Severity(severity),
+        ranks=ranks,
+        summary=f"{summary} ({places[0].short()}).",
+        evidence=[
+            Evidence(source=row["source"], line=row["source_line"], quote=row["quote"]) for row in rows[:_MOST_EVIDENCE]
+        ],
+        locations=places[:_MOST_EVIDENCE] if code.startswith("program.") else [],
+        attributes={**first["attributes"], **changes, "basis": "text"},
+    )
+
+
+def _together(parts: dict[str, list[Row]]) -> Iterator[Finding]:
+    transfers = parts.get("_transfer", [])
+    yield from _names(parts.get("_address", []))
+    if circle := _circle(transfers):
+        first = [rows[0] for rank, rows in _by_rank(transfers).items() if rank in circle]
+        yield _finding(
+            "p2p.sends_cross", first, ranks=sorted(circle), severity="failure",
+            summary="Each of these ranks first sends to the next around a circle, and receives afterwards",
+        )  # fmt: skip
+    elif alone := _without_other_end(transfers):
+        one = alone[0]["attributes"]
+        yield _finding(
+            "p2p.unmatched", alone, operation="send" if one["send"] else "recv",
+            ranks=sorted({row["attributes"]["rank"] for row in alone}), severity="failure",
+            summary=f"Of a transfer between ranks {one['rank']} and {one['peer']} only one end is printed",
+        )  # fmt: skip
+
+
+def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
+    told: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in addresses:
+        where = row["attributes"]
+        told[where["name"], where["interface"]].setdefault(where["address"], row)
+    for (name, interface), by_address in told.items():
+        if len(by_address) > 1:
+            yield _finding(
+                "host.name_ambiguous", list(by_address.values()), how="addresses",
+                summary=f"{interface} of the host {name} has several addresses: these may be several hosts of one name",
+            )  # fmt: skip
+
+
+def _by_rank(transfers: Sequence[Row]) -> dict[int, list[Row]]:
+    return gathered((row["attributes"]["rank"], row) for row in transfers)
+
+
+def _without_other_end(transfers: Sequence[Row]) -> list[Row]:
+    """The last transfers of ranks whose peers print transfers, too, and none that fits."""
+    told = [row["attributes"] for row in transfers]
+    ends = {(one["rank"], one["peer"], one["send"]) for one in told}
+    ranks = {one["rank"] for one in told}
+    last = [rows[-1] for rows in _by_rank(transfers).values()]
+    return [
+        row
+        for row in last
+        if (one := row["attributes"])["peer"] in ranks and (one["peer"], one["rank"], not one["send"]) not in ends
+    ]
+
+
+def _circle(transfers: Sequence[Row]) -> set[int]:
+    """The ranks of a circle in which each one's first transfer is a send to the next; none, if there is no circle."""
+    first = {rank: rows[0]["attributes"] for rank, rows in _by_rank(transfers).items()}
+    following = {rank: one["peer"] for rank, one in first.items() if one["send"] and one["peer"] != rank}
+    return set(circle_in(following))

@@ -1,0 +1,273 @@
+"""Arithmetic on numbers that somebody printed: ratios to sizes of groups, values of ranks laid side by side."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isclose, sqrt
+from statistics import median
+
+from ddx_tools.probes.notes.texts.text_fact import Lines, Said, matches, seen
+
+_GOT = re.compile(r"\b(?:reported|got|actual|measured|printed|found)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
+_WANTED = re.compile(r"\b(?:expected|reference|wanted|should be|correct)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
+_SIZE = re.compile(r"[a-z_]\w*[ =:]+(\d{1,5})\b(?!\.\d)", re.I)
+_OF_COUNT = re.compile(
+    r"^\W*(?:on |with |world[_ ]size[ =:]*)?(?P<count>\d{1,5})[ x]*"
+    r"(?:(?:gpus?|ranks?|procs|process(?:es)?|nodes?|cards?)\b|卡)(?P<rest>.*)$",
+    re.I,
+)
+_OF_TOTAL = re.compile(r"\b\d{1,9} ?(?:of|/) ?(?P<total>\d{2,9})\b", re.I)
+_VALUE = re.compile(r"(?P<name>[a-z][\w@]*(?:[ _]\w+)?)[ =:]+(?P<value>-?\d+\.\d+(?:e[-+]?\d+)?)(?!\w)", re.I)
+_IS_TIME = re.compile(r"time|sec|per_s|/s|speed|throughput|through|samples|tok|lr|epoch|mem|gib", re.I)
+_IS_METRIC = re.compile(r"acc|top-?\d|f1|auc|\bmap\b|miou|bleu|rouge|score|precision|recall|metric|ppl|[rp]@\d", re.I)
+_SIZES = (
+    re.compile(r"size of tensor a \((?P<one>\d+)\) must match the size of tensor b \((?P<other>\d+)\)"),
+    re.compile(r"shape torch\.Size\(\[(?P<one>\d+)[\d, ]*\]\) from checkpoint.{0,60}torch\.Size\(\[(?P<other>\d+)"),
+    re.compile(r"shape mismatch.{0,80}?\(?\[?(?P<one>\d{3,})\D{1,30}?(?P<other>\d{3,})", re.I),
+)
+_RESTORED = re.compile(r"\b(?:restor\w+|resum\w+|load\w* .{0,40}checkpoint|load_state_dict|ckpt_path)\b", re.I)
+_ID_LIST = re.compile(
+    r"\brank[ =:]*(?P<rank>\d{1,5})\b\]?"
+    r"(?P<between>[^\[\d]{0,12}(?:(?:step|iter|batch|epoch)[ =:]*\d+[^\[\d]{0,24})*)\[?(?P<ids>\d+(?:[ ,]+\d+){2,})\]?",
+    re.I,
+)
+_OF_SAMPLES = re.compile(r"\b(?:samples?|indices|index|idx|ids?)\b", re.I)
+_TIMING = re.compile(
+    r"\b(?:local_?)?rank[ =:]*(?P<rank>\d{1,5})\b(?P<words>.{0,60}?)"
+    r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>ms|s(?:ec(?:onds)?)?)\b",
+    re.I,
+)
+_SLOWEST = re.compile(
+    r"\b(?:slowest|latest|straggler|last(?: to arrive)? ?[=:])\W{0,4}.{0,12}?\brank[ =:]*(?P<rank>\d{1,5})|"
+    r"\brank[ =:]*(?P<rank_>\d{1,5})\b.{0,12}\b(?:slowest|last to arrive)",
+    re.I,
+)
+_SLOWER = 1.3
+_FEWEST_LOOKS = 5
+_WAITED = re.compile(r"\b(?:wait|comm|nccl|all_?reduce|idle|timeout)", re.I)
+_TRANSFER = re.compile(
+    r"\brank[ =:]*(?P<rank>\d{1,5})\b.{0,24}?\b(?:nccl)?(?:i?(?P<send>send)|i?recv)\w*\b.{0,30}?"
+    r"(?:->|<-|\bto\b|\bfrom\b|dst ?=|src ?=) ?(?:rank )?(?P<peer>\d{1,5})",
+    re.I,
+)
+_BUS_BANDWIDTH = re.compile(r"^# Avg bus bandwidth\s*:\s*(?P<gb>\d+(?:\.\d+)?)")
+_RANK_OF_ONE = re.compile(
+    r"\brank\W{0,4}0\b.{0,40}\b(?:world(?:[_ ]?size)?|nranks|size)\W{0,4}1\b(?!\.)|"
+    r"\b0 ?/ ?1\b.{0,20}\branks?\b|\brank 0 of 1\b|"
+    r"^# +Rank +0 (?:Group +\d+ )?Pid +\d+ on ",
+    re.I,
+)
+_SIDE_BY_SIDE = 8
+_LOAD = re.compile(r"\bload average: (?P<load>\d+(?:\.\d+)?)")
+_CPUS = re.compile(r"(?:\bnproc\s*\n\s*|^CPU\(s\):\s+)(?P<cpus>\d+)\s*$", re.M)
+_THREADS = re.compile(r"get_num_threads\(\)[^\n]*\n\s*(?P<threads>\d+)\s*$", re.M)
+_BUSY = 2
+_KERNEL_SHARE = re.compile(
+    r"\bnccl\w*(?:Kernel|AllReduce|AllGather|ReduceScatter|SendRecv|Broadcast)\w*"
+    r".{0,120}?(?P<share>\d{1,3}(?:\.\d+)?) ?%|"
+    r"\b(?:exposed|non-overlapped)\b.{0,30}?(?P<share_>\d{1,3}(?:\.\d+)?) ?%",
+    re.I,
+)
+_MUCH_COMMUNICATION = 40
+_OVERLAP = re.compile(r"\boverlap\w*\b[^%\n]{0,30}?\b(?P<share>\d{1,3}(?:\.\d+)?) ?%", re.I)
+_LITTLE_OVERLAP = 5
+
+
+def read_values(lines: Lines) -> Iterator[Said]:
+    """What the numbers of a text say."""
+    yield from _ratios(lines)
+    yield from _by_count(lines)
+    yield from _sizes(lines)
+    yield from _overlaps(lines)
+    yield from _timings(lines)
+    yield from _slowest(lines)
+    yield from _shares(lines)
+    yield from _transfers(lines)
+    yield from _alone(lines)
+    for number, found in matches(_BUS_BANDWIDTH, lines):
+        yield seen(
+            "preflight.bandwidth", number, found.string, f"nccl-tests measured {found['gb']} GB/s of bus bandwidth",
+            busbw_gb_per_s=float(found["gb"]), severity="warning",
+        )  # fmt: skip
+    yield from _threads(lines)
+
+
+def _alone(lines: Lines) -> Iterator[Said]:
+    """Several processes say, side by side, that they are rank 0 of one; what lies far apart are several runs."""
+    said = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
+    told = [one for one, following in pairwise(said) if following[0] - one[0] <= _SIDE_BY_SIDE]
+    told += said[-1:] if told else []
+    if told:
+        yield seen(
+            "launch.several_rank_zero", *told[0], f"{len(told)} processes say that they are rank 0 of 1",
+            processes=len(told), severity="warning",
+        )  # fmt: skip
+
+
+def _threads(lines: Lines) -> Iterator[Said]:
+    """More runs, or would, than there are CPUs: by the load of a host, or by the threads of one process."""
+    text = "\n".join(lines)
+    cpus = _CPUS.search(text)
+    if cpus is None or int(cpus["cpus"]) < 4:
+        return
+    for pattern, times in ((_THREADS, 1), (_LOAD, _BUSY)):
+        if (found := pattern.search(text)) and float(found[1]) >= times * int(cpus["cpus"]):
+            number = text.count("\n", 0, found.end(1)) + 1
+            yield seen(
+                "host.threads_per_process", number, lines[number - 1],
+                f"{found[1]} threads want to run on {cpus['cpus']} CPUs",
+                threads=round(float(found[1])), cpus=int(cpus["cpus"]), severity="warning",
+            )  # fmt: skip
+
+
+def _ratios(lines: Lines) -> Iterator[Said]:
+    """A number is not the expected one, by a factor that is a size in the same line, its inverse or its root."""
+    for number, line in enumerate(lines, 1) if lines.may_hold(_GOT) else ():
+        got, wanted = _GOT.search(line), _WANTED.search(line)
+        if not got or not wanted or float(wanted[1]) == 0:
+            continue
+        ratio = float(got[1]) / float(wanted[1])
+        sizes = {int(size) for size in _SIZE.findall(line[: min(got.start(), wanted.start())])} - {0, 1}
+        for size in sorted(sizes):
+            for how, value in (
+                ("size", size),
+                ("inverse", 1 / size),
+                ("root", sqrt(size)),
+                ("inverse_root", 1 / sqrt(size)),
+            ):
+                if isclose(ratio, value, rel_tol=2e-3):
+                    yield seen(
+                        "numerics.ratio_to_group", number, line,
+                        f"This is {ratio:.4g} times the expected value: the {how.replace('_', ' ')} of {size}",
+                        ratio=round(ratio, 5), size=size, how=how, severity="warning",
+                    )  # fmt: skip
+
+
+def _by_count(lines: Lines) -> Iterator[Said]:
+    """Of runs of several sizes, side by side, a number grows or shrinks as the number of ranks does."""
+    told: dict[str, list[tuple[int, float, int, str]]] = defaultdict(list)
+    for number, row in matches(_OF_COUNT, lines):
+        for value in _VALUE.finditer(row["rest"]):
+            name = value["name"].lower()
+            if not _IS_TIME.search(name) and float(value["value"]):
+                told[name].append((int(row["count"]), float(value["value"]), number, row.string))
+        # What share of a whole is right: the whole is one rank's, or everybody's.
+        if (whole := _OF_TOTAL.search(row["rest"])) and _IS_METRIC.search(row["rest"]):
+            told["score's whole"].append((int(row["count"]), float(whole["total"]), number, row.string))
+    for name, rows in told.items():
+        small, large = min(rows), max(rows)
+        if large[0] < 2 * small[0]:
+            continue
+        size, ratio = large[0] / small[0], large[1] / small[1]
+        for how, factor in (("size", size), ("inverse", 1 / size)):
+            if isclose(ratio, factor, rel_tol=0.02):
+                yield seen(
+                    "numerics.ratio_to_group", large[2], large[3],
+                    f"{name} is {ratio:.4g} times that of {small[0]} with {size:g} times as many ranks",
+                    ratio=round(ratio, 5), size=round(size), how=how, what=name,
+                    kind="metric" if _IS_METRIC.search(name) else "value", severity="warning",
+                )  # fmt: skip
+
+
+def _sizes(lines: Lines) -> Iterator[Said]:
+    """Sizes that do not fit, of which one is a whole multiple of the other, in a job that loaded a checkpoint."""
+    restored = any(matches(_RESTORED, lines))
+    for pattern in _SIZES:
+        for number, found in matches(pattern, lines):
+            small, large = sorted((int(found["one"]), int(found["other"])))
+            times = round(large / small) if small else 0
+            # Shards are padded to one length: the multiple may be a few elements short.
+            if times >= 2 and abs(large - times * small) <= 2 * times:
+                yield seen(
+                    "checkpoint.size_ratio", number, found.string,
+                    f"A size is {times} times the one that it has to fit, as if sharded over another number of ranks",
+                    ratio=times, restored=restored, severity="warning",
+                )  # fmt: skip
+                return
+
+
+def _overlaps(lines: Lines) -> Iterator[Said]:
+    lists: dict[int, set[int]] = defaultdict(set)
+    first: tuple[int, str] | None = None
+    for number, found in matches(_ID_LIST, lines):
+        lists[int(found["rank"])] |= {int(value) for value in re.findall(r"\d+", found["ids"])}
+        first = first or (number, found.string)
+    if first is None or len(lists) < 2 or not any(_OF_SAMPLES.search(line) for line in lines):
+        return
+    shared = {
+        value
+        for rank, own in lists.items()
+        for value in own
+        for other, its in lists.items()
+        if other != rank and value in its
+    }
+    if shared:
+        yield seen(
+            "data.samples_overlap", *first, f"{len(shared)} samples are read by more than one rank",
+            shared=len(shared), severity="warning", ranks=sorted(lists),
+        )  # fmt: skip
+
+
+def _timings(lines: Lines) -> Iterator[Said]:
+    """The same few ranks take longer than all others, in every line; what is waited for others does not count."""
+    times: dict[int, list[float]] = defaultdict(list)
+    place: dict[int, tuple[int, str]] = {}
+    for number, line in enumerate(lines, 1) if lines.may_hold(_TIMING) else ():
+        for found in _TIMING.finditer(line):
+            if not _WAITED.search(found["words"]):
+                times[int(found["rank"])].append(float(found["value"]) / (1000 if found["unit"] == "ms" else 1))
+                place.setdefault(int(found["rank"]), (number, line))
+    if len(times) < 4:
+        return
+    typical = median(value for own in times.values() for value in own)
+    slow = sorted(rank for rank, own in times.items() if typical and min(own) > _SLOWER * typical)
+    if slow and 3 * len(slow) <= len(times):
+        yield seen(
+            "numerics.timings_differ", *place[slow[0]],
+            f"Some ranks take {median(times[slow[0]]) / typical:.2f} times as long as others, in every line",
+            ratio=round(median(times[slow[0]]) / typical, 2), ranks=slow, severity="warning",
+        )  # fmt: skip
+
+
+def _slowest(lines: Lines) -> Iterator[Said]:
+    """Which rank was the slowest, step by step: another one each time."""
+    told = [(number, int(found["rank"] or found["rank_"]), found.string) for number, found in matches(_SLOWEST, lines)]
+    ranks = {rank for _, rank, _ in told}
+    if len(told) >= _FEWEST_LOOKS and 2 * len(ranks) > len(told):
+        yield seen(
+            "rank.slowest_changes", told[0][0], told[0][2], f"In {len(told)} steps {len(ranks)} ranks were the slowest",
+            steps=len(told), distinct=len(ranks), severity="warning",
+        )  # fmt: skip
+
+
+def _shares(lines: Lines) -> Iterator[Said]:
+    """What a profile says of communication: its share of the time, and whether it overlaps with computing."""
+    for number, found in matches(_OVERLAP, lines):
+        if float(found["share"]) <= _LITTLE_OVERLAP:
+            yield seen(
+                "trace.no_overlap", number, found.string,
+                f"{found['share']} % of the communication overlaps with computing",
+                share=float(found["share"]) / 100, severity="warning",
+            )  # fmt: skip
+    told = [
+        (float(found["share"] or found["share_"]), number, found.string)
+        for number, found in matches(_KERNEL_SHARE, lines)
+    ]
+    if told and max(told)[0] >= _MUCH_COMMUNICATION:
+        share, number, line = max(told)
+        yield seen(
+            "trace.communication_share", number, line, f"Communication takes {share:g} % of the time",
+            share=share / 100, severity="warning",
+        )  # fmt: skip
+
+
+def _transfers(lines: Lines) -> Iterator[Said]:
+    """Sends and receives as ranks print them."""
+    for number, found in matches(_TRANSFER, lines):
+        yield seen(
+            "_transfer", number, found.string, "",
+            rank=int(found["rank"]), peer=int(found["peer"]), send=bool(found["send"]),
+        )  # fmt: skip

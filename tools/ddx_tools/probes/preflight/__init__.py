@@ -1,0 +1,1 @@
+"""Probe `preflight`: collectives run between ranks before a job, timed and checked."""

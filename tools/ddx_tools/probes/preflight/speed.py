@@ -1,0 +1,199 @@
+"""Bandwidth against what the wiring should give, and pairs of ranks that are slower than the others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+from ddx_tools.analysis.bandwidth.measured import Point, fastest, read_points, size_text
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+_SLOW_PAIR = 1 / 3
+"""A pair exchanges beside all others, so that half of the usual bandwidth happens by chance."""
+_FEWEST_PAIRS = 4
+
+
+def speed_findings(store: Store) -> list[Finding]:
+    """`preflight.bandwidth` and `preflight.below_expected_bandwidth` for each run, `preflight.slow_pair`."""
+    places = _places(store)
+    world = [p for p in read_points(store) if not p.members and p.operation == "all_reduce" and p.busbw_gb_per_s]
+    by_run = gathered((point.run, point) for point in world)
+    found = [finding for run, points in by_run.items() for finding in _of_run(points, expected_busbw(places[run]))]
+    return found + _slow_pairs(store)
+
+
+def _places(store: Store) -> dict[str, list[Place]]:
+    places: dict[str, list[Place]] = defaultdict(list)
+    rows = store.query("SELECT run, host, backend, device_name, nic_gb_per_s FROM preflight_ranks ORDER BY run, rank")
+    for row in rows:
+        ports = tuple(json.loads(row["nic_gb_per_s"] or "[]"))
+        places[row["run"]].append(Place(row["host"], row["backend"], row["device_name"], ports))
+    return places
+
+
+def _of_run(points: Sequence[Point], expected: Expectation) -> list[Finding]:
+    best = fastest(points)
+    if best is None or best.busbw_gb_per_s is None:
+        return []
+    small = min(points, key=lambda point: point.size_bytes)
+    peak = f"{best.busbw_gb_per_s:.3g} GB/s bus bandwidth at {size_text(best.size_bytes)}"
+    against = f"no expectation: {expected.why}"
+    if expected.gb_per_s is not None:
+        against = f"{best.busbw_gb_per_s / expected.gb_per_s:.0%} of {expected.gb_per_s:g} GB/s ({expected.why})"
+    attributes = {
+        "operation": best.operation,
+        "busbw_gb_per_s": best.busbw_gb_per_s,
+        "bytes": best.size_bytes,
+        "ranks": best.ranks,
+        "expected_gb_per_s": expected.gb_per_s,
+        "latency_s": small.time_s,
+    }
+    told = Finding(
+        code="preflight.bandwidth",
+        severity=Severity.INFO,
+        summary=f"all_reduce over {best.ranks or 'some'} ranks: {peak}, {small.time_s * 1e6:.0f} µs at "
+        f"{size_text(small.size_bytes)}; {against}",
+        evidence=[_evidence(best)],
+        attributes=attributes,
+    )
+    judged = _below(points, expected)
+    return [told] if judged is None else [judged, told]
+
+
+def _below(points: Sequence[Point], expected: Expectation) -> Finding | None:
+    """Only of messages that are large enough to fill the link."""
+    large = [point for point in points if point.size_bytes >= links().saturated_bytes]
+    best = fastest(large)
+    if best is None or best.busbw_gb_per_s is None or expected.gb_per_s is None:
+        return None
+    share = best.busbw_gb_per_s / expected.gb_per_s
+    if share >= links().least_share:
+        return None
+    return Finding(
+        code="preflight.below_expected_bandwidth",
+        severity=Severity.FAILURE,
+        summary=f"all_reduce over {best.ranks} ranks reaches {best.busbw_gb_per_s:.3g} GB/s bus bandwidth at "
+        f"{size_text(best.size_bytes)}, {share:.0%} of {expected.why}",
+        evidence=[_evidence(best)],
+        attributes={
+            "operation": best.operation,
+            "busbw_gb_per_s": best.busbw_gb_per_s,
+            "expected_gb_per_s": expected.gb_per_s,
+            "share": share,
+            "bytes": best.size_bytes,
+        },
+    )
+
+
+def _evidence(point: Point) -> Evidence:
+    quote = f"{point.operation} {size_text(point.size_bytes)}: {point.time_s * 1e6:.1f} µs"
+    return Evidence(source=point.source, line=point.source_line, quote=quote)
+
+
+def _slow_pairs(store: Store) -> list[Finding]:
+    rows = store.query(
+        "SELECT run, least(rank, peer) AS low, greatest(rank, peer) AS high, max(busbw_gb_per_s) AS busbw, "
+        "any_value(source) AS source, any_value(source_line) AS line FROM preflight_steps "
+        "WHERE operation = 'pair' AND busbw_gb_per_s IS NOT NULL GROUP BY ALL ORDER BY run, busbw"
+    )
+    by_run = gathered((row["run"], row) for row in rows)
+    found = []
+    for pairs in by_run.values():
+        usual = median(float(str(pair["busbw"])) for pair in pairs)
+        slow = [pair for pair in pairs if float(str(pair["busbw"])) < usual * _SLOW_PAIR]
+        if not slow or len(pairs) < _FEWEST_PAIRS:
+            continue
+        named = sorted((int(str(pair["low"])), int(str(pair["high"]))) for pair in slow)
+        shared = set.intersection(*({low, high} for low, high in named))
+        ranks = sorted(shared) if len(named) > 1 and len(shared) == 1 else sorted({r for pair in named for r in pair})
+        words = ", ".join(f"{low}-{high}" for low, high in named[:5])
+        found.append(
+            Finding(
+                code="preflight.slow_pair",
+                severity=Severity.WARNING,
+                ranks=ranks,
+                summary=f"between ranks {words} data pass at {float(str(slow[0]['busbw'])):.3g} GB/s, "
+                f"between others at {usual:.3g} (median of {len(pairs)} pairs)",
+                evidence=[Evidence(source=str(slow[0]["source"]), line=int(str(slow[0]["line"])))],
+                attributes={"pairs": [list(pair) for pair in named], "usual_gb_per_s": usual, "common": sorted(shared)},
+            )
+        )
+    return found
+
+
+# --- what the wiring should give, by `knowledge/links.yaml` and the ports that ranks saw; often nothing can be said
+
+
+@dataclass(frozen=True)
+class Links:
+    """The contents of `knowledge/links.yaml`."""
+
+    gpus: tuple[tuple[re.Pattern[str], str, float], ...]
+    """(name of a GPU, its link, GB/s in one direction)"""
+    saturated_bytes: int
+    least_share: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of the measurement was."""
+
+    host: str | None
+    backend: str | None
+    device_name: str | None
+    nic_gb_per_s: tuple[float, ...] = ()
+    """Ports of RDMA devices on its host."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The peak of the slowest kind of link on the way, or why there is none to compare with."""
+
+    gb_per_s: float | None
+    why: str
+
+
+@cache
+def links() -> Links:
+    """What ships with ddx."""
+    known = shipped("links.yaml")
+    gpus = tuple((re.compile(rf"(?:NVIDIA )?{g['name']}"), g["link"], float(g["gb_per_s"])) for g in known["gpus"])
+    return Links(gpus, known["saturated_bytes"], known["least_share"])
+
+
+def expected_busbw(places: Sequence[Place]) -> Expectation:
+    """The bus bandwidth that a large all_reduce over these ranks cannot exceed by much, and should come near."""
+    if not places or any(place.backend != "nccl" for place in places):
+        return Expectation(None, "Gloo copies through host memory and sockets")
+    names = {place.device_name for place in places}
+    if len(names) != 1:
+        return Expectation(None, "the GPUs are of different kinds, or unknown")
+    name = names.pop()
+    found = next(((link, rate) for pattern, link, rate in links().gpus if pattern.fullmatch(name or "")), None)
+    if found is None:
+        return Expectation(None, f"what links {name or 'these GPUs'} is not known")
+    hosts = {place.host for place in places}
+    if len(hosts) == 1:
+        return Expectation(found[1], f"{found[0]} of {name}, {found[1]:g} GB/s in one direction")
+    return _over_network(places, found[1])
+
+
+def _over_network(places: Sequence[Place], inside_gb_per_s: float) -> Expectation:
+    by_host = gathered((place.host, place) for place in places)
+    rates = []
+    for ranks in by_host.values():
+        ports = ranks[0].nic_gb_per_s
+        # A rank talks through ports near it: ports beyond one a rank may stand idle.
+        rates.append(sum(sorted(ports)[: len(ranks)]))
+    slowest = min(rates)
+    if not slowest:
+        return Expectation(None, "the rates of the network ports are not known")
+    return Expectation(min(slowest, inside_gb_per_s), f"network ports of a host, {slowest:g} GB/s together")

@@ -1,0 +1,1 @@
+"""Probe `profile`: where the time of a step goes, by rank."""

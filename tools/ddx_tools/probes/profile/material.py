@@ -1,0 +1,195 @@
+"""Traces out of files, directories and archives, and the rows they become."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ddx_tools.evidence.schema import as_row
+from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.kinds import Kind
+from ddx_tools.parsers.profiles.kineto import Busy, Intervals, RankTrace, read_trace
+from ddx_tools.probes.profile.samples import sample_rows
+from ddx_tools.sources import kinds
+from ddx_tools.sources.host import Host
+from ddx_tools.sources.intake import take_files
+from ddx_tools.sources.raw import Batches, Raw, RawItem
+
+_MOST_BYTES = 1 << 40
+_MOST_KERNELS = 200
+_WHY = "where the time of that rank went is not known"
+
+
+def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
+    """Add the traces and samples among some files and directories to `raw`."""
+    take_files(host, raw, paths, {Kind.TRACE: "json", kinds.Kind.SAMPLES: "log"}, _MOST_BYTES, _WHY)
+
+
+def profile_rows(raw: Raw) -> Batches:
+    """Rows of all traces, one after the other, and of samples. What cannot be read becomes a line in `raw.problems`."""
+    for item in raw.of(kinds.Kind.SAMPLES):
+        with _opened(item) as stream:
+            yield "stack_samples", sample_rows(stream, item.facts["rank"], item.source)
+    for item in raw.of(Kind.TRACE):
+        path = item.facts["path"]
+        try:
+            with _opened(item) as stream:
+                trace = read_trace(stream)
+        except (UnreadableInput, OSError) as error:
+            raw.problems.append(f"{path}: {error}")
+            raw.status = ProbeStatus.PARTIAL
+            continue
+        raw.problems += [f"{path}: {problem}" for problem in trace.problems]
+        yield from _rows(trace, trace.rank if trace.rank is not None else item.facts["rank"], item.source)
+
+
+def _opened(item: RawItem) -> BinaryIO:
+    return io.BytesIO(item.data) if item.file is None else Path(item.file).open("rb")
+
+
+def _rows(trace: RankTrace, rank: int | None, source: str) -> Batches:
+    whose = {"rank": rank, "source": source}
+    steps, exposed = where_time_went(trace)
+    yield "trace_ranks", [as_row("trace_ranks", trace, **whose)]
+    yield "trace_steps", [{**whose, **step} for step in steps]
+    collectives: list[dict[str, Any]] = []
+    for each, (exposed_ns, step) in zip(trace.collectives, exposed, strict=True):
+        del each["on_gpu"]
+        collectives.append({**whose, **each, "exposed_ns": exposed_ns, "step": step})
+    yield "trace_collectives", collectives
+    longest = sorted(trace.kernels.items(), key=lambda each: -each[1][2])[:_MOST_KERNELS]
+    yield (
+        "trace_kernels",
+        [
+            {**whose, "class": what, "name": name, "count": count, "took_ns": took_ns}
+            for name, (what, count, took_ns) in longest
+        ],
+    )
+
+
+# --- where the time of a rank went: unions of intervals, never sums of them, since streams and threads overlap
+# All boundaries in the order of time cut it into segments in which nothing begins or ends. Of each is known what is
+# active, so that each ns counts once: as computing, else as communication that nothing hides, else as a copy, else as
+# idle, for its cause. DuckDB sorts and adds, in parallel and beyond the memory; nothing here grows with the trace.
+
+PARTS = ("compute_ns", "exposed_ns", "copy_ns", "data_ns", "wait_ns", "host_ns")
+"""Each ns of a step counts in one of these."""
+
+
+def where_time_went(trace: RankTrace) -> tuple[list[dict[str, Any]], list[tuple[int, int | None]]]:
+    """The steps of a rank (columns of `trace_steps`), and for each of its collectives (exposed ns, step).
+
+    A trace without steps is one step without a number.
+    """
+    import duckdb
+
+    with duckdb.connect(config={"threads": 2}) as db:
+        _load(db, "intervals", trace.intervals)
+        _load(db, "on_host", trace.on_host)
+        _load_collectives(db, trace.collectives)
+        db.execute(_STATES.format(**{name.lower(): int(value) for name, value in Busy.__members__.items()}))
+        db.execute(_CAUSES.format(is_gpu=trace.device == "gpu"))
+        steps = db.execute(_STEPS).fetchall()
+        names = [column[0] for column in db.description or []]
+        hidden = db.execute(_EXPOSED).fetchall()
+    return [dict(zip(names, row, strict=True)) for row in steps], [(int(row[0]), row[1]) for row in hidden]
+
+
+def _load(db: Any, table: str, intervals: Intervals) -> None:
+    import pyarrow as pa
+
+    columns = {"what": pa.int8(), "lane": pa.int64(), "start_ns": pa.int64(), "end_ns": pa.int64()}
+    arrays = [
+        pa.Array.from_buffers(kind, len(getattr(intervals, name)), [None, pa.py_buffer(getattr(intervals, name))])
+        for name, kind in columns.items()
+    ]
+    db.register("given", pa.table(arrays, names=list(columns)))
+    db.execute(f"CREATE TABLE {table} AS SELECT * FROM given")
+    db.unregister("given")
+
+
+def _load_collectives(db: Any, collectives: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+
+    times = {name: pa.array([each[name] for each in collectives], pa.int64()) for name in ("start_ns", "end_ns")}
+    db.register("given", pa.table({"number": pa.array(range(len(collectives)), pa.int64()), **times}))
+    db.execute("CREATE TABLE collectives AS SELECT * FROM given")
+    db.unregister("given")
+
+
+# What is active from each boundary (`t_ns`) to the next. On the CPU a thread computes while it is in an operator and in
+# none that only hands over. Without steps, one step is from the first boundary to the last.
+_STATES = """
+CREATE TABLE marks AS
+WITH host_marks AS (
+    SELECT lane, start_ns AS t_ns, (what = {compute})::INT AS ops, (what = {hands_over})::INT AS over FROM on_host
+    WHERE what IN ({compute}, {hands_over})
+    UNION ALL
+    SELECT lane, end_ns, -(what = {compute})::INT, -(what = {hands_over})::INT FROM on_host
+    WHERE what IN ({compute}, {hands_over})
+), host_states AS (
+    SELECT lane, t_ns, sum(sum(ops)) OVER of_lane > 0 AND sum(sum(over)) OVER of_lane = 0 AS computes,
+        lead(t_ns) OVER of_lane AS until
+    FROM host_marks GROUP BY lane, t_ns WINDOW of_lane AS (PARTITION BY lane ORDER BY t_ns)
+), busy AS (
+    SELECT what, lane, start_ns, end_ns FROM intervals
+    UNION ALL SELECT what, lane, start_ns, end_ns FROM on_host WHERE what = {communication}
+    UNION ALL SELECT {compute}, lane, t_ns, until FROM host_states WHERE computes
+)
+SELECT what, lane, start_ns AS t_ns, 1 AS way FROM busy WHERE end_ns > start_ns
+UNION ALL SELECT what, lane, end_ns, -1 FROM busy WHERE end_ns > start_ns;
+CREATE TABLE states AS
+WITH ends AS (
+    SELECT t_ns, sum(way) FILTER (what = {compute}) AS compute,
+        sum(way) FILTER (what = {communication}) AS communication,
+        sum(way) FILTER (what = {copy}) AS copy, sum(way) FILTER (what = {data}) AS data,
+        sum(way) FILTER (what = {wait}) AS wait, sum(way) FILTER (what = {step}) AS steps,
+        sum(way * lane) FILTER (what = {step}) AS step
+    FROM marks GROUP BY t_ns
+), stepless AS (SELECT count(*) = 0 AS it FROM marks WHERE what = {step})
+SELECT t_ns, lead(t_ns) OVER later - t_ns AS ns, coalesce(sum(compute) OVER later, 0) > 0 AS compute,
+    coalesce(sum(communication) OVER later, 0) > 0 AS communication, coalesce(sum(copy) OVER later, 0) > 0 AS copy,
+    coalesce(sum(data) OVER later, 0) > 0 AS data, coalesce(sum(wait) OVER later, 0) > 0 AS wait,
+    CASE WHEN coalesce(sum(steps) OVER later, 0) = 1 THEN coalesce(sum(step) OVER later, 0) END AS step,
+    (coalesce(sum(steps) OVER later, 0) = 1 OR stepless.it) AS counts
+FROM ends, stepless WINDOW later AS (ORDER BY t_ns);
+"""
+
+# To what each segment counts. A GPU that has nothing to do after the host waited for it was drained by that wait.
+# On the CPU fetching a batch is work of the same threads, and counts as that.
+_CAUSES = """
+CREATE TABLE parts AS
+WITH busy AS (
+    SELECT *, compute AND ({is_gpu} OR NOT data) AS computes, compute OR communication OR copy AS is_busy,
+        sum((compute OR communication OR copy)::INT) OVER (ORDER BY t_ns) AS gap
+    FROM states WHERE ns IS NOT NULL
+), gaps AS (
+    SELECT *, bool_or(wait) OVER (PARTITION BY gap, is_busy) AS drained FROM busy
+)
+SELECT t_ns, ns, step, counts, communication, computes, data,
+    CASE WHEN computes THEN 'compute' WHEN data AND NOT {is_gpu} THEN 'data' WHEN communication THEN 'exposed'
+        WHEN copy THEN 'copy' WHEN data THEN 'data' WHEN drained THEN 'wait' ELSE 'host' END AS part
+FROM gaps;
+"""
+
+_STEPS = f"""
+SELECT step, min(t_ns) AS start_ns, max(t_ns + ns) AS end_ns, sum(ns)::BIGINT AS step_ns,
+    {", ".join(f"coalesce(sum(ns) FILTER (part = '{part[:-3]}'), 0)::BIGINT AS {part}" for part in PARTS)},
+    coalesce(sum(ns) FILTER (communication), 0)::BIGINT AS communication_ns
+FROM parts WHERE counts GROUP BY step ORDER BY step
+"""
+
+# How much of each collective nothing hides: the exposed time up to its end less that up to its begin.
+_EXPOSED = """
+WITH exposed AS (
+    SELECT t_ns, step, sum(CASE WHEN part = 'exposed' THEN ns ELSE 0 END) OVER (ORDER BY t_ns) -
+        CASE WHEN part = 'exposed' THEN ns ELSE 0 END AS before FROM parts
+    UNION ALL
+    SELECT max(t_ns + ns), NULL, sum(CASE WHEN part = 'exposed' THEN ns ELSE 0 END) FROM parts
+)
+SELECT coalesce(ends.before - begins.before, 0)::BIGINT, begins.step
+FROM collectives c LEFT JOIN exposed begins ON begins.t_ns = c.start_ns LEFT JOIN exposed ends ON ends.t_ns = c.end_ns
+ORDER BY c.number
+"""

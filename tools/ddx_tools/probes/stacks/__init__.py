@@ -1,0 +1,1 @@
+"""Probes `stacks` and `native_stacks`: what every rank is doing."""

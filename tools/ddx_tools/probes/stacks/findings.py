@@ -1,0 +1,347 @@
+"""What the stacks of all ranks show. It says what was seen; why stands in the playbooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.analysis.collectives.stacks.disagreements import disagreements
+from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts, described
+from ddx_tools.analysis.collectives.stacks.main_threads import (
+    RankView,
+    at,
+    evidence_of_row,
+    grouped,
+    make_finding,
+    place_of_row,
+    rank_views,
+    who,
+)
+from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.frame_classes import frame_rules
+from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
+from ddx_tools.probes.stacks.counted_work import CountedWork, counted_work, counted_work_findings
+from ddx_tools.probes.stacks.within_rank import (
+    awaited_children,
+    busy_threads,
+    called_by_program,
+    lock_waits,
+    stuck_workers,
+)
+
+
+def stack_findings(store: Store) -> list[Finding]:
+    """Findings over the merged rows of all hosts."""
+    texts = ProgramTexts(store)
+    views = with_transfers(rank_views(store), texts)
+    stopped = [view for view in views if view.stopped]
+    awake = [view for view in views if not view.stopped]
+    waiting = [view for view in awake if view.waits_for_peers]
+    outside = [view for view in awake if not view.waits_for_peers]
+    findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
+    works = [] if stopped else counted_work(store, outside, waiting)
+    steps_printed = bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
+    findings += _progress(awake, waiting, outside, works, steps_printed=steps_printed)
+    if any(finding.code == "job.progressing" for finding in findings):
+        return findings + outside_in_every_look(store, views)
+    findings += held_global_locks(store, outside)
+    findings += _peers_wait(waiting)
+    if waiting:
+        findings += _outside(store, outside, waiting, texts)
+        findings += counted_work_findings(works, outside)
+        findings += lock_waits(store, outside)
+        findings += stuck_workers(store, outside)
+        findings += awaited_children(store, outside)
+    elif outside and all(view.brought for view in outside):
+        findings += [*_held(store, outside), *lock_waits(store, outside), *stuck_workers(store, outside)]
+    if not outside and not stopped:
+        findings += disagreements(store, waiting, texts)
+    return findings
+
+
+_HELD = (
+    "data_wait", "lock_wait", "pipe_write", "pipe_read", "file_io", "checkpoint_io", "socket_wait", "subprocess_wait",
+    "child_wait", "sleep", "shutdown", "breakpoint", "input",
+)  # fmt: skip
+
+
+def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """Where ranks are in brought stacks of which none shows a wait for peers, and which wait for something else."""
+    for view in outside:
+        held = view.activity in _HELD
+        yield make_finding(
+            "rank.held" if held else "rank.seen_at",
+            Severity.WARNING if held else Severity.INFO,
+            [view],
+            f"{who([view])} is {frame_rules().words(view.activity)}{at(view)}",
+            evidence=[*called_by_program(store, view), view.evidence()],
+            # There are no peers from which it parts: what it does, and what the program had asked for.
+            places=[view.place, view.location(1) if len(view.user_stack) > 2 else None],
+            activity=view.activity,
+            contexts=list(view.contexts),
+            state=view.state,
+        )
+
+
+def _unread(store: Store) -> list[Finding]:
+    """Ranks whose stack could not be read, by reason."""
+    rows = store.query(
+        "SELECT list(rank ORDER BY rank) AS ranks, list(DISTINCT host) AS hosts, remedy, min(reason) AS reason "
+        "FROM unread WHERE rank IS NOT NULL GROUP BY remedy ORDER BY ranks"
+    )
+    return [
+        Finding(
+            code="rank.unreadable",
+            severity=Severity.WARNING,
+            ranks=row["ranks"],
+            hosts=row["hosts"],
+            summary=f"the stack of {rank_list(row['ranks'])} could not be read: {row['reason']}",
+            attributes={"basis": "stacks", "reason": row["reason"], "remedy": row["remedy"]},
+        )
+        for row in rows
+    ]
+
+
+def _stopped(view: RankView) -> Finding:
+    how = "stopped by a debugger" if view.state == "t" else "stopped by a signal"
+    said = f"{who([view])} is {how} (state {view.state}){at(view)}"
+    return make_finding("rank.stopped", Severity.FAILURE, [view], said, state=view.state)
+
+
+def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
+    return [
+        make_finding(
+            "rank.uninterruptible",
+            Severity.FAILURE,
+            [view],
+            f"{who([view])} sits in an uninterruptible kernel call (state D){at(view)}",
+            moving=view.moved,
+            wchan=view.wchan,
+            kernel_part=frame_rules().kernel_part(view.wchan),
+        )
+        for view in views
+        if view.state == "D" and not view.moved
+    ]
+
+
+def _progress(
+    awake: Sequence[RankView],
+    waiting: Sequence[RankView],
+    outside: Sequence[RankView],
+    works: Sequence[CountedWork],
+    *,
+    steps_printed: bool,
+) -> list[Finding]:
+    starting = [view for view in outside if view.activity in frame_rules().starting]
+    if awake and len(starting) * 2 >= len(awake):
+        summary = f"{len(starting)} of {len(awake)} ranks are still starting ({starting[0].activity})"
+        return [make_finding("job.starting", Severity.INFO, starting, summary)]
+    views, why = _at_work(waiting, outside, works, steps_printed=steps_printed)
+    return [make_finding("job.progressing", Severity.INFO, views, why, brought=views[0].brought)] if why else []
+
+
+def _at_work(
+    waiting: Sequence[RankView], outside: Sequence[RankView], works: Sequence[CountedWork], *, steps_printed: bool
+) -> tuple[Sequence[RankView], str]:
+    """Ranks that show that the job gets on, and how they do; nobody where nothing shows it."""
+    if moving := [view for view in waiting if view.moved]:
+        return moving, f"{who(moving)} moved on between two looks: the job makes steps"
+    # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
+    if waiting and steps_printed and all(view.activity == "device_sync" for view in waiting):
+        return waiting, "the job prints further steps, and no rank waits in a collective call"
+    usual = {rank for work in works if work.repeated and work.within_limit for rank in work.ranks}
+    if waiting and outside and usual >= {view.rank for view in outside}:
+        return outside, f"{works[0].words}; training went on after the same work before"
+    if outside and not waiting and all(view.moved for view in outside):
+        alone = f"no rank waits for another, all {len(outside)} run"
+        if steps_printed:
+            return outside, f"{alone}, and the job prints further steps"
+        if works:
+            return outside, f"{alone}, and {works[0].words}"
+        # An evaluation prints no steps, and may take long.
+        if all("evaluation" in view.contexts for view in outside):
+            return outside, f"no rank waits for another, and all {len(outside)} move through an evaluation"
+    return [], ""
+
+
+def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
+    """One finding for each operation and place in which ranks wait."""
+    return [
+        make_finding(
+            "collective.peers_wait",
+            Severity.WARNING,
+            members,
+            f"{who(members)} {'waits' if len(members) == 1 else 'wait'} in {members[0].operation}{at(members[0])}",
+            operation=members[0].operation,
+            kind=members[0].activity,
+            wait_s=min(view.wait_s for view in members),
+            brought=members[0].brought,
+            contexts=list(members[0].contexts),
+        )
+        for members in grouped(waiting, lambda view: (view.operation, view.place and view.place.short()))
+    ]
+
+
+_LONG_WORK = {"checkpoint", "evaluation"}
+_LONG_S = 60.0
+"""So long peers may wait for a rank that is to work alone, or is at a checkpoint or an evaluation as they are."""
+
+
+def _outside(
+    store: Store, outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts
+) -> Iterator[Finding]:
+    for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
+        odd = members[0]
+        nearest = _nearest(odd, waiting)
+        parting = texts.parting(odd, nearest)
+        moving = _moving(members)
+        # A barrier behind what one rank alone is to do is there to let the others wait for that rank.
+        by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
+        let_alone = nearest.operation == "barrier" and by_rank
+        same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
+        # Who sleeps wakes up; who stands still in anything else may wait for ever.
+        awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
+        verb = "is" if len(members) == 1 else "are"
+        yield make_finding(
+            "rank.outside_collective",
+            Severity.WARNING,
+            members,
+            f"{who(members)} {verb} elsewhere: {_activity_words(odd, moving)}{at(odd)}",
+            places=[odd.place, parting.place],
+            minority=len(outside) < len(waiting),
+            moving=moving,
+            still_s=0.0 if moving else min(view.wait_s for view in members),
+            busy_threads=busy_threads(store, members),
+            awaited_work=bool(awaited and nearest.wait_s < _LONG_S) or None,
+            **described(odd, parting),
+        )
+
+
+def _moving(views: Sequence[RankView]) -> bool | None:
+    """Whether one of them moves; None if a single look (or a kernel that does not say) leaves it open."""
+    if any(view.moved for view in views):
+        return True
+    return False if all(view.moved is False for view in views) else None
+
+
+def _activity_words(view: RankView, moving: bool | None) -> str:
+    words = frame_rules().words(view.activity)
+    return f"{words}, and it moves" if moving and view.activity in frame_rules().busy else words
+
+
+def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
+    """The peer whose stack shares most with the rank's; of equals, the first."""
+
+    def shared(peer: RankView) -> int:
+        pairs = zip(view.user_stack, peer.user_stack, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), len(view.user_stack))
+
+    return max(peers, key=shared)
+
+
+# --- of a job that makes steps: who is at work of its own in every look, while its peers wait in every look
+
+_LEAST_LOOKS = 2
+"""One look finds somebody outside of the collectives in every healthy job."""
+
+
+def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Finding]:
+    """One finding for each place in which such ranks were at last; none if not all the others waited each time.
+
+    Few looks are no measurement: they say where a rank is that comes late, not that it does.
+    """
+    waits = frame_rules().waits_for_peers
+    rows = store.query(
+        "SELECT host, pid, count(*) AS looks, count(*) FILTER (list_contains(?, activity)) AS waiting "
+        "FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL GROUP BY host, pid",
+        [sorted(waits)],
+    )
+    looks = min((row["looks"] for row in rows), default=0)
+    outside = {(row["host"], row["pid"]) for row in rows if not row["waiting"]}
+    always_waiting = {(row["host"], row["pid"]) for row in rows if row["waiting"] == row["looks"]}
+    if looks < _LEAST_LOOKS or len(outside) + len(always_waiting) < len(rows) or len(outside) > len(always_waiting):
+        return []
+    alone = [view for view in views if (view.host, view.pid) in outside]
+    return [_finding(members, looks) for members in grouped(alone, lambda view: (view.activity, view.user_stack))]
+
+
+def _finding(members: Sequence[RankView], looks: int) -> Finding:
+    words = frame_rules().words(members[0].activity)
+    return make_finding(
+        "rank.outside_in_every_look",
+        Severity.INFO,
+        members,
+        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
+        f"{words}{at(members[0])}; all other ranks waited in one each time",
+        activity=members[0].activity,
+        contexts=list(members[0].contexts),
+        looks=looks,
+    )
+
+
+# --- a thread that keeps Python's global lock from the thread that trains
+
+_LEAST_OF_HOLDER = 2
+"""Somebody holds the lock in every look at a healthy program; seldom the same thread, in the same call."""
+_WAKES_OF_A_REQUEST = 100
+"""Between two looks: who wants the global lock asks for it every 5 ms (CPython's switch interval)."""
+
+
+def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """Ranks of which one side thread had the lock in every look, in one call, while the main thread did not get on."""
+    for view in outside:
+        threads = _by_thread(store, view)
+        mains = [rows for rows in threads if rows[0]["is_main"]]
+        others = [rows for rows in threads if not rows[0]["is_main"]]
+        holders = [rows for rows in others if all(row["owns_gil"] for row in rows) and _stands(rows)]
+        if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
+            yield _holds_lock(view, holders[0][-1], len(holders[0]))
+
+
+def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
+    """The rows of each thread that every look showed, in the order of the looks."""
+    rows = store.query(
+        "SELECT t.*, f.is_user AS in_own_code FROM stack_threads t "
+        "LEFT JOIN (SELECT * FROM stack_frames WHERE depth = 0) f USING (host, pid, snapshot, tid) "
+        "WHERE t.host = ? AND t.pid = ? ORDER BY t.tid, t.snapshot",
+        [view.host, view.pid],
+    )
+    looks = len({row["snapshot"] for row in rows})
+    threads = gathered((row["tid"], row) for row in rows)
+    return [of_thread for of_thread in threads.values() if len(of_thread) == looks >= _LEAST_OF_HOLDER]
+
+
+def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
+    """Who waits for the global lock stands in one place, in no other wait, and wakes again and again to ask for it."""
+    last = rows[-1]
+    if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
+        return False
+    if last["activity"] == "lock_wait":
+        # In the code of a library it may wait for a lock and look at the clock now and then: a queue, a pool.
+        return bool(last["switched"] and (last["in_own_code"] or last["wakes"] >= _WAKES_OF_A_REQUEST))
+    # A sleep waits for the clock; one that waits on a futex is over, and wants the lock to return.
+    return last["activity"] == "idle" or (last["activity"] in ("running", "sleep") and bool(last["wchan"]))
+
+
+def _stands(rows: Sequence[dict[str, Any]]) -> bool:
+    return len({row["frames_key"] for row in rows}) == 1
+
+
+def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
+    place = place_of_row(holder)
+    name = holder["thread"] or holder["tid"]
+    return make_finding(
+        "rank.gil_held",
+        Severity.FAILURE,
+        [view],
+        f"thread {name} of {who([view])} has Python's global lock at {place.short()} in {looks} looks, "
+        f"and the main thread does not get on{at(view)}",
+        evidence=[evidence_of_row(holder)],
+        places=[place],
+        thread=str(name),
+        computes=bool(holder["running"]),
+        looks=looks,
+        main_place=view.place.short() if view.place else None,
+    )

@@ -1,0 +1,50 @@
+"""Probe `stacks`: what every rank is doing, and who is the odd one out."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
+
+
+class StacksArgs(ProbeArgs):
+    """Arguments of `stacks`."""
+
+    looks: int = Field(1, ge=1, le=2, description="Look once, or twice to see which ranks move.")
+    apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two looks.")
+    confirm_s: float = Field(
+        0.0,
+        ge=0,
+        le=120,
+        description="If ranks wait and none moved, wait until they have stood still for this many seconds (the kernel "
+        "says for how long they have already), and look once more.",
+    )
+    among_others: bool = Field(
+        False, description="Other hosts have ranks of the job, too: confirm it also where none waits."
+    )
+
+
+PROBE: Probe[StacksArgs] = Probe(
+    id="stacks",
+    title="Stacks of all ranks",
+    description=(
+        "Start here for a live job that hangs, is stuck or frozen: dumps the Python stack of every rank (py-spy, all "
+        "ranks in parallel), says what each is doing (which collective, data loading, checkpoint, breakpoint, lock, "
+        "sleep, …), groups ranks that are in the same place and names the odd ones with their line of code."
+    ),
+    args=StacksArgs,
+    shell_only=frozenset({"among_others"}),
+    capture=Later("ddx_tools.probes.stacks.capture:capture_stacks"),
+    parse=Later("ddx_tools.probes.stacks.rows:stack_rows"),
+    rests_on=("stack_threads", "unread"),
+    analyse=Later("ddx_tools.probes.stacks.findings:stack_findings"),
+    table=(
+        "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, "
+        "any_value(user_file) || ':' || user_line AS place, user_function AS function, "
+        "any_value(user_source) AS code, bool_or(moved) AS moved, any_value(state) AS state, "
+        "round(min(blocked_s), 1) AS blocked_s FROM (SELECT * FROM stack_threads WHERE is_main "
+        "QUALIFY row_number() OVER (PARTITION BY host, pid ORDER BY snapshot DESC) = 1) "
+        "GROUP BY role, activity, operation, user_line, user_function, user_stack "
+        "ORDER BY role <> 'rank', count(*) DESC, min(rank)"
+    ),
+)

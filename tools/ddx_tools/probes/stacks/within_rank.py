@@ -1,0 +1,138 @@
+"""What holds a rank inside its own processes: locks of its threads, workers that do not move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddx_tools.analysis.collectives.stacks.main_threads import (
+    CHILD,
+    RankView,
+    at,
+    evidence_of_row,
+    make_finding,
+    place_of_row,
+    who,
+)
+from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.frame_classes import frame_rules
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity
+
+
+def busy_threads(store: Store, views: Sequence[RankView]) -> int:
+    """How many side threads of these ranks were at work of their own: a main thread may wait for one of them."""
+    busy = frame_rules().busy
+    rows = [
+        row
+        for view in views
+        for row in store.query(
+            "SELECT activity, running FROM stack_threads WHERE host = ? AND pid = ? AND NOT is_main "
+            "AND snapshot = (SELECT max(snapshot) FROM stack_threads WHERE host = ? AND pid = ?)",
+            [view.host, view.pid, view.host, view.pid],
+        )
+    ]
+    return sum(1 for row in rows if row["running"] and row["activity"] in busy)
+
+
+def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """Threads that wait for locks in user code; two that wait at once may hold what the other wants."""
+    for view in outside:
+        rows = store.query(
+            "SELECT t.* FROM stack_threads t JOIN stack_frames f USING (host, pid, snapshot, tid) "
+            "WHERE t.host = ? AND t.pid = ? AND t.activity = 'lock_wait' AND f.depth = 0 AND f.is_user "
+            "AND t.moved IS NOT TRUE AND t.snapshot = "
+            "(SELECT max(snapshot) FROM stack_threads WHERE host = t.host AND pid = t.pid) "
+            "ORDER BY t.is_main DESC, t.tid",
+            [view.host, view.pid],
+        )
+        if not rows:
+            continue
+        names = ", ".join(f"{row['thread'] or row['tid']} at {place_of_row(row).short()}" for row in rows)
+        yield make_finding(
+            "rank.lock_wait",
+            Severity.FAILURE,
+            [view],
+            f"threads of {who([view])} wait for locks: {names}",
+            places=map(place_of_row, rows),
+            threads=len(rows),
+            circular=len(rows) > 1,
+            main=bool(rows[0]["is_main"]),
+        )
+
+
+def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work.
+
+    One look cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
+    hardly anybody who would give it back.
+    """
+    for view in outside:
+        rows = _last_rows(store, view, "%_worker")
+        stuck = [
+            row
+            for row in rows
+            if row["activity"] != "worker_idle"
+            and (row["moved"] is False or (view.brought and row["activity"] == "lock_wait"))
+        ]
+        for row in stuck:
+            place = place_of_row(row)
+            words = frame_rules().words(row["activity"])
+            still = "does not move: " if row["moved"] is False else "is "
+            yield make_finding(
+                "rank.worker_stuck",
+                Severity.FAILURE,
+                [view],
+                f"worker process {row['pid']} of {who([view])} {still}{words} at {place.short()}",
+                evidence=[evidence_of_row(row)],
+                places=[place, view.place],
+                role=row["role"],
+                activity=row["activity"],
+                pid=row["pid"],
+                worker_place=place.short(),
+            )
+
+
+def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:
+    """The main threads of a rank's processes of this role (a pattern of LIKE), each as the last look showed it."""
+    return store.query(
+        "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE ? AND is_main "
+        "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
+        [view.host, view.rank, role],
+    )
+
+
+def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
+    """What the processes do that ranks started and wait for, as far as the kernel tells."""
+    for view in outside:
+        for row in _last_rows(store, view, CHILD):
+            words = frame_rules().words(row["activity"])
+            yield make_finding(
+                "rank.awaits_child",
+                Severity.WARNING,
+                [view],
+                f"{who([view])} waits for its child process {row['thread']} (pid {row['pid']}), which is "
+                f"{words}{at(view)}",
+                activity=row["activity"],
+                name=row["thread"],
+                pid=row["pid"],
+                state=row["state"],
+                wchan=row["wchan"],
+                moving=row["moved"],
+            )
+
+
+def called_by_program(store: Store, view: RankView) -> list[Evidence]:
+    """The frame that the innermost line of the user's program called, as py-spy prints it: it shows what is awaited."""
+    rows = store.query(
+        "SELECT f.function, f.file, f.line, f.source_line FROM stack_frames f "
+        "JOIN stack_threads t ON (t.host, t.pid, t.snapshot, t.tid) = (f.host, f.pid, f.snapshot, f.tid) "
+        "WHERE t.is_main AND t.role = 'rank' AND t.host = ? AND t.pid = ? AND t.rank = ? AND NOT f.is_user "
+        "AND f.depth < (SELECT min(u.depth) FROM stack_frames u WHERE u.is_user "
+        "AND (u.host, u.pid, u.snapshot, u.tid) = (f.host, f.pid, f.snapshot, f.tid)) "
+        "ORDER BY t.snapshot DESC, f.depth DESC LIMIT 1",
+        [view.host, view.pid, view.rank],
+    )
+    return [
+        Evidence(source=view.source, line=row["source_line"], quote=f"{row['function']} ({row['file']}:{row['line']})")
+        for row in rows
+    ]

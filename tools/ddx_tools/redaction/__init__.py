@@ -1,0 +1,1 @@
+"""Secrets are removed here, before anything is kept, printed or sent."""

@@ -1,0 +1,57 @@
+"""Files lose their secrets: text in any encoding, large files a few megabytes at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from ddx_tools.model.files.kinds import COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.redaction.text import LEFT_OUT, Counts, redact_bytes, whole_lines
+
+RECORDS = (Kind.DUMP, Kind.PICKLE, Kind.EMPTY)
+"""Files whose bytes say how long each text in them is: they stay as they are."""
+_PACKED = COMPRESSED | {Kind.TAR, Kind.ZIP}
+_PIECE_BYTES = 4 << 20
+
+
+class _Readable(Protocol):
+    def read(self, count: int, /) -> bytes: ...
+
+
+def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
+    """What a file holds, without its secrets; the same bytes if it holds none.
+
+    What is packed is left out: nobody has looked into it. Intake unpacks archives, and their members come here.
+    """
+    kind = kind_of(data[:HEAD_BYTES])
+    if kind in RECORDS:
+        return data
+    return LEFT_OUT.encode() if kind in _PACKED else redact_bytes(data, counts)
+
+
+def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> None:
+    """Copy a file without its secrets; a record as it is. Raises OSError."""
+    with source.open("rb") as file, target.open("wb") as kept:
+        kind = kind_of(file.read(HEAD_BYTES))
+        file.seek(0)
+        if kind in RECORDS:
+            shutil.copyfileobj(file, kept)
+        elif kind in _PACKED:
+            kept.write(LEFT_OUT.encode())
+        else:
+            for piece in _pieces(file):
+                kept.write(redact_bytes(piece, counts))
+
+
+def _pieces(stream: _Readable) -> Iterator[bytes]:
+    """Whole lines, some megabytes of them at a time; a private key stays in one piece."""
+    rest = b""
+    while chunk := stream.read(_PIECE_BYTES):
+        data = rest + chunk
+        end = whole_lines(data, 0, len(data))
+        yield data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest

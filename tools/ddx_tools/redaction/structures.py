@@ -1,0 +1,171 @@
+"""Structures lose their secrets as structures: mappings, lists of arguments, environments, rows with locals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ddx_tools.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
+from ddx_tools.redaction.shapes import Span
+from ddx_tools.redaction.text import LEFT_OUT, MARK, Counts, redact, replaced, secrets_in
+from ddx_tools.redaction.values import KIND, may_be_secret
+
+_MOST_DEEP = 60
+
+# Variables that decide how ranks find each other and what they leave behind; the rest of an environment stays
+# where it is.
+_ALLOWED_PREFIXES = (
+    "ACCELERATE_", "CUBLAS_", "CUDA_", "DDX_", "DEEPSPEED_", "DS_", "FI_", "FSDP_", "GLOO_", "HIP_VISIBLE_", "HSA_",
+    "KMP_", "MASTER_", "MKL_", "NCCL_", "OMPI_COMM_", "OMP_", "PET_", "PMIX_", "PMI_", "PYTORCH_", "RAY_",
+    "RCCL_", "ROCR_VISIBLE_", "TORCH", "UCX_", "VLLM_", "XCCL_",
+)  # fmt: skip
+_ALLOWED = {
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "CROSS_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "CROSS_SIZE", "LOCAL_SIZE", "ROLE_NAME", "ENABLE_INTRA_NODE_COMM",
+    "USE_LIBUV", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "PYTHONFAULTHANDLER",
+    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "SLURMD_NODENAME", "SLURM_JOB_ID", "SLURM_JOB_NODELIST",
+    "SLURM_LOCALID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_NPROCS", "SLURM_NTASKS", "SLURM_PROCID",
+    "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE", "TMPDIR", "VIRTUAL_ENV",
+}  # fmt: skip
+
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]{0,80}")
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,120}")
+_ASSIGNMENT = re.compile(r"(-{0,2}[A-Za-z_+][\w.-]{0,80}=)(.+)", re.S)
+
+
+def redact_value(value: Any, counts: Counts | None = None) -> Any:
+    """JSON-like data without its secrets.
+
+    The keys of mappings say what their values are, a field `name` what stands in the field `value` (or `repr` …)
+    beside it, an option what the next element of its list is. Numbers and truths under such names stay.
+    """
+    return _redacted(value, counts, 0)
+
+
+def redact_json(text: str) -> str:
+    """A JSON document without its secrets, its numbers and its form as they were; any other text as text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return redact(text)
+    clean = redact_value(value)
+    return text if clean == value else json.dumps(clean, indent=2 if "\n" in text else None, ensure_ascii=False)
+
+
+def _redacted(value: Any, counts: Counts | None, depth: int) -> Any:
+    if isinstance(value, str):
+        return redact(value, counts)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth > _MOST_DEEP:
+        return LEFT_OUT
+    return _mapping(value, counts, depth + 1) if isinstance(value, dict) else _list(value, counts, depth + 1)
+
+
+def _mapping(value: Mapping[Any, Any], counts: Counts | None, depth: int) -> dict[Any, Any]:
+    named = any(
+        is_name_field(str(key)) and isinstance(name, str) and _is_named_secret(name) for key, name in value.items()
+    )
+    of_kubernetes = value.get("kind") == "Secret"
+    clean: dict[Any, Any] = {}
+    for key, item in value.items():
+        secret = (isinstance(key, str) and is_secret(key, item)) or (of_kubernetes and key in ("data", "stringData"))
+        if secret or (named and isinstance(key, str) and is_value_field(key)):
+            new = _all_hidden(item, counts, depth)
+        else:
+            new = _redacted(item, counts, depth)
+        clean[redact(key, counts) if isinstance(key, str) else key] = new
+    return clean
+
+
+def _is_named_secret(name: object) -> bool:
+    return isinstance(name, str) and " " not in name and len(name) <= 120 and meaning_of(name) >= Meaning.PROBABLY
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a value of this name is a secret, whatever it looks like; of vaguer names its look decides."""
+    meaning = meaning_of(name)
+    if meaning is Meaning.CERTAINLY:
+        return True
+    if meaning is Meaning.PROBABLY and isinstance(value, str) and " " not in value and not value.isdigit():
+        return len(value) >= 16 or any(map(str.isdigit, value))
+    return False
+
+
+def _all_hidden(value: Any, counts: Counts | None, depth: int) -> Any:
+    """A value whose name says that it is a secret. What only stands for one (`None`, `$HF_TOKEN`, a path) stays."""
+    if depth > _MOST_DEEP:
+        return LEFT_OUT
+    if isinstance(value, dict):
+        return {key: _all_hidden(item, counts, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_hidden(item, counts, depth + 1) for item in value]
+    if not isinstance(value, str) or not may_be_secret(value):
+        return value
+    if counts is not None:
+        counts[KIND] += 1
+    return MARK
+
+
+def _list(items: Sequence[Any], counts: Counts | None, depth: int) -> list[Any]:
+    if len(items) == 2 and all(isinstance(item, str) for item in items) and _NAME.fullmatch(items[0]):
+        hidden = is_secret(*items)
+        return [items[0], _all_hidden(items[1], counts, depth) if hidden else redact(items[1], counts)]
+    if any(isinstance(item, str) and item.startswith("-") for item in items):
+        return _arguments(items, counts, depth)
+    return [_redacted(item, counts, depth) for item in items]
+
+
+def _arguments(items: Iterable[Any], counts: Counts | None, depth: int) -> list[Any]:
+    shown: list[Any] = []
+    expected = False
+    for item in items:
+        if not isinstance(item, str):
+            shown.append(_redacted(item, counts, depth))
+        elif expected and not item.startswith("--"):
+            shown.append(_all_hidden(item, counts, depth))
+        else:
+            shown.append(_argument(item, counts))
+        expected = isinstance(item, str) and bool(_OPTION.fullmatch(item)) and meaning_of(item) > Meaning.NOTHING
+    return shown
+
+
+def _argument(argument: str, counts: Counts | None = None) -> str:
+    assignment = _ASSIGNMENT.fullmatch(argument)
+    if assignment and meaning_of(assignment[1]) > Meaning.NOTHING:
+        return assignment[1] + str(_all_hidden(assignment[2], counts, 0))
+    return redact(argument, counts)
+
+
+def redact_argv(arguments: Iterable[str]) -> list[str]:
+    """A command line: here an option says for certain that the next argument is its value.
+
+    What only the whole line tells (`curl -u user:password`) is found in that.
+    """
+    shown = [argument.encode("utf-8", "surrogatepass") for argument in _arguments(arguments, None, 0)]
+    spans = secrets_in(b" ".join(shown))
+    at, clean = 0, []
+    for argument in shown:
+        end = at + len(argument)
+        own = [Span(max(s.start, at) - at, min(s.end, end) - at, s.kind) for s in spans if s.start < end and at < s.end]
+        clean.append(replaced(argument, own).decode("utf-8", "surrogatepass"))
+        at = end + 1
+    return clean
+
+
+def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that matter to distributed training, values redacted, in alphabetical order."""
+    return {
+        name: redact_variable(name, value)
+        for name, value in sorted(environment.items())
+        if name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)
+    }
+
+
+def redact_variable(name: str, value: str) -> str:
+    """The value of a variable or an option, as its name and its look allow."""
+    return _argument(f"{name}={value}").partition("=")[2]

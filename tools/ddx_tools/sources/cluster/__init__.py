@@ -1,0 +1,1 @@
+"""Which hosts are meant, and what reaches them."""

@@ -1,1 +1,0 @@
-"""Stacks of all ranks: from dumps to rows, from rows to what was seen."""
