@@ -11,7 +11,7 @@ from ddx_server.output import EXIT_DIAGNOSED, EXIT_HEALTHY, EXIT_UNDECIDED, JSON
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:
-    from ddx_tools.probes.preflight.bisection import Culprits, Round
+    from ddx_tools.probes.preflight.bisection import BisectionCulprits, BisectionRound
 
 
 def bisect(
@@ -28,7 +28,7 @@ def bisect(
     hosts of one group. Say which groups were bad, and get the next round: `ddx bisect node[0-63] --bad 1 --bad 3`.
     """
     from ddx_tools.model.errors import UsageError
-    from ddx_tools.probes.preflight.bisection import Round, bounds, follow
+    from ddx_tools.probes.preflight.bisection import BisectionRound, bounds, follow
     from ddx_tools.sources.cluster.targets import folded, node_names
 
     names = node_names(hosts)
@@ -45,14 +45,14 @@ def bisect(
     limits = f"at most {most.rounds} rounds and {most.runs} runs, if up to 3 hosts or one pair are bad"
     if as_json:
         print_json(json.dumps(_as_dict(now) | {"most_rounds": most.rounds, "most_runs": most.runs}, indent=2))
-    elif isinstance(now, Round):
+    elif isinstance(now, BisectionRound):
         console().print(safe(f"round {len(told) + 1}: {now.why}, all at the same time ({limits})"))
         for number, group in enumerate(now.groups, 1):
             console().print(safe(f"{number:>5}  {folded(group)}", limit=4000))
         console().print(safe("then the same command with --bad NUMBERS (or --bad none) behind it", "dim"))
     else:
         console().print(safe(_sentence(now), limit=4000))
-    if isinstance(now, Round):
+    if isinstance(now, BisectionRound):
         raise typer.Exit(EXIT_UNDECIDED)
     raise typer.Exit(EXIT_DIAGNOSED if now.hosts or now.pairs else EXIT_UNDECIDED if now.undecided else EXIT_HEALTHY)
 
@@ -68,15 +68,15 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _as_dict(now: Round | Culprits) -> dict[str, object]:
-    from ddx_tools.probes.preflight.bisection import Round
+def _as_dict(now: BisectionRound | BisectionCulprits) -> dict[str, object]:
+    from ddx_tools.probes.preflight.bisection import BisectionRound
 
-    if isinstance(now, Round):
+    if isinstance(now, BisectionRound):
         return {"round": now.why, "groups": [list(group) for group in now.groups]}
     return {"bad_hosts": now.hosts, "bad_pairs": now.pairs, "undecided": now.undecided}
 
 
-def _sentence(found: Culprits) -> str:
+def _sentence(found: BisectionCulprits) -> str:
     from ddx_tools.sources.cluster.targets import folded
 
     parts = []

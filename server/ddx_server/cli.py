@@ -184,7 +184,7 @@ def ask(
     Needs a key for the Anthropic API (ANTHROPIC_API_KEY; ANTHROPIC_BASE_URL for another address). Without one it
     answers as `ddx why` does. The model sees what the tools return, without known kinds of secrets.
     """
-    from ddx_server.ask.budget import Limits
+    from ddx_server.ask.budget import AskLimits
     from ddx_server.ask.command import AskOptions, print_asked
     from ddx_server.ask.command import ask as ask_model
     from ddx_server.ask.connection import RemoteServer
@@ -192,7 +192,7 @@ def ask(
     from ddx_server.standard_input import on_disk
 
     remote = RemoteServer(url, token_file) if url else None
-    options = AskOptions(model, remote, Limits(max_calls, max_tokens, max_seconds), yes, transcript)
+    options = AskOptions(model, remote, AskLimits(max_calls, max_tokens, max_seconds), yes, transcript)
     with on_disk(target or []) as readable:
         asked = ask_model(question, readable, options, Display(None if as_json else console()))
     print_json(asked.to_json()) if as_json else print_asked(asked, console())

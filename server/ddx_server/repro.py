@@ -12,7 +12,7 @@ from ddx_server.output import EXIT_DIAGNOSED, EXIT_UNDECIDED, JSON_OPTION, TARGE
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:
-    from ddx_tools.repro.run import Ran
+    from ddx_tools.repro.run import ReproRun
 
 _MOST_BYTES = 4 << 30
 
@@ -54,7 +54,7 @@ def repro(
         diagnosis = investigate(target or [], progress=progress, store=store).diagnose()
         made = reproduce(store, diagnosis, tiny=tiny)
         out.write_text(made.text, "utf-8")
-        ran: list[Ran] = []
+        ran: list[ReproRun] = []
         if run:
             if made.bytes_a_rank > _MOST_BYTES:
                 raise UsageError(f"{out} needs {made.bytes_a_rank >> 30} GiB a call", "Add --tiny.")

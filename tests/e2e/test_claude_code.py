@@ -19,7 +19,7 @@ from messages_api import Block, MessagesApi, Request, call, text
 
 from ddx_evals.lab import load_scenarios
 from ddx_evals.lab.outcome import start_run
-from ddx_server.clients.catalogue import Place, client_of
+from ddx_server.clients.catalogue import ConfigPlace, client_of
 from ddx_server.clients.install import plan, write
 
 PLUGIN_PARTS = (".claude-plugin", ".mcp.json", "skill", "evals/plugin", "README.md", "LICENSE")
@@ -83,7 +83,7 @@ def test_it_installs_from_its_marketplace_and_its_server_connects(claude: Claude
 
 @pytest.mark.long
 def test_what_the_install_command_writes_is_found(claude: ClaudeCode) -> None:
-    write(plan(client_of("claude-code"), Place(claude.home, "linux", {})))
+    write(plan(client_of("claude-code"), ConfigPlace(claude.home, "linux", {})))
     listed = claude.run("mcp", "list").stdout
     assert re.search(r"^ddx: .*/ddx serve .*Connected", listed, re.MULTILINE), listed
 

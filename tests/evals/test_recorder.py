@@ -22,7 +22,7 @@ from ddx_evals.recorder.capture import Capture, capture
 from ddx_evals.recorder.job_host import JobHost
 from ddx_evals.recorder.neutral_paths import make_neutral, neutral, own_paths
 from ddx_evals.recorder.questions import asked_scenarios, question
-from ddx_tools.investigation.many_hosts.merge import Part, merge
+from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
@@ -30,7 +30,7 @@ from ddx_tools.model.diagnosis import ProbeStatus, Verdict
 from ddx_tools.model.errors import NotPermitted
 from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter, ProbeRun
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 
 _WAITS = """import sys
@@ -153,7 +153,7 @@ def bundle_of(directory: Path, answers: list[tuple[str, str, bytes]], probes: li
     """A bundle in which these files were read, by host, path and content, and whose probes ran on the first host."""
     writer = BundleWriter(directory, ["1"])
     for host, path, data in answers:
-        writer.write(host, "host", Call("read", path), Reply(data), 0.0)
+        writer.write(host, "host", HostCall("read", path), Reply(data), 0.0)
     runs = [ProbeRun(probe=probe, host=answers[0][0], args={"target": ["1"]}, status="ok") for probe in probes]
     writer.manifest.probes.extend(runs)
     writer.close()
@@ -168,7 +168,7 @@ def read(bundle: Bundle, host: str, path: str, times: int = 1) -> list[bytes]:
 def test_what_two_parts_asked_of_one_host_was_asked_twice(tmp_path: Path) -> None:
     first = bundle_of(tmp_path / "1", [("node-a", "/x", b"one"), ("node-a", "/x", b"two")], ["host"])
     second = bundle_of(tmp_path / "2", [("node-a", "/x", b"three"), ("node-a", "/y", b"y")], ["mesh"])
-    merged = merge([Part(first), Part(second, replayed=False)], tmp_path / "whole")
+    merged = merge([BundlePart(first), BundlePart(second, replayed=False)], tmp_path / "whole")
     assert [run.probe for run in merged.probes] == ["host"]
     assert merged.target == ["1"]
     with Bundle(tmp_path / "whole") as bundle:
@@ -178,7 +178,7 @@ def test_what_two_parts_asked_of_one_host_was_asked_twice(tmp_path: Path) -> Non
 
 def test_hosts_that_become_one_bundle_answer_each_for_itself(tmp_path: Path) -> None:
     parts = [
-        Part(bundle_of(tmp_path / host, [(host, "/etc/hostname", host.encode())], ["host"]))
+        BundlePart(bundle_of(tmp_path / host, [(host, "/etc/hostname", host.encode())], ["host"]))
         for host in ("node-a", "node-b")
     ]
     merged = merge(parts, tmp_path / "whole")

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["ddx_tools"]):
 
     from ddx_tools.evidence.store import Store
     from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-    from ddx_tools.probes.flight_recorder.decode import Material
+    from ddx_tools.probes.flight_recorder.decode import DumpMaterial
     from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 from record_mutator import is_harmless, mutated
@@ -41,7 +41,7 @@ def test_one_input(data: bytes) -> None:
     if data[:1] != b"\x80" or is_harmless(data):
         check(data, _STORE if zlib.crc32(data) % _STORED == 0 else None)
         return
-    (found,) = decode_all([Material("input", DumpOrigin("input", "file", 3, "a host"), data)])
+    (found,) = decode_all([DumpMaterial("input", DumpOrigin("input", "file", 3, "a host"), data)])
     assert len(found.tables.dumps) + len(found.problems) == 1
 
 

@@ -12,8 +12,8 @@ import pytest
 from messages_api import Block, MessagesApi, Script, call
 from stub_tools import StubTools
 
-from ddx_server.ask.budget import Limits
-from ddx_server.ask.command import Asked, AskOptions, ask
+from ddx_server.ask.budget import AskLimits
+from ddx_server.ask.command import AskOptions, AskResult, ask
 from ddx_server.ask.display import Display
 
 REPORT = {"verdict": "diagnosed", "headline": "rank 3 skipped a batch"}
@@ -43,7 +43,7 @@ def scripted_model(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 class Conversation:
     """One question to a scripted model, and all that came of it."""
 
-    def __init__(self, asked: Asked, api: MessagesApi, tools: StubTools) -> None:
+    def __init__(self, asked: AskResult, api: MessagesApi, tools: StubTools) -> None:
         self.asked, self.requests, self.called = asked, api.requests, tools.called
         assert asked.transcript is not None
         self.transcript = [json.loads(line) for line in asked.transcript.read_text().splitlines()]
@@ -60,12 +60,12 @@ def conversing(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Converse:
     """A function that asks `why is my job hung?` of a script, with stub tools."""
 
     def converse(
-        script: Script, *, tools: StubTools | None = None, limits: Limits | None = None, **options: Any
+        script: Script, *, tools: StubTools | None = None, limits: AskLimits | None = None, **options: Any
     ) -> Conversation:
         tools = tools or StubTools()
         chosen = AskOptions(
             server=tools.server(),
-            limits=limits or Limits(),
+            limits=limits or AskLimits(),
             transcript=directory / f"{len(list(directory.iterdir()))}.jsonl",
             **options,
         )

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from ddx_server.run import RunOptions, run_command
-from ddx_server.run.look import Look
+from ddx_server.run.look import JudgedLook
 from ddx_tools.model.errors import DdxError
 
 
-def note(target: str, bundle: Path, limit_s: float) -> Look:
+def note(target: str, bundle: Path, limit_s: float) -> JudgedLook:
     with open(bundle.parent / "incidents.txt", "a", encoding="utf-8") as file:
         file.write("what is left\n" if target == str(bundle.parent) else "what runs\n")
-    return Look("undecided", "key", ["UNDECIDED  nobody knows"], lasting=True, waiting=True, at_work=False)
+    return JudgedLook("undecided", "key", ["UNDECIDED  nobody knows"], lasting=True, waiting=True, at_work=False)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from asking import REPORT, Converse, conversing, report
 from messages_api import Message, Reply, Request, call, raw_call, result_text, text
 from stub_tools import HEADLINE, INSTRUCTIONS, StubTools
 
-from ddx_server.ask.budget import Limits
+from ddx_server.ask.budget import AskLimits
 from ddx_tools.model.diagnosis import Verdict
 
 
@@ -174,7 +174,7 @@ def always_look(_: Request) -> Reply:
 
 
 def test_the_budget_of_calls_is_kept_and_leaves_one_turn_to_report(converse: Converse) -> None:
-    done = converse(always_look, limits=Limits(calls=3))
+    done = converse(always_look, limits=AskLimits(calls=3))
     first, second, last = [name for name in done.called if name.startswith("look")]
     assert {first, second} == {"look 0", "look 1"}  # side by side
     assert last == "look 0"
@@ -188,17 +188,17 @@ def test_a_report_in_the_last_turn_counts(converse: Converse) -> None:
     def script(request: Request) -> Reply:
         return report() if "no calls are left" in str(request.results) else always_look(request)
 
-    assert converse(script, limits=Limits(calls=3)).asked.ended == "reported"
+    assert converse(script, limits=AskLimits(calls=3)).asked.ended == "reported"
 
 
 def test_a_model_that_only_talks_ends_too(converse: Converse) -> None:
-    done = converse(lambda _: Message([text("Hm.")], stop_reason="pause_turn"), limits=Limits(calls=5))
+    done = converse(lambda _: Message([text("Hm.")], stop_reason="pause_turn"), limits=AskLimits(calls=5))
     assert done.asked.ended == "the budget of 5 calls is spent"
     assert len(done.requests) == 6
 
 
 def test_the_budget_of_tokens_is_kept(converse: Converse) -> None:
-    done = converse(always_look, limits=Limits(tokens=5_000))
+    done = converse(always_look, limits=AskLimits(tokens=5_000))
     assert done.asked.ended == "the budget of 5000 tokens is spent"
     assert done.asked.diagnosis.verdict == Verdict.UNDECIDED
     assert HEADLINE in done.asked.diagnosis.headline
@@ -206,18 +206,18 @@ def test_the_budget_of_tokens_is_kept(converse: Converse) -> None:
 
 
 def test_the_budget_of_time_ends_a_call_that_never_returns(converse: Converse) -> None:
-    done = converse(lambda _: [call("never")], limits=Limits(duration_s=0.5))
+    done = converse(lambda _: [call("never")], limits=AskLimits(duration_s=0.5))
     assert done.asked.ended == "the budget of 0.5 s is spent"
     assert done.called == ["never", "never: cancelled", "diagnose"]
     assert HEADLINE in done.asked.diagnosis.headline
 
 
 def test_the_budget_of_time_ends_a_model_that_never_answers(converse: Converse) -> None:
-    done = converse(lambda _: Message([text("Let me see")], ending="held"), limits=Limits(duration_s=0.5))
+    done = converse(lambda _: Message([text("Let me see")], ending="held"), limits=AskLimits(duration_s=0.5))
     assert done.asked.ended == "the budget of 0.5 s is spent"
 
 
 def test_the_model_is_warned_once_when_little_is_left(converse: Converse) -> None:
-    done = converse(always_look, limits=Limits(calls=8))
+    done = converse(always_look, limits=AskLimits(calls=8))
     said = [request.user_text.count("Little is left: 2 calls") for request in done.requests]
     assert said == [0, 0, 0, 1, 1]

@@ -9,7 +9,7 @@ from asking import Converse, conversing, report
 from messages_api import Ending, Failure, Message, Reply, Request, call, raw_call, text
 
 from ddx_server.ask import model as model_module
-from ddx_server.ask.budget import Limits
+from ddx_server.ask.budget import AskLimits
 from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.model.errors import UsageError
 
@@ -49,7 +49,7 @@ def test_overload_that_stays_is_undecided_with_what_the_playbooks_say(converse: 
 
 def test_a_pause_that_the_api_demands_does_not_outlast_the_budget_of_time(converse: Converse) -> None:
     limited = Failure(429, "rate_limit_error", headers={"retry-after": "3600"})
-    done = converse(lambda _: limited, limits=Limits(duration_s=0.5))
+    done = converse(lambda _: limited, limits=AskLimits(duration_s=0.5))
     assert done.asked.ended == "the budget of 0.5 s is spent"
 
 

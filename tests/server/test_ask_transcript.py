@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from messages_api import Reply, Request, call, text
 
-from ddx_server.ask.transcript import Transcript
+from ddx_server.ask.transcript import AskTranscript
 from ddx_tools.model.errors import UsageError
 
 SECRET = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vW7xY9zA1cD"
@@ -49,7 +49,7 @@ def test_secrets_in_what_model_and_tools_say_are_not_kept(converse: Converse) ->
 
 def test_a_secret_in_json_within_json_is_not_kept(tmp_path: Path) -> None:
     quote = json.dumps({"WANDB_API_KEY": "corr3ct-horse-battery"})
-    with Transcript(tmp_path / "t.jsonl") as transcript:
+    with AskTranscript(tmp_path / "t.jsonl") as transcript:
         transcript.add("result", text=json.dumps({"untrusted_quote": quote}), content=[{"text": quote}])
     kept = json.loads(transcript.path.read_text())
     assert "corr3ct" not in json.dumps(kept)
@@ -57,7 +57,7 @@ def test_a_secret_in_json_within_json_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    with Transcript(tmp_path / "new" / "t.jsonl") as transcript:
+    with AskTranscript(tmp_path / "new" / "t.jsonl") as transcript:
         transcript.add("question")
     assert stat.S_IMODE(transcript.path.stat().st_mode) == 0o600
 
@@ -65,12 +65,12 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("mine")
     with pytest.raises(UsageError, match="cannot be kept there"):
-        Transcript(tmp_path / "t.jsonl")
+        AskTranscript(tmp_path / "t.jsonl")
     assert (tmp_path / "t.jsonl").read_text() == "mine"
 
 
 def test_a_line_is_on_disk_before_the_next_thing_happens_and_an_end_without_result_is_said(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Transcript(tmp_path / "t.jsonl") as transcript:
+    with pytest.raises(KeyboardInterrupt), AskTranscript(tmp_path / "t.jsonl") as transcript:
         transcript.add("question", question="why?")
         assert json.loads(transcript.path.read_text())["question"] == "why?"
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ JSON_VALUES = st.recursive(
 def test_whatever_is_said_becomes_one_line_of_json(what: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.unlink(missing_ok=True)
-    with Transcript(path) as transcript:
+    with AskTranscript(path) as transcript:
         transcript.add("result", text=what)
     (line,) = path.read_bytes().splitlines()
     assert json.loads(line)["kind"] == "result"

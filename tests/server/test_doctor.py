@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ddx_server.doctor import DoctorReport, State, examine, render
 from ddx_tools.model.errors import HostError, NotFound, NotPermitted
-from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 STATUS = "Name:\tpython\nCapEff:\t{:016x}\n"
@@ -56,7 +56,7 @@ class Machine(Host):
     def pause(self, seconds: float) -> None:
         raise AssertionError("a doctor does not wait")
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         if call.op == "read":
             found = self.files.get(call.key, NotFound(f"{call.key}: no such file"))
             return error_reply(found) if isinstance(found, HostError) else Reply(found.encode())

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddx_server.cli import app
-from ddx_server.clients.catalogue import CLIENTS, Client, Place, client_of
+from ddx_server.clients.catalogue import CLIENTS, Client, ConfigPlace, client_of
 from ddx_server.clients.configuration import merged
 from ddx_server.clients.install import Installation, executable, plan, write
 from ddx_tools.model.errors import NotPermitted, UnreadableInput, UsageError
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 clients = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)
 
 
-def place(home: Path, platform: str = "linux", **environ: str) -> Place:
-    return Place(home, platform, environ)
+def place(home: Path, platform: str = "linux", **environ: str) -> ConfigPlace:
+    return ConfigPlace(home, platform, environ)
 
 
 def parsed(client: Client, text: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_a_second_installation_changes_nothing(client: Client, tmp_path: Path) -
 )
 def test_each_client_has_its_own_place(name: str, platform: str, environ: Mapping[str, str], where: str) -> None:
     home = Path("/home/somebody")
-    assert client_of(name).file(Place(home, platform, environ)) == home / where
+    assert client_of(name).file(ConfigPlace(home, platform, environ)) == home / where
 
 
 @clients

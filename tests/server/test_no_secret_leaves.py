@@ -26,7 +26,7 @@ from serve_session import in_session
 from stub_tools import StubTools
 
 from ddx_server import cli
-from ddx_server.ask.transcript import Transcript
+from ddx_server.ask.transcript import AskTranscript
 from ddx_server.output import print_json
 from ddx_server.redacted_streams import as_it_is, redacted
 from ddx_server.run.notify import Notifier
@@ -125,7 +125,7 @@ def refused(text: str, _: Path) -> str:
 
 
 def noted(text: str, place: Path) -> str:
-    with Transcript(place / "asked.jsonl") as transcript:
+    with AskTranscript(place / "asked.jsonl") as transcript:
         transcript.add("result", text=text)
     return str(json.loads((place / "asked.jsonl").read_text())["text"])
 
@@ -234,7 +234,7 @@ def test_what_the_server_reads_in_pieces_is_redacted_where_they_meet(tmp_path: P
 
 
 def test_a_transcript_holds_none(tmp_path: Path) -> None:
-    with Transcript(tmp_path / "asked.jsonl") as transcript:
+    with AskTranscript(tmp_path / "asked.jsonl") as transcript:
         for line, _ in PLANTED:
             transcript.add("result", text=line, structured={"line": line, "inner": json.dumps({"line": line})})
         transcript.add("call", arguments={"name": "db_password", "repr": IN_LOCALS}, env={"HF_TOKEN": IN_VARIABLE})

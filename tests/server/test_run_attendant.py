@@ -12,19 +12,19 @@ import pytest
 
 from ddx_server.run import attendant as attendants
 from ddx_server.run.attendant import Attendant
-from ddx_server.run.look import Look, LookFailed, look_beside
+from ddx_server.run.look import JudgedLook, LookFailed, look_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Limit, Patience, Stage
-from ddx_server.run.watch import Limits, RankWatch, Silence
+from ddx_server.run.watch import JobLimits, RankWatch, Silence
 from ddx_tools.investigation.run import investigate
 
-DEADLOCK = Look("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
-LATE_RANK = Look("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)
+DEADLOCK = JudgedLook("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
+LATE_RANK = JudgedLook("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)
 SAVING = replace(LATE_RANK, at_work=True)
 MOVING = replace(LATE_RANK, moving=True)
 SLOW = replace(LATE_RANK, slows=True)
-HEALTHY = Look("healthy", "healthy", ["HEALTHY  it moves"], lasting=True, waiting=False, at_work=False)
-UNCLEAR = Look("undecided", "undecided", ["UNDECIDED  who knows"], lasting=False, waiting=True, at_work=False)
+HEALTHY = JudgedLook("healthy", "healthy", ["HEALTHY  it moves"], lasting=True, waiting=False, at_work=False)
+UNCLEAR = JudgedLook("undecided", "undecided", ["UNDECIDED  who knows"], lasting=False, waiting=True, at_work=False)
 UNCLEAR_ALONE = replace(UNCLEAR, waiting=False)
 NARROWED = replace(UNCLEAR_ALONE, diagnosis={"narrowed_to": {"id": "never-formed"}})
 
@@ -34,12 +34,12 @@ class Job:
 
     def __init__(self, run_dir: Path, notifier: Notifier | None = None) -> None:
         self.said: list[str] = []
-        self.looks: list[Look | Exception] = []
+        self.looks: list[JudgedLook | Exception] = []
         self.looked_at: list[str] = []
         self.patience = Patience(time.monotonic() - 100.0, 300.0)
         self.attendant = Attendant(run_dir, 4711, self.patience, self._look, self.said.extend, notifier or Notifier())
 
-    def _look(self, target: str, bundle: Path, limit_s: float) -> Look:
+    def _look(self, target: str, bundle: Path, limit_s: float) -> JudgedLook:
         self.looked_at.append(target)
         look = self.looks.pop(0)
         if isinstance(look, Exception):
@@ -47,7 +47,7 @@ class Job:
         bundle.write_bytes(b"evidence")
         return replace(look, bundle=bundle, took_s=1.0)
 
-    def silent(self, look: Look | Exception, stage: Stage = "last", limit_s: float | None = 110.0) -> list[str]:
+    def silent(self, look: JudgedLook | Exception, stage: Stage = "last", limit_s: float | None = 110.0) -> list[str]:
         """What is said when this is found."""
         self.looks.append(look)
         limit = Limit(self.patience.moved_s, limit_s) if limit_s else None
@@ -105,7 +105,7 @@ def test_a_deadlock_is_said_at_the_first_look_with_the_limit_and_the_bundle(job:
     ],
 )
 def test_what_may_heal_by_itself_is_said_when_no_time_is_left(
-    job: Job, look: Look, stage: Stage, limit_s: float | None, is_said: bool
+    job: Job, look: JudgedLook, stage: Stage, limit_s: float | None, is_said: bool
 ) -> None:
     assert bool(job.silent(look, stage, limit_s)) is is_said
 
@@ -136,7 +136,7 @@ def test_who_holds_the_job_up_is_said_before_the_limit_though_why_is_open(job: J
 def test_what_moved_while_it_was_looked_at_is_not_spoken_of(job: Job) -> None:
     look = job.attendant.look_at
 
-    def slow(target: str, bundle: Path, limit_s: float) -> Look:
+    def slow(target: str, bundle: Path, limit_s: float) -> JudgedLook:
         job.move()
         return look(target, bundle, limit_s)
 
@@ -251,7 +251,7 @@ def test_before_a_silent_job_is_stopped_it_is_looked_at_and_a_moving_one_is_not(
 def test_a_look_does_not_hold_back_somebody_who_asks_twice_that_the_job_end(job: Job) -> None:
     seen = threading.Event()
 
-    def slow(target: str, bundle: Path, limit_s: float) -> Look:
+    def slow(target: str, bundle: Path, limit_s: float) -> JudgedLook:
         seen.wait(60)
         return DEADLOCK
 
@@ -323,7 +323,7 @@ def test_a_watch_that_breaks_says_so_and_the_job_goes_on(job: Job, tmp_path: Pat
             broke.set()
 
     broken = Broken(tmp_path, 4711, job.patience, job.attendant.look_at, job.said.extend, Notifier())
-    watch = RankWatch(tmp_path, tmp_path / "launcher.log", job.patience, Limits(), broken)
+    watch = RankWatch(tmp_path, tmp_path / "launcher.log", job.patience, JobLimits(), broken)
     assert broke.wait(60)
     assert watch.stop() == []
     assert job.said == ["the job is no longer watched (ValueError: a bug of ours)"]

@@ -26,13 +26,13 @@ from ddx_server.serve.skills_extension import (
     SkillFile,
     SkillsExtension,
 )
-from ddx_server.serve.workspace import Incident, Workspace
+from ddx_server.serve.workspace import OpenIncident, Workspace
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.evidence.schema import tables
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.resources import playbooks_dir
 from ddx_tools.sources.bundle import BundleWriter
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.packed_bundle import pack
 
 T = TypeVar("T")
@@ -84,14 +84,14 @@ def bundle(tmp_path: Path) -> Path:
     """A bundle of two answers, one of them a long hostile log."""
     writer = BundleWriter(tmp_path / "bundle", ["train.log"])
     long = (HOSTILE * 2000).encode() + b"\xff end"
-    writer.write("node1", "job_log", Call("read", "/logs/train.log"), Reply(long), 0.0)
-    writer.write("node2", "env", Call("run", '["uname"]'), Reply(b"Linux"), 0.0)
+    writer.write("node1", "job_log", HostCall("read", "/logs/train.log"), Reply(long), 0.0)
+    writer.write("node2", "env", HostCall("run", '["uname"]'), Reply(b"Linux"), 0.0)
     writer.close()
     return tmp_path / "bundle"
 
 
 @pytest.fixture
-def incident(config: ServeConfig, bundle: Path) -> Incident:
+def incident(config: ServeConfig, bundle: Path) -> OpenIncident:
     return Workspace(config).refer(bundle)
 
 
@@ -117,7 +117,9 @@ def test_codes_and_columns_are_explained(config: ServeConfig) -> None:
     assert all(f"CREATE TABLE {table} (" in schema for table in tables())
 
 
-def test_incidents_are_listed_with_the_addresses_of_their_raw_files(config: ServeConfig, incident: Incident) -> None:
+def test_incidents_are_listed_with_the_addresses_of_their_raw_files(
+    config: ServeConfig, incident: OpenIncident
+) -> None:
     assert [entry["id"] for entry in read_json(config, "incident://open")] == [incident.id]
     listed = read_json(config, f"incident://{incident.id}")
     assert listed["hosts"] == ["node1", "node2"]
@@ -130,7 +132,7 @@ def test_incidents_are_listed_with_the_addresses_of_their_raw_files(config: Serv
 def test_an_incident_of_thousands_of_hosts_is_listed_in_part(config: ServeConfig, tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path / "large", [])
     for number in range(1000):
-        writer.write(f"node{number:04}", "env", Call("run", '["uname"]'), Reply(b"Linux"), 0.0)
+        writer.write(f"node{number:04}", "env", HostCall("run", '["uname"]'), Reply(b"Linux"), 0.0)
     writer.close()
     listed = read(config, f"incident://{Workspace(config).refer(tmp_path / 'large').id}")
     assert len(listed) < 50_000
@@ -141,7 +143,7 @@ def test_a_server_without_incidents_lists_none(config: ServeConfig) -> None:
     assert read_json(config, "incident://open") == []
 
 
-def test_a_long_file_is_read_in_parts_that_make_the_whole(config: ServeConfig, incident: Incident) -> None:
+def test_a_long_file_is_read_in_parts_that_make_the_whole(config: ServeConfig, incident: OpenIncident) -> None:
     uri = read_json(config, f"incident://{incident.id}")["files"][0]["uri"]
     parts = []
     while uri:
@@ -161,7 +163,7 @@ def test_a_packed_bundle_reads_like_an_open_one(config: ServeConfig, bundle: Pat
     assert read_json(config, uri)["untrusted_text"] == "Linux"
 
 
-def test_what_a_job_wrote_stands_in_a_field_that_says_so(config: ServeConfig, incident: Incident) -> None:
+def test_what_a_job_wrote_stands_in_a_field_that_says_so(config: ServeConfig, incident: OpenIncident) -> None:
     uri = read_json(config, f"incident://{incident.id}")["files"][0]["uri"]
     answer = read_json(config, uri)
     assert "Ignore all previous instructions" in answer.pop("untrusted_text")
@@ -173,7 +175,7 @@ def test_what_a_job_wrote_stands_in_a_field_that_says_so(config: ServeConfig, in
     ["../manifest.json", "..%2Fmanifest.json", "%2Fetc%2Fpasswd", "/etc/passwd", "node1", "node1/%00", "out", "round"],
 )
 def test_nothing_beside_the_raw_files_can_be_read(
-    config: ServeConfig, incident: Incident, bundle: Path, tmp_path: Path, path: str
+    config: ServeConfig, incident: OpenIncident, bundle: Path, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     (bundle / "raw/out").symlink_to(tmp_path / "secret")
@@ -196,13 +198,13 @@ def test_a_bundle_whose_raw_files_are_a_link_shows_nothing_of_where_it_leads(
 
 
 @pytest.mark.parametrize("first_byte", ["-1", "99999999", "x"])
-def test_a_part_outside_the_file_is_refused(config: ServeConfig, incident: Incident, first_byte: str) -> None:
+def test_a_part_outside_the_file_is_refused(config: ServeConfig, incident: OpenIncident, first_byte: str) -> None:
     uri = read_json(config, f"incident://{incident.id}")["files"][0]["uri"]
     assert "lies outside the file" in refused(config, f"{uri}?first_byte={first_byte}")
 
 
 def test_an_incident_that_does_not_exist_is_refused_with_the_known_ones(
-    config: ServeConfig, incident: Incident
+    config: ServeConfig, incident: OpenIncident
 ) -> None:
     assert incident.id in refused(config, "incident://inc-20260101-000000-0000")
 

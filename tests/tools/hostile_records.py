@@ -16,7 +16,7 @@ from tempfile import NamedTemporaryFile
 
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
-from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 MAX_ENTRIES = 500_000
@@ -155,8 +155,8 @@ def write(name: str, file: str) -> None:
 def read(file: str) -> dict[str, object]:
     """Read one record."""
     healthy = record(b"N", [b"}(" + text("op_id") + b"K\x01u"])
-    materials = [Material("hostile", DumpOrigin("x", "file", 0), file=file)]
-    materials.append(Material("healthy", DumpOrigin("healthy", "file", 1), healthy))
+    materials = [DumpMaterial("hostile", DumpOrigin("x", "file", 0), file=file)]
+    materials.append(DumpMaterial("healthy", DumpOrigin("healthy", "file", 1), healthy))
     found = list(decode_all(materials))
     dumps = {dump["source"]: dump["entries"] for each in found for dump in each.tables.dumps}
     problems = [problem for each in found for problem in each.problems]

@@ -10,7 +10,7 @@ from typing import Any
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.files.log_text import HEAD_BYTES, read_blocks
-from ddx_tools.parsers.lines.selection import Selection
+from ddx_tools.parsers.lines.selection import LineSelection
 from ddx_tools.parsers.logs.log_lines import LogLine, lines_of
 from ddx_tools.parsers.logs.log_prefixes import Labels
 from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
@@ -25,7 +25,7 @@ def lines_in(text: str | bytes) -> Iterator[LogLine]:
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     labels = None
     for block in read_blocks(io.BytesIO(data)):
-        selection = Selection(block.cleaned())
+        selection = LineSelection(block.cleaned())
         labels = labels or Labels(selection.block.data[:HEAD_BYTES])
         for _, number, piece in selection.pieces(0):
             yield from lines_of(number, piece, labels)

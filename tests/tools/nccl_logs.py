@@ -13,7 +13,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.files.log_text import BLOCK_BYTES
 from ddx_tools.parsers.lines.stream import read_lines
-from ddx_tools.probes.nccl_log.gather import Gathered, LogFile, NcclLog
+from ddx_tools.probes.nccl_log.gather import LogFile, NcclGathered, NcclLog
 from ddx_tools.probes.nccl_log.probe import PROBE, NcclLogArgs
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw
@@ -22,7 +22,7 @@ VERSIONS = ("2.18.6", "2.21.5", "2.24.3", "2.27.7", "2.29.7", "2.30.7")
 COMM_ID = "0xa1b2c3d4e5f60718"
 
 
-def gathered(data: bytes, block_bytes: int = BLOCK_BYTES) -> Gathered:
+def gathered(data: bytes, block_bytes: int = BLOCK_BYTES) -> NcclGathered:
     """One log as it is read with no others."""
     reader = NcclLog()
     read_lines(io.BytesIO(data), [reader.of(LogFile("x.log", lambda: io.BytesIO(data)))], block_bytes)

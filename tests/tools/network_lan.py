@@ -12,7 +12,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.errors import NotFound
 from ddx_tools.probes.network.probe import PROBE
-from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.raw import Raw
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "network" / "recorded"
@@ -47,7 +47,7 @@ class Lan(Host):
     def pause(self, seconds: float) -> None:
         """Time stands still."""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """As the machine that is described."""
         self.asked.append(f"{call.op} {call.key}")
         if call.op == "tcp":

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from ddx_tools.model.files.kinds import HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.files.kinds import HEAD_BYTES, FileKind, kind_of
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
 from ddx_tools.probes.flight_recorder.material import record_rows
 from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
-from ddx_tools.sources.archives import Budget, Unpacking
+from ddx_tools.sources.archives import UnpackBudget, Unpacking
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw
@@ -80,14 +80,14 @@ PACKERS: dict[str, Callable[[Files], bytes]] = {
     "dumps.zip": zipped,
 }
 
-ALL_KINDS = frozenset({Kind.DUMP, Kind.HEADER, Kind.PICKLE, Kind.EMPTY})
+ALL_KINDS = frozenset({FileKind.DUMP, FileKind.HEADER, FileKind.PICKLE, FileKind.EMPTY})
 
 
 class Opened(NamedTuple):
     """A member of an archive, with its bytes."""
 
     path: str
-    kind: Kind
+    kind: FileKind
     data: bytes
     facts: Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def opened(data: bytes, **limits: int) -> tuple[list[Opened], list[str]]:
         archive, scratch = Path(directory) / "dumps", Path(directory) / "scratch"
         archive.write_bytes(data)
         scratch.mkdir()
-        way = Unpacking(scratch, Budget(len(data), **{"member_bytes": MAX_BYTES, **limits}))
+        way = Unpacking(scratch, UnpackBudget(len(data), **{"member_bytes": MAX_BYTES, **limits}))
         members = []
         for member in way.members("dumps", archive):
             content = member.file.read_bytes()

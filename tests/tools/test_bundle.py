@@ -20,13 +20,13 @@ from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_man
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.sources import packed_bundle
 from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
 EMPTY = {"schema": "ddx.bundle/1", "created": "2026-01-01T00:00:00+00:00"}
 
 
-def written(directory: Path, *answers: tuple[Call, Reply], host: str = "node1") -> Path:
+def written(directory: Path, *answers: tuple[HostCall, Reply], host: str = "node1") -> Path:
     writer = BundleWriter(directory, ["42"])
     for call, reply in answers:
         writer.write(host, "stacks", call, reply, at=1.0)
@@ -67,7 +67,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int
 
 def test_an_answer_comes_back_byte_for_byte(tmp_path: Path) -> None:
     data = bytes(range(256))
-    directory = written(tmp_path / "b", (Call("stack", "42", suffix="json"), Reply(data, rc=3, truncated=True)))
+    directory = written(tmp_path / "b", (HostCall("stack", "42", suffix="json"), Reply(data, rc=3, truncated=True)))
     with Bundle(directory) as bundle:
         (entry,) = bundle.manifest.journal
         assert (entry.host, entry.op, entry.key, entry.rc, entry.truncated) == ("node1", "stack", "42", 3, True)
@@ -76,7 +76,7 @@ def test_an_answer_comes_back_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_the_same_question_asked_twice_keeps_both_answers(tmp_path: Path) -> None:
-    call = Call("stack", "42")
+    call = HostCall("stack", "42")
     directory = written(tmp_path / "b", (call, Reply(b"first")), (call, Reply(b"second")))
     with Bundle(directory) as bundle:
         kept = [(e.occurrence, bundle.read(e.path or "")) for e in bundle.manifest.journal]
@@ -87,7 +87,7 @@ def test_the_same_question_asked_twice_keeps_both_answers(tmp_path: Path) -> Non
 def test_no_key_and_no_host_name_leads_out_of_the_section(
     tmp_path_factory: pytest.TempPathFactory, key: str, host: str
 ) -> None:
-    directory = written(tmp_path_factory.mktemp("b") / "b", (Call("read", key), Reply(b"x")), host=host)
+    directory = written(tmp_path_factory.mktemp("b") / "b", (HostCall("read", key), Reply(b"x")), host=host)
     (file,) = (p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
     assert re.fullmatch(r"raw/[0-9a-f]{32}\.txt", file.relative_to(directory).as_posix())
     with Bundle(directory) as bundle:
@@ -121,7 +121,7 @@ def test_packing_and_unpacking_changes_no_byte(tmp_path: Path) -> None:
 
 
 def test_a_packed_bundle_names_nobody(tmp_path: Path) -> None:
-    pack(written(tmp_path / "b", (Call("read", "x"), Reply(b"x"))), tmp_path / "b.tar.zst")
+    pack(written(tmp_path / "b", (HostCall("read", "x"), Reply(b"x"))), tmp_path / "b.tar.zst")
     plain = zstandard.ZstdDecompressor().stream_reader((tmp_path / "b.tar.zst").read_bytes()).read()
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         assert {(m.uid, m.gid, m.uname, m.gname) for m in tar} == {(0, 0, "", "")}

@@ -23,7 +23,7 @@ from ddx_tools.probes.consistency.compare import consistency_findings
 from ddx_tools.probes.consistency.material import print_rows
 from ddx_tools.probes.consistency.reduction import group_size_of
 from ddx_tools.probes.registry import probe
-from ddx_tools.sources.material import Part
+from ddx_tools.sources.material import TextPart
 from ddx_tools.sources.raw import Raw, RawItem
 
 PROGRAM = Path(__file__).with_name("consistency_jobs.py")
@@ -165,7 +165,7 @@ def test_any_values_in_the_lines_are_read_without_an_error(lines: list[tuple[int
             head = {"ddx": "consistency/1", "rank": rank, "world_size": 4, "began_s": 1.0}
             own = [head, *(line for owner, line in lines if owner == rank)]
             data = "".join(json.dumps(line) + "\n" for line in own).encode()
-            facts = {"part": Part(f"rank-{rank}.jsonl", data), "run": 0}
+            facts = {"part": TextPart(f"rank-{rank}.jsonl", data), "run": 0}
             store.insert(print_rows(Raw("unknown", [RawItem("fingerprints", b"", f"rank-{rank}.jsonl", facts)])))
         consistency_findings(store)
 

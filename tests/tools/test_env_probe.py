@@ -15,7 +15,7 @@ from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
 from ddx_tools.parsers.launch.environment_file import read_file
 from ddx_tools.probes.env.probe import PROBE, EnvArgs
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 
@@ -148,7 +148,7 @@ class HostOfJob(LocalHost):
         self._table = json.dumps(snapshot(*rows)).encode()
         self._packages = packages
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         if call.op == "processes":
             return Reply(self._table)
         return Reply(json.dumps([p for p in self._packages if Path(p).match(call.key)]).encode())

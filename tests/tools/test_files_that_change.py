@@ -12,7 +12,7 @@ from ddx_tools.investigation.run import investigate
 from ddx_tools.model.errors import HostError, NotPermitted
 from ddx_tools.probes.job_log import capture
 from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 LONG = "KeyError: 1\n" + "nothing new\n" * 400_000 + "ValueError: 2\n"
@@ -26,7 +26,7 @@ class ChangingHost(LocalHost):
         super().__init__("unknown")
         self.after, self.happens = after, happens
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         reply = super().answer(call)
         if call.op == self.after:
             self.happens(Path(call.key))

@@ -32,7 +32,7 @@ from packed_records import (
 )
 
 from ddx_tools.model.diagnosis import ProbeStatus
-from ddx_tools.model.files.kinds import Kind, kind_of
+from ddx_tools.model.files.kinds import FileKind, kind_of
 
 FILES = {**DUMPS, **HEADERS}
 MIB = 1 << 20
@@ -85,7 +85,7 @@ def test_what_is_no_record_is_passed_over_in_silence() -> None:
     others = {"readme.txt": b"hello", "x/model.json": b'{"layers": 2}', "empty": b"", "y.bin": os.urandom(2000)}
     for pack in PACKERS.values():
         members, problems = opened(pack({**others, **DUMPS}))
-        assert [member.data for member in members if member.kind is Kind.DUMP] == list(DUMPS.values())
+        assert [member.data for member in members if member.kind is FileKind.DUMP] == list(DUMPS.values())
         assert problems == []
 
 
@@ -206,7 +206,7 @@ def test_random_bytes_are_survived(magic: bytes, noise: bytes) -> None:
 
 
 def test_headers_are_told_by_what_they_say() -> None:
-    assert kind_of(json.dumps({"rank": 0, "taken_at_ns": 1, "groups": []}).encode()) is Kind.HEADER
-    assert kind_of(b"") is Kind.EMPTY
-    assert kind_of(gzip.compress(b"")) is Kind.GZIP
+    assert kind_of(json.dumps({"rank": 0, "taken_at_ns": 1, "groups": []}).encode()) is FileKind.HEADER
+    assert kind_of(b"") is FileKind.EMPTY
+    assert kind_of(gzip.compress(b"")) is FileKind.GZIP
     assert kind_of(zlib.compress(b"x" * 100)) is None

@@ -21,7 +21,7 @@ from ddx_evals.simulator.torch_pickle import Frame
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
-from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
@@ -181,7 +181,7 @@ def edited(data: bytes, edits: list[tuple[str, int, int, int]]) -> bytes:
 @given(st.binary(max_size=400).map(b"\x80\x02".__add__) | st.builds(edited, st.sampled_from([MANY, REAL]), EDITS))
 @settings(max_examples=300)
 def test_a_damaged_record_is_refused_or_read(data: bytes) -> None:
-    (found,) = decode_all([Material("damaged", DumpOrigin("x", "file", 0), data)])
+    (found,) = decode_all([DumpMaterial("damaged", DumpOrigin("x", "file", 0), data)])
     assert len(found.tables.dumps) + len(found.problems) == 1
 
 

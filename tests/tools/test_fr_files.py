@@ -15,7 +15,7 @@ from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UsageError
 from ddx_tools.parsers.flight_records.fr_origin import RankPattern, facts_of_name, rank_of_name
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.hosts.walk import walk
@@ -206,7 +206,7 @@ def test_a_bundle_that_holds_the_first_bytes_of_every_file_is_replayed(dumps: Pa
 def test_a_survey_that_somebody_changed_is_an_error_in_words(dumps: Path, answer: bytes) -> None:
     """Bundles of version 1 hold one in the place of a walk."""
     writer = BundleWriter(dumps.parent / "bundle", [])
-    writer.write("node", "import", Call("survey", str(dumps), suffix="json"), Reply(answer or b" "), 0.0)
+    writer.write("node", "import", HostCall("survey", str(dumps), suffix="json"), Reply(answer or b" "), 0.0)
     writer.close()
     with Bundle(dumps.parent / "bundle") as bundle:
         raw = captured(dumps, host=RecordedHost(bundle, "node"))

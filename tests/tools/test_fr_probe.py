@@ -14,7 +14,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, ProbeStatus
 from ddx_tools.model.errors import UsageError
 from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw
 
@@ -61,7 +61,7 @@ class JobOfRecords(Host):
     def pause(self, seconds: float) -> None:
         """Recorded time does not pass."""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         if call.op == "processes":
             return Reply(json.dumps(self.snapshot()).encode())
         if call.op == "now":

@@ -19,7 +19,7 @@ from constructed_records import NOW_NS, PICKLES, RECORDS, as_torch, entry, rows_
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.probes.flight_recorder import decode_all as decoding
-from ddx_tools.probes.flight_recorder.decode import Decoded, Material, decode
+from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.probes.flight_recorder.tables import identity
 from ddx_tools.sources import workers
@@ -27,9 +27,9 @@ from ddx_tools.sources import workers
 TABLES = ("fr_dumps", "fr_groups", "fr_memberships", "fr_calls", "fr_sites", "fr_entries")
 
 
-def materials(paths: list[Path], host: str | None = None) -> list[Material]:
+def materials(paths: list[Path], host: str | None = None) -> list[DumpMaterial]:
     return [
-        Material(path.name, DumpOrigin(str(path), "file", number, host), file=str(path))
+        DumpMaterial(path.name, DumpOrigin(str(path), "file", number, host), file=str(path))
         for number, path in enumerate(paths)
     ]
 
@@ -73,7 +73,7 @@ def test_two_hosts_with_files_of_one_name_do_not_mix() -> None:
     """Each host has its own /tmp/nccl_trace_rank_0."""
     here, there = (as_torch(entry(record_id=1, profiling_name=f"nccl:{op}")) for op in ("all_reduce", "barrier"))
     found = [
-        decode([Material("x", DumpOrigin("/tmp/rank_0", "file", rank, host), data=data)])
+        decode([DumpMaterial("x", DumpOrigin("/tmp/rank_0", "file", rank, host), data=data)])
         for rank, host, data in ((0, "node-0", here), (8, "node-1", there))
     ]
     with store_of(*found) as store:
@@ -151,7 +151,7 @@ def test_processes_give_the_same_rows_in_the_same_order(monkeypatch: pytest.Monk
     (tmp_path / "damaged").write_bytes(PICKLES[0].read_bytes()[:-5])
     some = materials([*PICKLES[:30], tmp_path / "damaged", *PICKLES[30:40]])
     origin = DumpOrigin("of an agent", "agent", 3, "node-9")
-    some += [Material("agent", replace(origin, source=str(path)), path.read_bytes()) for path in PICKLES[:41]]
+    some += [DumpMaterial("agent", replace(origin, source=str(path)), path.read_bytes()) for path in PICKLES[:41]]
     inline = [decode(some)]
     in_processes(monkeypatch, piece_files=6)
     found = list(decode_all(some))
@@ -205,7 +205,7 @@ def test_a_hostile_pickle_costs_itself_whatever_it_does_to_its_process(monkeypat
     monkeypatch.setattr(workers, "_LEAST_CPU_S", 0)
     good = PICKLES[0].read_bytes()
     datas = {"a": good, "deep": DEEP, "b": good, "endless": ENDLESS, "c": good, "far": FAR, "d": good}
-    found = list(decode_all([Material(name, DumpOrigin(name, "file", 0), data) for name, data in datas.items()]))
+    found = list(decode_all([DumpMaterial(name, DumpOrigin(name, "file", 0), data) for name, data in datas.items()]))
     assert [dump["source"] for each in found for dump in each.tables.dumps] == ["a", "b", "c", "d"]
     words = ["deep: not read: it ended", "endless: not read: it takes more CPU", "far: not read: "]
     problems = [line for each in found for line in each.problems]

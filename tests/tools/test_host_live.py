@@ -19,7 +19,7 @@ from ddx_tools.probes.host.capture import INTERFACES, NVML, PROCESSES
 from ddx_tools.probes.host.probe import PROBE, HostArgs
 from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.raw import RawItem
@@ -52,7 +52,7 @@ class Bare(Host):
     def pause(self, seconds: float) -> None:
         raise AssertionError("nothing to wait for")
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         nothing = call.op == "glob" and not isinstance(self._error, NotRecorded)
         return Reply(b"[]") if nothing else error_reply(self._error)
 

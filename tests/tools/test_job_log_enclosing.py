@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.analysis.log_events.attribution import Enclosing
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 
 LINES = st.integers(1, 30)
 STREAMS = st.sampled_from(["", "rank0", "rank1"])
 
 
-def event(kind: str, line: int, stream: str, **details: Any) -> Event:
-    return Event({"kind": kind, "source": "train.log", "source_line": line}, {"stream": stream, **details}, [], None)
+def event(kind: str, line: int, stream: str, **details: Any) -> LogEvent:
+    return LogEvent({"kind": kind, "source": "train.log", "source_line": line}, {"stream": stream, **details}, [], None)
 
 
 TRACEBACKS = st.lists(
@@ -31,7 +31,7 @@ TRACEBACKS = st.lists(
 
 @given(TRACEBACKS, LINES, STREAMS)
 def test_the_traceback_around_a_line_is_the_only_one_of_its_stream_or_the_one_it_names(
-    tracebacks: list[Event], line: int, stream: str
+    tracebacks: list[LogEvent], line: int, stream: str
 ) -> None:
     around = [
         each

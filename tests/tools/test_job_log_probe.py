@@ -26,7 +26,7 @@ from ddx_tools.parsers.logs.log_lines import FileIdentity
 from ddx_tools.probes.job_log.probe import PROBE, JobLogArgs
 from ddx_tools.probes.job_log.scan import scan_log
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 
@@ -112,7 +112,7 @@ def test_lines_without_end_are_counted(tmp_path: Path) -> None:
 class GrowingHost(LocalHost):
     """Files that the job goes on writing to while they are read."""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         reply = super().answer(call)
         if call.op in ("look", "read"):
             with Path(call.key).open("a") as stream:
@@ -205,7 +205,7 @@ class HostOfJob(LocalHost):
         super().__init__("node-a")
         self._table = json.dumps(snapshot(*rows)).encode()
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         return Reply(self._table) if call.op == "processes" else super().answer(call)
 
 

@@ -17,7 +17,7 @@ from log_reading import LOGS
 from ddx_tools.knowledge.known_messages import match_signatures, signatures
 from ddx_tools.model.files.log_text import read_blocks
 from ddx_tools.parsers.lines import selection
-from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.parsers.lines.selection import Allowance, LineSelection
 from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_lines import FileIdentity
 from ddx_tools.parsers.logs.rank_values import rank_values
@@ -28,7 +28,7 @@ FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000
 
 
-class EveryLine(Selection):
+class EveryLine(LineSelection):
     """A block of which every line is thought to matter."""
 
     def next_place(self, place: int) -> int | None:
@@ -138,7 +138,7 @@ def test_lines_of_nothing_come_to_an_end(data: bytes) -> None:
 def lines_that_matter(text: str) -> int:
     found = 0
     for block in read_blocks(io.BytesIO(text.encode())):
-        selected, place = Selection(block.cleaned()), 0
+        selected, place = LineSelection(block.cleaned()), 0
         selected.choose(Allowance(), set())
         while (at := selected.next_place(place)) is not None:
             found, place = found + 1, at + 1

@@ -12,7 +12,7 @@ from ddx_tools.model.diagnosis import Finding, ProbeStatus
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.parsers.launch.launchers import find_jobs
 from ddx_tools.probes.jobs.probe import PROBE, JobsArgs
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.job_target import select_job
 from ddx_tools.sources.raw import Raw
 
@@ -28,7 +28,7 @@ class SnapshotHost(Host):
         self.name = "node-a"
         self._data = data
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         assert call.op == "processes"
         return Reply(self._data, source="raw/node-a/jobs/processes-0.json")
 

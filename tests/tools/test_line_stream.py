@@ -13,8 +13,8 @@ from log_reading import LOGS
 from nccl_logs import gathered, train, world
 
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.model.files.log_text import Block, read_blocks
-from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.model.files.log_text import TextBlock, read_blocks
+from ddx_tools.parsers.lines.selection import Allowance, LineSelection
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import FileIdentity
 from ddx_tools.probes.job_log.scan import JobLog, scan_log
@@ -71,11 +71,11 @@ def test_what_could_be_read_is_told_beside_what_could_not() -> None:
 
 
 def test_the_steps_of_a_thousand_ranks_are_read_where_they_begin_and_end() -> None:
-    def block(first: int) -> Block:
+    def block(first: int) -> TextBlock:
         steps = (f"[rank{rank}]: step {step} loss 0.5" for step in range(first, first + 40) for rank in range(1_024))
-        return Block(first, "\n".join(steps).encode(), first)
+        return TextBlock(first, "\n".join(steps).encode(), first)
 
-    first, middle, last = (Selection(block(step)) for step in (0, 40, 80))
+    first, middle, last = (LineSelection(block(step)) for step in (0, 40, 80))
     allowance = Allowance()
     first.choose(allowance, middle.kinds)
     middle.choose(allowance, last.kinds)
@@ -83,7 +83,7 @@ def test_the_steps_of_a_thousand_ranks_are_read_where_they_begin_and_end() -> No
     assert read(first) >= 1_024 and read(middle) < 32 and read(last) >= 1_024
 
 
-def read(selection: Selection) -> int:
+def read(selection: LineSelection) -> int:
     found, place = 0, selection.next_place(0)
     while place is not None:
         found, place = found + 1, selection.next_place(place + 1)

@@ -18,7 +18,7 @@ from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
 from ddx_tools.model.errors import UsageError
 from ddx_tools.probes.mesh.probe import PROBE, MeshArgs
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
@@ -301,7 +301,7 @@ class JobHost(LocalHost):
         super().__init__("node-a")
         self._snapshot = json.dumps(snapshot(*rows)).encode()
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         assert call.op == "processes"
         return Reply(self._snapshot, source="processes.json")
 

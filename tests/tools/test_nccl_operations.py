@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nccl_logs import VERSIONS, Log, captured, findings_of, of_code, rows_of, train, world, write
 
-from ddx_tools.analysis.nccl.process_rows import Case, Communicator
+from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -296,7 +296,7 @@ def test_why_reads_it_and_a_bundle_says_the_same(tmp_path: Path) -> None:
 
 def test_ranks_are_called_by_their_global_numbers_where_all_are_known() -> None:
     one = Communicator("0x1", 2, {0: {"host": "a", "pid": 1}, 1: {"host": "a", "pid": 2}})
-    known = Case({}, {}, {("a", 1): 3, ("a", 2): 0}, [], set(), {})
-    partly = Case({}, {}, {("a", 1): 3}, [], set(), {})
+    known = NcclLogs({}, {}, {("a", 1): 3, ("a", 2): 0}, [], set(), {})
+    partly = NcclLogs({}, {}, {("a", 1): 3}, [], set(), {})
     assert known.names(one, [0, 1]) == {0: 3, 1: 0}
     assert partly.names(one, [0, 1]) == {0: 0, 1: 1}

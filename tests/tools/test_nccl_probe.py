@@ -15,7 +15,7 @@ from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.probes.nccl_log.material import debug_file
 from ddx_tools.probes.nccl_log.probe import PROBE, NcclLogArgs
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 
@@ -110,7 +110,7 @@ class HostOfJob(LocalHost):
         super().__init__("node-a.cluster")
         self._table = json.dumps(snapshot(*rows)).encode()
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         return Reply(self._table) if call.op == "processes" else super().answer(call)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nccl_logs import Log, gathered
 
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
-from ddx_tools.probes.nccl_log.compare import Kind, Sums, differing, launches_of, parting
+from ddx_tools.probes.nccl_log.compare import OperationKind, Sums, differing, launches_of, parting
 from ddx_tools.probes.nccl_log.gather import Total
 from ddx_tools.probes.nccl_log.streams import BUCKET_OPS, streams_of
 
@@ -163,8 +163,8 @@ def test_where_blocks_are_cut_does_not_matter(block_bytes: int) -> None:
 # --- classes of ranks
 
 
-def kind(name: str = "AllReduce", elements: int = 8) -> Kind:
-    return Kind(name, elements, 7, 0, 0)
+def kind(name: str = "AllReduce", elements: int = 8) -> OperationKind:
+    return OperationKind(name, elements, 7, 0, 0)
 
 
 def test_ranks_that_agree_make_no_bucket() -> None:

@@ -24,7 +24,7 @@ from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
 from ddx_tools.model.errors import TimedOut, UsageError
 from ddx_tools.probes.network.probe import PROBE
-from ddx_tools.sources.host import Call
+from ddx_tools.sources.host import HostCall
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
 from ddx_tools.sources.raw import Raw
@@ -364,7 +364,7 @@ def test_an_answer_is_bounded_in_bytes_and_in_time() -> None:
 
 
 def test_a_name_is_no_address_to_connect_to() -> None:
-    reply = LocalHost().answer(Call("tcp", "localhost 80", {"timeout_s": 1.0, "listens": True}))
+    reply = LocalHost().answer(HostCall("tcp", "localhost 80", {"timeout_s": 1.0, "listens": True}))
     assert reply.error == "failed" and "is no address" in reply.message
 
 

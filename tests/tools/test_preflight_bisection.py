@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.probes.preflight.bisection import Culprits, Round, bounds, follow, search
+from ddx_tools.probes.preflight.bisection import BisectionCulprits, BisectionRound, bounds, follow, search
 
 NAMES = [f"node{number:04d}" for number in range(4096)]
 
@@ -23,7 +23,7 @@ class Cluster:
         here = set(group)
         return bool(here & self.bad) or (bool(self.pair) and self.pair <= here)
 
-    def find(self) -> Culprits:
+    def find(self) -> BisectionCulprits:
         searching = search(self.hosts)
         try:
             now = next(searching)
@@ -35,7 +35,7 @@ class Cluster:
                 self.runs += len(now.groups)
                 now = searching.send([self.is_bad(group) for group in now.groups])
         except StopIteration as end:
-            found: Culprits = end.value
+            found: BisectionCulprits = end.value
             return found
 
 
@@ -50,7 +50,7 @@ def check_bounds(cluster: Cluster) -> None:
 def test_bad_hosts_among_4096_are_found_within_the_bounds(how_many: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.sampled_from(NAMES), min_size=how_many, max_size=how_many))
     cluster = Cluster(NAMES, bad=bad)
-    assert cluster.find() == Culprits(hosts=sorted(bad))
+    assert cluster.find() == BisectionCulprits(hosts=sorted(bad))
     assert cluster.rounds <= 6
     check_bounds(cluster)
 
@@ -103,12 +103,12 @@ def test_among_few_hosts_nobody_innocent_is_named(size: int) -> None:
 
 
 def test_two_hosts_cannot_be_told_apart() -> None:
-    assert Cluster(NAMES[:2], bad={NAMES[0]}).find() == Culprits(undecided=NAMES[:2])
+    assert Cluster(NAMES[:2], bad={NAMES[0]}).find() == BisectionCulprits(undecided=NAMES[:2])
 
 
 def test_a_healthy_cluster_takes_one_run() -> None:
     cluster = Cluster(NAMES)
-    assert cluster.find() == Culprits()
+    assert cluster.find() == BisectionCulprits()
     assert (cluster.rounds, cluster.runs) == (1, 1)
 
 
@@ -121,13 +121,13 @@ def test_many_bad_hosts_still_end() -> None:
 
 def test_what_was_told_leads_to_the_next_round() -> None:
     hosts = NAMES[:16]
-    assert follow(hosts, []) == Round("all hosts", (tuple(hosts),))
+    assert follow(hosts, []) == BisectionRound("all hosts", (tuple(hosts),))
     rows = follow(hosts, [[1]])
-    assert isinstance(rows, Round)
+    assert isinstance(rows, BisectionRound)
     assert [len(group) for group in rows.groups] == [4, 4, 4, 4]
-    assert follow(hosts, [[]]) == Culprits()
+    assert follow(hosts, [[]]) == BisectionCulprits()
     found = follow(hosts, [[1], [2], [3], [1], [1], []])
-    assert found == Culprits(hosts=[hosts[6]])
+    assert found == BisectionCulprits(hosts=[hosts[6]])
 
 
 @pytest.mark.parametrize("told", [[[2]], [[1], [5]], [[], [1]]])

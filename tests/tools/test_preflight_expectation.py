@@ -2,13 +2,13 @@
 
 import pytest
 
-from ddx_tools.probes.preflight.speed import Place, expected_busbw
+from ddx_tools.probes.preflight.speed import RankPlace, expected_busbw
 
 NDR = (50.0,) * 8
 
 
-def hosts(number: int, gpus: int, device: str = "NVIDIA H200", ports: tuple[float, ...] = NDR) -> list[Place]:
-    return [Place(f"node{host}", "nccl", device, ports) for host in range(number) for _ in range(gpus)]
+def hosts(number: int, gpus: int, device: str = "NVIDIA H200", ports: tuple[float, ...] = NDR) -> list[RankPlace]:
+    return [RankPlace(f"node{host}", "nccl", device, ports) for host in range(number) for _ in range(gpus)]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def hosts(number: int, gpus: int, device: str = "NVIDIA H200", ports: tuple[floa
     ],
 )
 def test_inside_a_host_the_gpu_tells(device: str | None, gb_per_s: float | None) -> None:
-    places = [Place("node1", "nccl", device)] * 8
+    places = [RankPlace("node1", "nccl", device)] * 8
     assert expected_busbw(places).gb_per_s == gb_per_s
 
 
@@ -41,7 +41,7 @@ def test_ports_that_no_rank_uses_do_not_count() -> None:
 
 
 def test_the_host_with_the_fewest_ports_limits_all() -> None:
-    assert expected_busbw(hosts(1, 8) + [Place("old", "nccl", "NVIDIA H200", (25.0,))] * 8).gb_per_s == 25
+    assert expected_busbw(hosts(1, 8) + [RankPlace("old", "nccl", "NVIDIA H200", (25.0,))] * 8).gb_per_s == 25
 
 
 def test_more_ports_than_nvlink_are_limited_by_nvlink() -> None:
@@ -52,13 +52,13 @@ def test_more_ports_than_nvlink_are_limited_by_nvlink() -> None:
     "places",
     [
         [],
-        [Place("node1", "gloo", None)] * 4,
+        [RankPlace("node1", "gloo", None)] * 4,
         hosts(2, 8, ports=()),
         [*hosts(1, 4), *hosts(1, 4, device="NVIDIA H100 80GB HBM3")],
     ],
     ids=["nothing", "gloo", "unknown ports", "mixed GPUs"],
 )
-def test_what_is_not_known_has_no_expectation_and_says_why(places: list[Place]) -> None:
+def test_what_is_not_known_has_no_expectation_and_says_why(places: list[RankPlace]) -> None:
     expected = expected_busbw(places)
     assert expected.gb_per_s is None
     assert expected.why

@@ -23,8 +23,8 @@ from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.errors import HostError, NotFound, NotPermitted, TimedOut, UnreadableInput
 from ddx_tools.model.user_frames import is_user_file, module_path
 from ddx_tools.parsers.python.pyspy_json import parse_pyspy
-from ddx_tools.probes.stacks import probe as stacks
 from ddx_tools.probes.stacks import native_probe as native_stacks
+from ddx_tools.probes.stacks import probe as stacks
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.pyspy import explain_failure

@@ -22,7 +22,7 @@ from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.errors import HostError, NotFound, NotRecorded
 from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.packed_bundle import MANIFEST
@@ -43,7 +43,7 @@ class Answers(Host):
     def __init__(self, replies: Mapping[str, Reply]) -> None:
         self._replies = replies
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         return self._replies[call.op]
 
     def pause(self, seconds: float) -> None:
@@ -146,7 +146,7 @@ def test_a_journal_that_leads_out_of_the_bundle_gets_no_answer(tmp_path: Path) -
         entry["path"] = "../../../../../../etc/passwd"
     write_manifest(directory, content)
     with Bundle(directory) as bundle:
-        reply = RecordedHost(bundle, "node1").answer(Call("processes", ""))
+        reply = RecordedHost(bundle, "node1").answer(HostCall("processes", ""))
     assert (reply.data, reply.error) == (b"", "not_recorded")
 
 

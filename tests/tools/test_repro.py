@@ -16,7 +16,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.run import investigate
 from ddx_tools.knowledge.resources import incidents_dir
 from ddx_tools.model.errors import UsageError
-from ddx_tools.repro.model import WORLD, Call, Program, Recording
+from ddx_tools.repro.model import WORLD, Program, Recording, ReproCall
 from ddx_tools.repro.run import run_script
 from ddx_tools.repro.script import Rehearsal, Reproduction, healthy_twin, reproduce, smallest
 
@@ -45,7 +45,7 @@ def script_of(incident: str, *, tiny: bool = False) -> Reproduction:
         return reproduce(store, investigate([str(bundle)], store=store).diagnose(), tiny=tiny)
 
 
-def job(programs: Mapping[int, list[Call]], *suspects: int, **groups: tuple[int, ...]) -> Recording:
+def job(programs: Mapping[int, list[ReproCall]], *suspects: int, **groups: tuple[int, ...]) -> Recording:
     own = {rank: Program(tuple(calls), "" if calls else "stay_away") for rank, calls in programs.items()}
     return Recording(own, {WORLD: tuple(own), **groups}, frozenset(suspects))
 
@@ -95,45 +95,45 @@ def test_lines_of_nccl_make_a_script(tmp_path: Path) -> None:
 
 
 def test_who_stays_away_is_waited_for_and_two_ranks_suffice() -> None:
-    recording = job({rank: [Call("all_reduce", WORLD, 8)] * (rank != 5) for rank in range(64)}, 5)
+    recording = job({rank: [ReproCall("all_reduce", WORLD, 8)] * (rank != 5) for rank in range(64)}, 5)
     kept = smallest(recording)
     assert len(kept) == 2 and 5 in kept
     assert [call.op for call in healthy_twin(recording.of(kept))] == ["all_reduce"]
 
 
 def test_ranks_that_call_the_same_play_to_their_end() -> None:
-    recording = job({rank: [Call("all_reduce", WORLD), Call("barrier", WORLD)] for rank in range(4)})
+    recording = job({rank: [ReproCall("all_reduce", WORLD), ReproCall("barrier", WORLD)] for rank in range(4)})
     assert Rehearsal(recording).is_through and not smallest(recording)
 
 
 def test_other_sizes_are_a_fault_and_the_twin_has_those_of_the_majority() -> None:
-    recording = job({rank: [Call("all_gather", WORLD, 7 if rank == 1 else 8)] for rank in range(4)}, 1)
+    recording = job({rank: [ReproCall("all_gather", WORLD, 7 if rank == 1 else 8)] for rank in range(4)}, 1)
     assert {call.elements for call in healthy_twin(recording)} == {8}
     assert Rehearsal(recording).stuck == {0, 1, 2, 3} and 1 in smallest(recording)
 
 
 def test_a_call_too_much_is_not_in_the_twin() -> None:
-    usual = [Call("all_reduce", WORLD, 8), Call("all_reduce", WORLD, 16)]
-    recording = job(dict.fromkeys((0, 1, 3), usual) | {2: [Call("all_reduce", WORLD, 1), *usual]}, 2)
+    usual = [ReproCall("all_reduce", WORLD, 8), ReproCall("all_reduce", WORLD, 16)]
+    recording = job(dict.fromkeys((0, 1, 3), usual) | {2: [ReproCall("all_reduce", WORLD, 1), *usual]}, 2)
     assert [call.elements for call in healthy_twin(recording)] == [8, 16]
 
 
 def test_two_groups_in_different_order_are_a_circle_that_the_twin_has_not() -> None:
-    one, other = Call("all_reduce", "a"), Call("all_reduce", "b")
+    one, other = ReproCall("all_reduce", "a"), ReproCall("all_reduce", "b")
     recording = job({0: [one, other], 1: [other, one]}, 1, a=(0, 1), b=(0, 1))
     assert Rehearsal(recording).stuck == {0, 1}
     assert [call.group for call in healthy_twin(recording)] == ["a", "b"]
 
 
 def test_calls_that_are_finished_later_make_no_circle() -> None:
-    one, other = Call("all_reduce", "a", later=True), Call("all_reduce", "b", later=True)
+    one, other = ReproCall("all_reduce", "a", later=True), ReproCall("all_reduce", "b", later=True)
     recording = job({0: [one, other], 1: [other, one]}, 1, a=(0, 1), b=(0, 1))
     assert Rehearsal(recording).is_through
     assert Rehearsal(recording.in_turn()).stuck == {0, 1}
 
 
 def test_sends_to_each_other_wait_and_the_twin_has_both_ends() -> None:
-    sends = {rank: [Call("send", WORLD, transfer=(rank, 1 - rank))] for rank in (0, 1)}
+    sends = {rank: [ReproCall("send", WORLD, transfer=(rank, 1 - rank))] for rank in (0, 1)}
     recording = job(sends, 0, 1)
     assert Rehearsal(recording).stuck == {0, 1}
     assert [call.transfer for call in healthy_twin(recording)] == [(0, 1), (1, 0)]
@@ -142,7 +142,7 @@ def test_sends_to_each_other_wait_and_the_twin_has_both_ends() -> None:
 @pytest.mark.parametrize("received", [3, 4])
 def test_splits_pair_up_or_not(received: int) -> None:
     calls = {
-        0: [Call("all_to_all", WORLD, sends=(1, 4), receives=(1, 2))],
-        1: [Call("all_to_all", WORLD, sends=(2, 2), receives=(received, 2))],
+        0: [ReproCall("all_to_all", WORLD, sends=(1, 4), receives=(1, 2))],
+        1: [ReproCall("all_to_all", WORLD, sends=(2, 2), receives=(received, 2))],
     }
     assert Rehearsal(job(calls)).is_through is (received == 4)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.evidence.store import Store
-from ddx_tools.parsers.notes.outcomes import Fact, expression, normalised, outcome_of, vocabulary
+from ddx_tools.parsers.notes.outcomes import ProseFact, expression, normalised, outcome_of, vocabulary
 from ddx_tools.parsers.notes.prose import is_note, sentences
 from ddx_tools.parsers.notes.user_report import read_reports
 from ddx_tools.probes.notes.probe import NotesArgs, analyse, capture, parse
@@ -27,7 +27,7 @@ def stated(text: str) -> set[str]:
     return {("not " if report.negated else "") + report.fact for report in read_reports(text)}
 
 
-def texts(attribute: str) -> Callable[[Callable[[tuple[Fact, str]], None]], object]:
+def texts(attribute: str) -> Callable[[Callable[[tuple[ProseFact, str]], None]], object]:
     """Make one test of all texts of a kind."""
     of_facts = [(fact, text) for fact in FACTS for text in getattr(fact, attribute)]
     return each_of(of_facts, lambda each: f"{each[0].id}: {each[1]}")
@@ -37,27 +37,27 @@ def texts(attribute: str) -> Callable[[Callable[[tuple[Fact, str]], None]], obje
 
 
 @texts("examples")
-def test_an_example_states_its_fact(each: tuple[Fact, str]) -> None:
+def test_an_example_states_its_fact(each: tuple[ProseFact, str]) -> None:
     fact, text = each
     assert fact.id in stated(text)
     assert f"not {fact.id}" not in stated(text)
 
 
 @texts("contrary_examples")
-def test_a_contrary_example_states_the_contrary(each: tuple[Fact, str]) -> None:
+def test_a_contrary_example_states_the_contrary(each: tuple[ProseFact, str]) -> None:
     fact, text = each
     assert f"not {fact.id}" in stated(text)
     assert fact.id not in stated(text)
 
 
 @texts("near")
-def test_a_near_miss_states_nothing_of_it(each: tuple[Fact, str]) -> None:
+def test_a_near_miss_states_nothing_of_it(each: tuple[ProseFact, str]) -> None:
     fact, text = each
     assert not {fact.id, f"not {fact.id}"} & stated(text)
 
 
 @each_of(FACTS, lambda fact: fact.id)
-def test_every_experiment_can_fail(fact: Fact) -> None:
+def test_every_experiment_can_fail(fact: ProseFact) -> None:
     if fact.kind == "experiment":
         assert fact.contrary and fact.contrary_examples
     if fact.contrary_examples:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.recorder.job_host import JobHost
-from ddx_tools.investigation.many_hosts.merge import Part, merge
+from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
@@ -56,7 +56,7 @@ class Capture(BaseModel):
 def capture(asked: Capture) -> None:
     """Write the bundle of one host. Raises what `investigate` raises."""
     scratch = asked.directory.with_name(f"{asked.directory.name}-parts")
-    parts = [Part(directory, replayed) for directory, replayed in _parts(asked, scratch)]
+    parts = [BundlePart(directory, replayed) for directory, replayed in _parts(asked, scratch)]
     merge(parts, asked.directory)
 
 

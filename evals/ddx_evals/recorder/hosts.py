@@ -12,7 +12,7 @@ from ddx_evals.lab import LabRun
 from ddx_evals.lab.launching import ranks_of
 from ddx_evals.lab.machine import PORT
 from ddx_evals.recorder.capture import Capture, capture
-from ddx_tools.investigation.many_hosts.merge import Part, merge
+from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
 from ddx_tools.sources.bundle import Manifest
 
 _CAPTURE_S = 240
@@ -24,7 +24,7 @@ def capture_run(run: LabRun, directory: Path) -> Manifest:
         asked = [_of_host(run, host, Path(scratch)) for host in run.machines or [None]]
         for host, one in zip(run.machines or [None], asked, strict=True):
             _ask(run, host, one)
-        return merge([Part(one.directory) for one in asked], directory)
+        return merge([BundlePart(one.directory) for one in asked], directory)
 
 
 def _of_host(run: LabRun, host: str | None, scratch: Path) -> Capture:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from ddx_tools.investigation.run import this_machine
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 
 _PID = re.compile(r"\bpid=(\d+)")
 _PID_IN_KERNEL_LOG = re.compile(r"(?:[Pp]rocess |\b[Pp][Ii][Dd][=:] ?|\[\s*)(\d+)\b(?!\.)")
@@ -41,7 +41,7 @@ class JobHost(Host):
         """Wait."""
         self._inner.pause(seconds)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """The local answer, cut to the job."""
         program = str(json.loads(call.key)[0]) if call.op == "run" else ""
         if program in _KERNEL_LOGS and not self._kernel_log:

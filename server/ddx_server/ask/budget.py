@@ -9,7 +9,7 @@ _WARN_SHARE = 0.75
 
 
 @dataclass(frozen=True)
-class Limits:
+class AskLimits:
     """The most that one investigation may use."""
 
     calls: int = 40
@@ -39,10 +39,10 @@ class Usage:
 
 
 @dataclass
-class Budget:
+class TokenBudget:
     """Usage held against its limits. Time runs from when it is made."""
 
-    limits: Limits
+    limits: AskLimits
     usage: Usage = field(default_factory=Usage)
     _started: float = field(default_factory=time.monotonic)
     _warned: bool = False

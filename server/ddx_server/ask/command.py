@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddx_server.ask.budget import Budget, Limits, Usage
+from ddx_server.ask.budget import AskLimits, TokenBudget, Usage
 from ddx_server.ask.conclusion import undecided, what_is_known
 from ddx_server.ask.connection import RemoteServer, local_server, use_server
 from ddx_server.ask.consent import Consent
@@ -18,7 +18,7 @@ from ddx_server.ask.display import Display
 from ddx_server.ask.loop import Ended, Investigator
 from ddx_server.ask.model import SDK_RETRIES, Model, ModelGone
 from ddx_server.ask.toolbox import Toolbox
-from ddx_server.ask.transcript import Transcript, default_path
+from ddx_server.ask.transcript import AskTranscript, default_path
 from ddx_server.render.safe_text import safe
 from ddx_tools.model.diagnosis import Diagnosis
 from ddx_tools.model.errors import UsageError
@@ -41,13 +41,13 @@ class AskOptions:
     model: str | None = None
     server: MCPServer | RemoteServer | None = None
     """None: our own, made for the target, in this process."""
-    limits: Limits = field(default_factory=Limits)
+    limits: AskLimits = field(default_factory=AskLimits)
     allow_all: bool = False
     transcript: Path | None = None
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskResult:
     """The answer, how it came about and what it cost."""
 
     diagnosis: Diagnosis
@@ -67,7 +67,7 @@ class Asked:
         return json.dumps({"diagnosis": diagnosis, **about, "usage": asdict(self.usage)}, ensure_ascii=False)
 
 
-def ask(question: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
+def ask(question: str, target: Sequence[str], options: AskOptions, display: Display) -> AskResult:
     """Answer a question about a job. Raises UsageError if the target, the key or the server cannot be used."""
     import anyio
 
@@ -75,13 +75,13 @@ def ask(question: str, target: Sequence[str], options: AskOptions, display: Disp
     if isinstance(client, str):
         return _without_model(client, target, options, display)
     server = options.server or local_server(target)
-    with Transcript(options.transcript or default_path()) as transcript:
+    with AskTranscript(options.transcript or default_path()) as transcript:
         consent = Consent(options.allow_all)
         asking = _Asking(question, target, options, display, consent, client, server, transcript)
         return anyio.run(asking.run)
 
 
-def print_asked(asked: Asked, console: Console) -> None:
+def print_asked(asked: AskResult, console: Console) -> None:
     """The diagnosis as `ddx why` prints it, and what it cost."""
     from ddx_server.render.diagnosis import render_diagnosis
 
@@ -107,7 +107,7 @@ def _client() -> AsyncAnthropic | str:
     return client
 
 
-def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> Asked:
+def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> AskResult:
     """What `ddx why` says."""
     from ddx_server.render.diagnosis import show_command
     from ddx_tools.investigation.run import investigate
@@ -117,7 +117,7 @@ def _without_model(reason: str, target: Sequence[str], options: AskOptions, disp
     display.note(f"No model is asked: {reason}. This is what ddx why says.")
     found = investigate(target)
     said = found.diagnose().model_copy(update={"shown_by": show_command(target)})
-    return Asked(said, f"no model: {reason}", Usage(), origins=found.origins)
+    return AskResult(said, f"no model: {reason}", Usage(), origins=found.origins)
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,15 @@ class _Asking:
     consent: Consent
     client: AsyncAnthropic
     server: MCPServer | RemoteServer
-    transcript: Transcript
+    transcript: AskTranscript
 
-    async def run(self) -> Asked:
+    async def run(self) -> AskResult:
         """Ask the model, and the playbooks where it has no answer."""
         async with self.client:
             return await use_server(self.server, self.consent, self._with_tools)
 
-    async def _with_tools(self, connection: Client) -> Asked:
-        toolbox, budget = await Toolbox.of(connection), Budget(self.options.limits)
+    async def _with_tools(self, connection: Client) -> AskResult:
+        toolbox, budget = await Toolbox.of(connection), TokenBudget(self.options.limits)
         name = self.options.model or next(filter(None, map(os.environ.get, _MODEL_VARIABLES)), DEFAULT_MODEL)
         model = Model(self.client, name, budget.usage, self.display)
         investigator = Investigator(model, toolbox, self.consent, budget, self.transcript, self.display)
@@ -147,7 +147,7 @@ class _Asking:
             self.display.note(f"No diagnosis by the model: {ended.reason}. Asking the playbooks.")
             diagnosis = undecided(ended.reason, await what_is_known(toolbox, self.target))
         budget.stop_clock()
-        asked = Asked(diagnosis, ended.reason, budget.usage, name, self.transcript.path)
+        asked = AskResult(diagnosis, ended.reason, budget.usage, name, self.transcript.path)
         self.transcript.add("end", **json.loads(asked.to_json()))
         return asked
 

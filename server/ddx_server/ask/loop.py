@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from ddx_server.ask import prompt
 from ddx_server.ask.conclusion import completed, diagnosis_in
 from ddx_server.ask.display import call_in_words
-from ddx_server.ask.toolbox import Answer
+from ddx_server.ask.toolbox import ToolAnswer
 from ddx_tools.redaction.structures import redact_json, redact_value
 from ddx_tools.redaction.text import redact
 
 if TYPE_CHECKING:
-    from ddx_server.ask.budget import Budget
+    from ddx_server.ask.budget import TokenBudget
     from ddx_server.ask.consent import Consent
     from ddx_server.ask.display import Display
-    from ddx_server.ask.model import Model, ToolCall, Turn
+    from ddx_server.ask.model import Model, ModelToolCall, Turn
     from ddx_server.ask.toolbox import Toolbox
-    from ddx_server.ask.transcript import Transcript
+    from ddx_server.ask.transcript import AskTranscript
     from ddx_tools.model.diagnosis import Diagnosis
 
 _ENDED_WITHOUT_ANSWER = {
@@ -46,8 +46,8 @@ class Investigator:
     model: Model
     toolbox: Toolbox
     consent: Consent
-    budget: Budget
-    transcript: Transcript
+    budget: TokenBudget
+    transcript: AskTranscript
     display: Display
 
     async def investigate(self, question: str, target: Sequence[str]) -> Ended:
@@ -88,7 +88,7 @@ class Investigator:
             messages += [{"role": "user", "content": reply}] if reply else []
         return Ended(None, f"the budget of {self.budget.limits.tokens} tokens is spent")
 
-    async def _answers(self, turn: Turn) -> list[Answer]:
+    async def _answers(self, turn: Turn) -> list[ToolAnswer]:
         """An answer to every call, in their order. Leave is asked for first, one after the other; then all run."""
         import anyio
 
@@ -96,7 +96,7 @@ class Investigator:
         if all(call.name == prompt.REPORT for call in turn.calls):
             self.budget.take_call()
 
-        async def run(place: int, call: ToolCall) -> None:
+        async def run(place: int, call: ModelToolCall) -> None:
             if (answer := answers[place]) is None:
                 answer = answers[place] = await self._run(call)
             self.display.answered(call.name, answer.text, answer.is_error)
@@ -109,25 +109,25 @@ class Investigator:
             self.transcript.add("result", call=call.id, tool=call.name, is_error=answer.is_error, text=answer.text)
         return given
 
-    async def _run(self, call: ToolCall) -> Answer:
+    async def _run(self, call: ModelToolCall) -> ToolAnswer:
         self.display.calling(call.name, call.arguments)
         if self._needs_leave(call.name):
             self.consent.cover_this_task()
         return await self.toolbox.call(call.name, call.arguments)
 
-    async def _held_back(self, call: ToolCall, turn: Turn) -> Answer | None:
+    async def _held_back(self, call: ModelToolCall, turn: Turn) -> ToolAnswer | None:
         """Why a call is not to be executed; None if it is."""
         if turn.stop_reason == "max_tokens":
-            return Answer(prompt.CUT_CALL, is_error=True)
+            return ToolAnswer(prompt.CUT_CALL, is_error=True)
         if call.name == prompt.REPORT:
             return None
         if not self.budget.take_call():
-            return Answer(prompt.NO_CALLS_LEFT, is_error=True)
+            return ToolAnswer(prompt.NO_CALLS_LEFT, is_error=True)
         if not self._needs_leave(call.name):
             return None
         allowed = await self.consent.given(f"The model wants to run {call_in_words(call.name, call.arguments)}. Allow?")
         self.transcript.add("consent", call=call.id, tool=call.name, allowed=allowed)
-        return None if allowed else Answer(prompt.REFUSED, is_error=True)
+        return None if allowed else ToolAnswer(prompt.REFUSED, is_error=True)
 
     def _needs_leave(self, tool: str) -> bool:
         """The report is what the person asked for; what does not exist does nothing."""
@@ -138,7 +138,7 @@ def _words(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}] if text else []
 
 
-def _report(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis | None:
+def _report(calls: Sequence[ModelToolCall], answers: Sequence[ToolAnswer]) -> Diagnosis | None:
     """The diagnosis that the server accepted, if it was given one."""
     for call, answer in zip(calls, answers, strict=True):
         if call.name == prompt.REPORT and not answer.is_error:
@@ -146,7 +146,7 @@ def _report(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis |
     return None
 
 
-def _told(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis | None:
+def _told(calls: Sequence[ModelToolCall], answers: Sequence[ToolAnswer]) -> Diagnosis | None:
     """The last answer of the playbooks."""
     told = [
         diagnosis_in(answer.data)
@@ -156,7 +156,7 @@ def _told(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> Diagnosis | N
     return next((one for one in reversed(told) if one), None)
 
 
-def _result(call: ToolCall, answer: Answer) -> dict[str, Any]:
+def _result(call: ModelToolCall, answer: ToolAnswer) -> dict[str, Any]:
     return {
         "type": "tool_result",
         "tool_use_id": call.id,

@@ -34,7 +34,7 @@ class ModelGone(Exception):
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class ModelToolCall:
     """A tool that the model wants called. `arguments` is whatever it wrote: an object, or not."""
 
     id: str
@@ -47,7 +47,7 @@ class Turn:
     """What the model said, complete, and why it stopped."""
 
     content: list[dict[str, Any]]
-    calls: list[ToolCall]
+    calls: list[ModelToolCall]
     stop_reason: str
 
 
@@ -129,7 +129,7 @@ class Model:
 
 
 def _turn(message: Message) -> Turn:
-    calls = [ToolCall(b.id, b.name, b.input) for b in message.content if b.type == "tool_use"]
+    calls = [ModelToolCall(b.id, b.name, b.input) for b in message.content if b.type == "tool_use"]
     return Turn(list(_sent_back(message.content)), calls, str(message.stop_reason))
 
 

@@ -16,7 +16,7 @@ _RESULT_CHARS = 20_000
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """What a tool said: text for the model, and the structured content behind it, if there is any."""
 
     text: str
@@ -58,14 +58,14 @@ class Toolbox:
         annotations = self.tools[name].annotations
         return bool(annotations and annotations.read_only_hint)
 
-    async def call(self, name: str, arguments: object) -> Answer:
+    async def call(self, name: str, arguments: object) -> ToolAnswer:
         """Call a tool. What goes wrong is an answer, too: the model is to mend it."""
         from mcp.shared.exceptions import MCPError
 
         if name not in self.tools:
-            return Answer(f"There is no tool {name}. There are: {', '.join(self.tools)}.", is_error=True)
+            return ToolAnswer(f"There is no tool {name}. There are: {', '.join(self.tools)}.", is_error=True)
         if not isinstance(arguments, dict):
-            return Answer(f"The arguments of {name} must be one JSON object.", is_error=True)
+            return ToolAnswer(f"The arguments of {name} must be one JSON object.", is_error=True)
         try:
             return _answer(await self.client.call_tool(name, arguments))
         except (
@@ -73,14 +73,14 @@ class Toolbox:
             RuntimeError,
             ValueError,
         ) as error:  # the last two: the result breaks its schema, or the protocol
-            return Answer(f"{name} failed: {error}", is_error=True)
+            return ToolAnswer(f"{name} failed: {error}", is_error=True)
 
 
-def _answer(result: CallToolResult) -> Answer:
+def _answer(result: CallToolResult) -> ToolAnswer:
     if result.structured_content is not None and not result.is_error:
         text = json.dumps(result.structured_content, ensure_ascii=False)
     else:
         text = "\n".join(block.text for block in result.content if block.type == "text")
     if len(text) > _RESULT_CHARS:
         text = f"{text[:_RESULT_CHARS]}… (cut here: {_RESULT_CHARS} of {len(text)} characters; ask for less)"
-    return Answer(text, result.is_error, result.structured_content)
+    return ToolAnswer(text, result.is_error, result.structured_content)

@@ -15,7 +15,7 @@ from ddx_tools.redaction.structures import redact_value
 from ddx_tools.redaction.text import redact
 
 
-class Transcript:
+class AskTranscript:
     """A file that grows by a line for everything that happens, each complete on disk before the next thing does.
 
     A line is an object with `at` (UTC), `kind` and what belongs to it. Only its owner may read the file. Raises

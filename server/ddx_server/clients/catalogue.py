@@ -22,7 +22,7 @@ SERVER_NAME = "ddx"
 
 
 @dataclass(frozen=True)
-class Place:
+class ConfigPlace:
     """What the place of a configuration depends on."""
 
     home: Path
@@ -46,7 +46,7 @@ class Client:
 
     id: str
     title: str
-    file: Callable[[Place], Path]
+    file: Callable[[ConfigPlace], Path]
     format: Literal["json", "toml"] = "json"
     servers_key: str = "mcpServers"
     workspace: str | None = None
@@ -66,11 +66,11 @@ class Client:
         return {**stdio, "command": str(executable), "args": arguments}
 
 
-def _claude_code(place: Place) -> Path:
+def _claude_code(place: ConfigPlace) -> Path:
     return Path(place.environ.get("CLAUDE_CONFIG_DIR") or place.home) / ".claude.json"
 
 
-def _codex(place: Place) -> Path:
+def _codex(place: ConfigPlace) -> Path:
     return Path(place.environ.get("CODEX_HOME") or place.home / ".codex") / "config.toml"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_server.clients.catalogue import SERVER_NAME, Client, Entry, Place
+from ddx_server.clients.catalogue import SERVER_NAME, Client, ConfigPlace, Entry
 from ddx_server.clients.configuration import merged, snippet
 from ddx_tools.model.errors import NotPermitted, UnreadableInput, UsageError
 
@@ -43,9 +43,9 @@ class Installation:
         }
 
 
-def this_place() -> Place:
+def this_place() -> ConfigPlace:
     """This machine and user."""
-    return Place(Path.home(), sys.platform, os.environ)
+    return ConfigPlace(Path.home(), sys.platform, os.environ)
 
 
 def executable() -> Path:
@@ -58,7 +58,7 @@ def executable() -> Path:
     raise UsageError("no ddx next to this Python, nor on PATH", "Install it: pip install . in its checkout.")
 
 
-def plan(client: Client, place: Place, roots: Sequence[Path] = ()) -> Installation:
+def plan(client: Client, place: ConfigPlace, roots: Sequence[Path] = ()) -> Installation:
     """What would be written, and where. Raises UsageError for a root that is no directory."""
     for root in roots:
         if not root.is_dir():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ddx_server.doctor.jobs import check_jobs
 from ddx_server.doctor.machine import check_machine
-from ddx_server.doctor.report import Check, DoctorReport, State, render
+from ddx_server.doctor.report import DoctorCheck, DoctorReport, State, render
 from ddx_tools.sources.host import Host
 
-__all__ = ["Check", "DoctorReport", "State", "examine", "render"]
+__all__ = ["DoctorCheck", "DoctorReport", "State", "examine", "render"]
 
 
 def examine(host: Host) -> DoctorReport:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from ddx_server.doctor.report import Check, State
+from ddx_server.doctor.report import DoctorCheck, State
 from ddx_tools.model.errors import DdxError, HostError
-from ddx_tools.parsers.launch.launchers import Job, Member, find_jobs
+from ddx_tools.parsers.launch.launchers import Job, JobProcess, find_jobs
 from ddx_tools.sources.host import Host
 
 _RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -18,15 +18,15 @@ _RECORDER_ON_SINCE = (2, 11)  # default of FlightRecorder.hpp in the wheels: 0 u
 _NEXT_TIME = "Next time start it with: ddx run -- torchrun …"
 
 
-def check_jobs(host: Host) -> Iterator[Check]:
+def check_jobs(host: Host) -> Iterator[DoctorCheck]:
     """Checks of every job; a line that says so if there is none."""
     try:
         jobs = find_jobs(json.loads(host.processes().data))
     except (DdxError, ValueError) as error:
-        yield Check(name="jobs", state=State.UNKNOWN, detail=f"the process table could not be read: {error}")
+        yield DoctorCheck(name="jobs", state=State.UNKNOWN, detail=f"the process table could not be read: {error}")
         return
     if not jobs:
-        yield Check(name="jobs", state=State.OK, detail="no distributed job runs here that this user can see")
+        yield DoctorCheck(name="jobs", state=State.OK, detail="no distributed job runs here that this user can see")
     for job in jobs:
         yield _permission(job)
         if job.live:
@@ -36,13 +36,13 @@ def check_jobs(host: Host) -> Iterator[Check]:
             yield _agent(host, job)
 
 
-def _permission(job: Job) -> Check:
+def _permission(job: Job) -> DoctorCheck:
     unreadable = [member for member in job.ranks if member.role == "unreadable"]
     if not unreadable:
         what = f"{len(job.live)} ranks, all can be read" if job.ranks else "no rank has a process (yet)"
-        return Check(name=f"job {job.id}", state=State.OK, detail=what)
+        return DoctorCheck(name=f"job {job.id}", state=State.OK, detail=what)
     users = sorted({str(m.process.row.get("user") or "?") for m in unreadable if m.process}) or ["another user"]
-    return Check(
+    return DoctorCheck(
         name=f"job {job.id}",
         state=State.GAP,
         detail=f"{len(unreadable)} of {len(job.ranks)} ranks belong to {', '.join(users)} and cannot be read",
@@ -50,14 +50,14 @@ def _permission(job: Job) -> Check:
     )
 
 
-def _torch(job: Job, version: str | None) -> Check:
+def _torch(job: Job, version: str | None) -> DoctorCheck:
     if version is None:
         detail = "not found beside the interpreter of the ranks (a zip, an editable install, another PYTHONPATH?)"
-        return Check(name=f"torch of {job.id}", state=State.UNKNOWN, detail=detail)
-    return Check(name=f"torch of {job.id}", state=State.OK, detail=version)
+        return DoctorCheck(name=f"torch of {job.id}", state=State.UNKNOWN, detail=detail)
+    return DoctorCheck(name=f"torch of {job.id}", state=State.OK, detail=version)
 
 
-def _torch_version(host: Host, member: Member) -> str | None:
+def _torch_version(host: Host, member: JobProcess) -> str | None:
     """From the name of torch's metadata directory: nothing of the user's environment is imported or run."""
     process = member.process
     if process is None:
@@ -77,7 +77,7 @@ def _torch_version(host: Host, member: Member) -> str | None:
     return None
 
 
-def _recorder(job: Job, version: str | None) -> Check:
+def _recorder(job: Job, version: str | None) -> DoctorCheck:
     name = f"flight recorder of {job.id}"
     env: Mapping[str, str] = job.live[0].process.env if job.live[0].process else {}
     variable = next((key for key in _RECORDER_VARIABLES if key in env), None)
@@ -87,24 +87,26 @@ def _recorder(job: Job, version: str | None) -> Check:
     else:
         release = re.match(r"(\d+)\.(\d+)", version or "")
         if not release:
-            return Check(name=name, state=State.UNKNOWN, detail="not set; the default depends on the version of torch")
+            return DoctorCheck(
+                name=name, state=State.UNKNOWN, detail="not set; the default depends on the version of torch"
+            )
         on = (int(release[1]), int(release[2])) >= _RECORDER_ON_SINCE
         detail = f"{'on' if on else 'off'} by default in torch {version}"
     remedy = f"{_NEXT_TIME}, or set TORCH_FR_BUFFER_SIZE=20000 (torch before 2.8: TORCH_NCCL_TRACE_BUFFER_SIZE)"
-    return Check(name=name, state=State.OK if on else State.GAP, detail=detail, remedy="" if on else remedy)
+    return DoctorCheck(name=name, state=State.OK if on else State.GAP, detail=detail, remedy="" if on else remedy)
 
 
-def _agent(host: Host, job: Job) -> Check:
+def _agent(host: Host, job: Job) -> DoctorCheck:
     name = f"rank agent of {job.id}"
     if not job.run_dir:
         detail = "none: stacks can be read, but not the flight records of a Gloo job that hangs"
-        return Check(name=name, state=State.GAP, detail=detail, remedy=_NEXT_TIME)
+        return DoctorCheck(name=name, state=State.GAP, detail=detail, remedy=_NEXT_TIME)
     try:
         sockets = host.glob(f"{glob.escape(job.run_dir)}/ranks/rank-*.sock")
     except HostError as error:
-        return Check(name=name, state=State.UNKNOWN, detail=error.message)
+        return DoctorCheck(name=name, state=State.UNKNOWN, detail=error.message)
     answering = len({PurePosixPath(path).name.split(".")[0] for path in sockets})
     state = State.OK if answering >= len(job.live) else State.GAP
     detail = f"{answering} of {len(job.live)} ranks have one in {job.run_dir}"
     remedy = "" if state is State.OK else f"Ranks may still be starting; else look for why: ls {job.run_dir}/ranks"
-    return Check(name=name, state=state, detail=detail, remedy=remedy)
+    return DoctorCheck(name=name, state=state, detail=detail, remedy=remedy)

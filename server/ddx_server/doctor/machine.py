@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddx_server.doctor.report import Check, State
+from ddx_server.doctor.report import DoctorCheck, State
 from ddx_tools.model.errors import HostError, NotFound
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.hosts.pyspy import PERMISSION_HELP, find_pyspy
@@ -22,7 +22,7 @@ _BUNDLE_BYTES = 1 << 30
 """Room to ask for: a bundle of a thousand ranks with long logs stays below it."""
 
 
-def check_machine(host: Host) -> Iterator[Check]:
+def check_machine(host: Host) -> Iterator[DoctorCheck]:
     """All checks that need no job."""
     if sys.platform == "linux":
         yield _proc(host)
@@ -30,7 +30,7 @@ def check_machine(host: Host) -> Iterator[Check]:
         yield _capability(host)
         yield _container(host)
     else:
-        yield Check(
+        yield DoctorCheck(
             name="processes",
             state=State.UNKNOWN,
             detail="this is not Linux: no kernel state of threads, and stacks of other processes need root",
@@ -41,17 +41,17 @@ def check_machine(host: Host) -> Iterator[Check]:
     yield _disk()
 
 
-def _proc(host: Host) -> Check:
+def _proc(host: Host) -> DoctorCheck:
     try:
         host.read("/proc/1/stat")
     except HostError as error:
-        return Check(
+        return DoctorCheck(
             name="/proc",
             state=State.GAP,
             detail=f"processes of other users are hidden (hidepid, or /proc is not mounted): {error.message}",
             remedy="A job of your own user can be diagnosed; for any other: sudo ddx why",
         )
-    return Check(name="/proc", state=State.OK, detail="processes of all users are listed")
+    return DoctorCheck(name="/proc", state=State.OK, detail="processes of all users are listed")
 
 
 _YAMA = {
@@ -62,32 +62,32 @@ _YAMA = {
 }
 
 
-def _yama(host: Host) -> Check:
+def _yama(host: Host) -> DoctorCheck:
     try:
         scope = host.read("/proc/sys/kernel/yama/ptrace_scope").data.decode().strip()
     except NotFound:
-        return Check(name="ptrace scope", state=State.OK, detail="unrestricted (this kernel has no Yama)")
+        return DoctorCheck(name="ptrace scope", state=State.OK, detail="unrestricted (this kernel has no Yama)")
     except HostError as error:
-        return Check(name="ptrace scope", state=State.UNKNOWN, detail=error.message)
+        return DoctorCheck(name="ptrace scope", state=State.UNKNOWN, detail=error.message)
     privileged = _has_capability(host)
     allowed = scope == "0" or (scope in "12" and privileged)
     remedy = "" if allowed else "sudo sysctl kernel.yama.ptrace_scope=0   (until the next boot), or: sudo ddx why"
     if scope == "3":
         remedy = "Set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot; until then only `ddx run` shows stacks."
     state = State.OK if allowed else State.GAP
-    return Check(name="ptrace scope", state=state, detail=_YAMA.get(scope, scope[:40]), remedy=remedy)
+    return DoctorCheck(name="ptrace scope", state=state, detail=_YAMA.get(scope, scope[:40]), remedy=remedy)
 
 
-def _capability(host: Host) -> Check:
+def _capability(host: Host) -> DoctorCheck:
     held = _has_capability(host)
     if held is None:
-        return Check(name="CAP_SYS_PTRACE", state=State.UNKNOWN, detail="/proc/self/status does not say")
+        return DoctorCheck(name="CAP_SYS_PTRACE", state=State.UNKNOWN, detail="/proc/self/status does not say")
     if held:
-        return Check(name="CAP_SYS_PTRACE", state=State.OK, detail="held: processes of all users can be read")
+        return DoctorCheck(name="CAP_SYS_PTRACE", state=State.OK, detail="held: processes of all users can be read")
     if os.geteuid() != 0:
         user = f"not held: only jobs of this user (uid {os.geteuid()}) can be read"
-        return Check(name="CAP_SYS_PTRACE", state=State.OK, detail=user)
-    return Check(
+        return DoctorCheck(name="CAP_SYS_PTRACE", state=State.OK, detail=user)
+    return DoctorCheck(
         name="CAP_SYS_PTRACE",
         state=State.GAP,
         detail="not held although this is root, as in a container started without it",
@@ -105,7 +105,7 @@ def _has_capability(host: Host) -> bool | None:
     return bool(int(found[1], 16) & _CAP_SYS_PTRACE) if found else None
 
 
-def _container(host: Host) -> Check:
+def _container(host: Host) -> DoctorCheck:
     hints = [path for path in ("/.dockerenv", "/run/.containerenv") if host.glob(path)]
     hints += ["KUBERNETES_SERVICE_HOST"] * ("KUBERNETES_SERVICE_HOST" in os.environ)
     try:
@@ -114,30 +114,34 @@ def _container(host: Host) -> Check:
         own = False
     hints += ["a user namespace of its own"] * own
     if not hints:
-        return Check(name="container", state=State.OK, detail="no sign of one: all processes of the host can be seen")
+        return DoctorCheck(
+            name="container", state=State.OK, detail="no sign of one: all processes of the host can be seen"
+        )
     detail = f"this looks like one ({', '.join(hints)}): only its own processes can be seen"
-    return Check(name="container", state=State.OK, detail=detail)
+    return DoctorCheck(name="container", state=State.OK, detail=detail)
 
 
-def _pyspy(host: Host) -> Check:
+def _pyspy(host: Host) -> DoctorCheck:
     try:
         version = host.run([find_pyspy(), "--version"]).data.decode("utf-8", "replace").strip()
     except HostError as error:
-        return Check(name="py-spy", state=State.GAP, detail=error.message, remedy=error.help or "pip install py-spy")
-    return Check(name="py-spy", state=State.OK, detail=version)
+        return DoctorCheck(
+            name="py-spy", state=State.GAP, detail=error.message, remedy=error.help or "pip install py-spy"
+        )
+    return DoctorCheck(name="py-spy", state=State.OK, detail=version)
 
 
-def _stacks(host: Host) -> Check:
+def _stacks(host: Host) -> DoctorCheck:
     """Nothing but trying tells of Yama, SELinux, seccomp and containers: a Python process of our own is read."""
     try:
         with _own_python() as child:
             host.stack(child.pid)
     except HostError as error:
         remedy = error.help or PERMISSION_HELP
-        return Check(name="stacks", state=State.GAP, detail=error.message, remedy=remedy)
+        return DoctorCheck(name="stacks", state=State.GAP, detail=error.message, remedy=remedy)
     except OSError as error:
-        return Check(name="stacks", state=State.UNKNOWN, detail=f"not tried: {sys.executable}: {error.strerror}")
-    return Check(name="stacks", state=State.OK, detail="py-spy read the stack of a Python process beside it")
+        return DoctorCheck(name="stacks", state=State.UNKNOWN, detail=f"not tried: {sys.executable}: {error.strerror}")
+    return DoctorCheck(name="stacks", state=State.OK, detail="py-spy read the stack of a Python process beside it")
 
 
 @contextmanager
@@ -153,11 +157,11 @@ def _own_python() -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
-def _disk() -> Check:
+def _disk() -> DoctorCheck:
     places = dict.fromkeys([Path.cwd(), Path(tempfile.gettempdir())])
     free = {place: shutil.disk_usage(place).free for place in places}
     detail = ", ".join(f"{size / 2**30:.1f} GiB free in {place}" for place, size in free.items())
     if min(free.values()) >= _BUNDLE_BYTES:
-        return Check(name="disk", state=State.OK, detail=detail)
+        return DoctorCheck(name="disk", state=State.OK, detail=detail)
     remedy = "Save bundles elsewhere: ddx why --save /some/large/disk/incident.tar.zst; TMPDIR moves temporary files."
-    return Check(name="disk", state=State.GAP, detail=detail, remedy=remedy)
+    return DoctorCheck(name="disk", state=State.GAP, detail=detail, remedy=remedy)

@@ -20,7 +20,7 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Check(Contract):
+class DoctorCheck(Contract):
     """One thing that ddx needs, or would make use of."""
 
     name: str
@@ -33,10 +33,10 @@ class DoctorReport(Contract):
     """What `ddx doctor --json` prints."""
 
     host: str
-    checks: list[Check]
+    checks: list[DoctorCheck]
 
     @property
-    def gaps(self) -> list[Check]:
+    def gaps(self) -> list[DoctorCheck]:
         """The checks that need something done."""
         return [check for check in self.checks if check.state is State.GAP]
 

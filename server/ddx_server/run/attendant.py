@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ddx_server.run.look import Look, LookFailed
+from ddx_server.run.look import JudgedLook, LookFailed
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
 from ddx_server.run.watch import Silence
 from ddx_tools.sources.hosts.rank_agent import AgentAddress
 
-LookAt = Callable[[str, Path, float], Look]
+LookAt = Callable[[str, Path, float], JudgedLook]
 """Looks at a target, keeps the bundle, within so many seconds; raises LookFailed."""
 Kind = Literal["stalled", "asked", "stopped", "failed"]
 
@@ -53,7 +53,7 @@ class Attendant:
     """The keys of what was said."""
     _told_silence_s: float | None = None
     """The silence that an answer was said of, by when the job last moved before it."""
-    _held_back: tuple[float, Look] | None = None
+    _held_back: tuple[float, JudgedLook] | None = None
     """Likewise, and an answer that was not said, because the job might go on by itself."""
 
     def silent(self, silence: Silence) -> bool:
@@ -166,7 +166,7 @@ class Attendant:
         finally:
             self._busy.release()
 
-    def _look(self, target: str, *, is_last: bool = True) -> Look | None:
+    def _look(self, target: str, *, is_last: bool = True) -> JudgedLook | None:
         """None if it fails, of which is said where no other look follows."""
         bundle = self._free_name()
         try:
@@ -179,11 +179,11 @@ class Attendant:
             self.say([problem])
         return None
 
-    def _answer(self, kind: Kind, situation: str, look: Look) -> None:
+    def _answer(self, kind: Kind, situation: str, look: JudgedLook) -> None:
         with self._telling:
             self._tell(kind, situation, look)
 
-    def _tell(self, kind: Kind, situation: str, look: Look) -> None:
+    def _tell(self, kind: Kind, situation: str, look: JudgedLook) -> None:
         is_known = look.key in self._said[-1:]
         if is_known or (len(self._said) >= MOST_ANSWERS and kind == "stalled"):
             self._forget(look)
@@ -202,16 +202,16 @@ class Attendant:
         if problem := self.notifier.tell(message):
             self.say([f"the notification failed: {problem}"])
 
-    def _hold_back(self, answer: tuple[float, Look] | None) -> None:
+    def _hold_back(self, answer: tuple[float, JudgedLook] | None) -> None:
         if self._held_back:
             self._forget(self._held_back[1])
         self._held_back = answer
 
-    def _forget(self, look: Look) -> None:
+    def _forget(self, look: JudgedLook) -> None:
         if look.bundle:
             look.bundle.unlink(missing_ok=True)
 
-    def _keep_within_budget(self, look: Look) -> None:
+    def _keep_within_budget(self, look: JudgedLook) -> None:
         sizes = [path.stat().st_size for path in self.run_dir.glob("incident-*.tar.zst")]
         if sum(sizes) > MOST_BUNDLE_BYTES:
             self._forget(look)
@@ -230,7 +230,7 @@ def _left_nothing(run_dir: Path) -> bool:
     return log.is_file() and not log.stat().st_size and not any(any(one.rglob("*")) for one in folders if one.is_dir())
 
 
-def _is_worth_saying(look: Look, silence: Silence) -> bool:
+def _is_worth_saying(look: JudgedLook, silence: Silence) -> bool:
     """Whether a job that stands still will not go on by itself, as far as one can see."""
     if look.verdict == "healthy" or look.slows:
         return False

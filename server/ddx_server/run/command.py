@@ -22,7 +22,7 @@ from ddx_server.run.look import look_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
 from ddx_server.run.streams import LauncherLog, Pump, copy_window_size, open_channels
-from ddx_server.run.watch import Limits, RankWatch
+from ddx_server.run.watch import JobLimits, RankWatch
 from ddx_tools.model.errors import UsageError
 
 DEFAULT_STALL_AFTER_S = 300.0
@@ -150,7 +150,7 @@ def _in_words(code: int) -> str:
     return f"the job failed with exit code {code}"
 
 
-def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> Limits:
+def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> JobLimits:
     """What the command and variables say of limits; the limits of process groups are asked of the ranks."""
     from ddx_tools.parsers.launch.launch_command import meeting_of
 
@@ -158,7 +158,7 @@ def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> Limits:
     heartbeat_s = _number(environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"))
     end_s = _number(environ.get("SLURM_JOB_END_TIME"))
     ends_at_s = time.monotonic() + end_s - time.time() if end_s else None
-    return Limits(heartbeat_s, ends_at_s, meeting.timeout_s if meeting else None)
+    return JobLimits(heartbeat_s, ends_at_s, meeting.timeout_s if meeting else None)
 
 
 def _number(text: str | None) -> float | None:

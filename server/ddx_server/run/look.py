@@ -17,7 +17,7 @@ _PROGRAM = "ddx_server.run.look_process"
 
 
 @dataclass(frozen=True)
-class Look:
+class JudgedLook:
     """What was seen and judged."""
 
     verdict: str
@@ -50,7 +50,7 @@ class LookFailed(Exception):
     """There is no answer. The text says why."""
 
 
-def look_beside(target: str, bundle: Path, limit_s: float) -> Look:
+def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
     """Look at `target` (a pid, or what is left of a job) in a process of its own; keep the bundle.
 
     Raises LookFailed if that process fails, or takes longer than `limit_s`.
@@ -73,4 +73,4 @@ def look_beside(target: str, bundle: Path, limit_s: float) -> Look:
     except ValueError as error:
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
         raise LookFailed(last[0][:300]) from error
-    return Look(**seen, bundle=bundle if bundle.exists() else None, took_s=time.monotonic() - began)
+    return JudgedLook(**seen, bundle=bundle if bundle.exists() else None, took_s=time.monotonic() - began)

@@ -53,7 +53,7 @@ class Silence:
         return self.limit is not None and self.limit.since_s + _APART_S < self.since_s
 
 
-class Listener(Protocol):
+class WatchListener(Protocol):
     """Whoever is told of what the watch sees."""
 
     def silent(self, silence: Silence) -> bool:
@@ -73,7 +73,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """What can end a hung job besides the limits that its groups and its messages tell."""
 
     heartbeat_s: float | None = None
@@ -92,8 +92,8 @@ class RankWatch:
         run_dir: Path,
         log: Path,
         patience: Patience,
-        limits: Limits,
-        listener: Listener,
+        limits: JobLimits,
+        listener: WatchListener,
     ) -> None:
         self._run_dir = run_dir
         self._printed = PrintedProgress(log)

@@ -9,7 +9,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult
 from pydantic import Field, ValidationError
 
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import DiagnosisReply, result
 from ddx_server.serve.tool import make_tool
@@ -40,7 +40,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         from ddx_tools.investigation.submission import with_checked
         from ddx_tools.knowledge.validation import first_mistake
 
-        call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
+        call, resolved = ServedCall(ctx, workspace), workspace.resolve(target)
         try:
             one = HandedIn(code=code, quote=quote, source=source, ranks=ranks, attributes=attributes)
         except ValidationError as error:

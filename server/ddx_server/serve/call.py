@@ -44,7 +44,7 @@ def at_work() -> Iterator[None]:
         _ENDED.reset(before)
 
 
-class ToolCall:
+class ServedCall:
     """What a tool needs of the call it serves. To be used in the worker thread that the SDK runs the tool in."""
 
     def __init__(self, context: Context[Any, Any], workspace: Workspace) -> None:

@@ -16,7 +16,7 @@ import psutil
 from ddx_server.serve.roots import is_below
 from ddx_tools.investigation.run import this_machine
 from ddx_tools.model.errors import HostError, NotFound, NotPermitted
-from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 
 _SLICE_S = 0.2
 
@@ -34,7 +34,7 @@ class ConfinedHost(Host):
         self._roots = tuple(roots) if brought_as else None
         self._inner.roots = self._roots or ()
         self._stop_if_cancelled = stop_if_cancelled
-        self._checks: dict[str, Callable[[Call], None]] = {
+        self._checks: dict[str, Callable[[HostCall], None]] = {
             "read": self._check_path,
             "look": self._check_path,
             "walk": self._check_path,
@@ -52,7 +52,7 @@ class ConfinedHost(Host):
             self._inner.pause(min(seconds, _SLICE_S))
             seconds -= _SLICE_S
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """The local answer, or why there is none."""
         self._stop_if_cancelled()
         try:
@@ -84,11 +84,11 @@ class ConfinedHost(Host):
     def _is_readable(self, path: str) -> bool:
         return self._roots is None or is_below(Path(os.path.realpath(path)), self._roots)
 
-    def _check_path(self, call: Call) -> None:
+    def _check_path(self, call: HostCall) -> None:
         if not self._is_readable(call.key):
             raise NotPermitted(f"{call.key}: a link that leads out of what this server may read", "")
 
-    def _check_owner(self, call: Call) -> None:
+    def _check_owner(self, call: HostCall) -> None:
         pid = json.loads(call.key)["pid"] if call.op == "agent" else int(call.key.split()[0])
         try:
             owner = psutil.Process(pid).uids().real
@@ -100,7 +100,7 @@ class ConfinedHost(Host):
             )
 
 
-def _check_address(call: Call) -> None:
+def _check_address(call: HostCall) -> None:
     """Endpoints are asked on this machine only: what a log says must not make the server knock on other doors."""
     url = call.key.partition(" ")[2]
     host = urllib.parse.urlsplit(url).hostname or ""

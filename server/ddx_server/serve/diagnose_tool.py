@@ -9,7 +9,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
 from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import DiagnosisReply, result
@@ -43,7 +43,7 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         from ddx_tools.diagnosis.submitted import fact_finding
         from ddx_tools.investigation.run import investigate
 
-        call = ToolCall(ctx, workspace)
+        call = ServedCall(ctx, workspace)
         resolved = workspace.resolve(target)
         told = [note[:_LONGEST_NOTE] for note in notes if note.strip()]
         reach = None if resolved else workspace.config.reach

@@ -13,13 +13,13 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from ddx_server.serve.budget import Payload, Rest, bounded
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations, Opened
 from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import IncidentReply, result
 from ddx_server.serve.roots import below_roots
 from ddx_server.serve.tool import make_tool
-from ddx_server.serve.workspace import RECORDED_ID, Incident, Workspace
+from ddx_server.serve.workspace import RECORDED_ID, OpenIncident, Workspace
 from ddx_tools.model.errors import NotPermitted, UsageError
 from ddx_tools.sources.temporary import temporary_directory
 
@@ -47,7 +47,7 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
                 "this server answers out of a recorded incident: there is no live job to capture",
                 f"It is open already: {RECORDED_ID}.",
             )
-        call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
+        call, resolved = ServedCall(ctx, workspace), workspace.resolve(target)
         kept = _bundle_of(workspace, investigations, call, resolved) or _kept(workspace, investigations, call, resolved)
         return result(_incident_payload(kept, investigations.of([str(kept.material)], call)))
 
@@ -62,14 +62,16 @@ def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         path: Annotated[str, Field(description="file, directory or bundle")] = "",
         text: Annotated[str, Field(description="pasted text instead of a path, at most 2 MiB")] = "",
     ) -> CallToolResult:
-        call = ToolCall(ctx, workspace)
+        call = ServedCall(ctx, workspace)
         opened = _opened(workspace, investigations, call, path, text)
         return result(_incident_payload(opened, investigations.of([str(opened.material)], call)))
 
     return make_tool(open_incident, "open_incident", _OPEN, IncidentReply, read_only=False)
 
 
-def _opened(workspace: Workspace, investigations: Investigations, call: ToolCall, path: str, text: str) -> Incident:
+def _opened(
+    workspace: Workspace, investigations: Investigations, call: ServedCall, path: str, text: str
+) -> OpenIncident:
     if workspace.config.recorded is not None:
         if path not in ("", RECORDED_ID) or text:
             raise NotPermitted("this server answers out of one recorded incident", f"It is open: {RECORDED_ID}.")
@@ -84,8 +86,8 @@ def _opened(workspace: Workspace, investigations: Investigations, call: ToolCall
 
 
 def _bundle_of(
-    workspace: Workspace, investigations: Investigations, call: ToolCall, target: Sequence[str]
-) -> Incident | None:
+    workspace: Workspace, investigations: Investigations, call: ServedCall, target: Sequence[str]
+) -> OpenIncident | None:
     """A target that is a bundle is an incident already: it is referred to, not captured again."""
     from ddx_tools.sources.bundle import is_bundle
 
@@ -95,7 +97,7 @@ def _bundle_of(
     return workspace.refer(Path(target[0]))
 
 
-def _pasted(workspace: Workspace, investigations: Investigations, call: ToolCall, text: str) -> Incident:
+def _pasted(workspace: Workspace, investigations: Investigations, call: ServedCall, text: str) -> OpenIncident:
     data = text.encode("utf-8", "replace")
     if len(data) > _MOST_TEXT_BYTES:
         raise UsageError(
@@ -111,10 +113,10 @@ def _pasted(workspace: Workspace, investigations: Investigations, call: ToolCall
 def _kept(
     workspace: Workspace,
     investigations: Investigations,
-    call: ToolCall,
+    call: ServedCall,
     target: Sequence[str],
     pasted: Path | None = None,
-) -> Incident:
+) -> OpenIncident:
     """Investigate, and keep the material as a new incident."""
 
     def fill(bundle: Path) -> None:
@@ -125,7 +127,7 @@ def _kept(
     return workspace.add("captured" if workspace.is_live(target) else "files", target, fill)
 
 
-def _incident_payload(incident: Incident, opened: Opened) -> dict[str, Any]:
+def _incident_payload(incident: OpenIncident, opened: Opened) -> dict[str, Any]:
     from ddx_tools.model.rank_spans import rank_spans
 
     hosts = [bounded(host, 80) for host in opened.hosts]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.workspace import Workspace
 from ddx_tools.sources.temporary import prefix_of
 
@@ -50,7 +50,7 @@ class Investigations:
         self._busy: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def of(self, target: Sequence[str], call: ToolCall) -> Opened:
+    def of(self, target: Sequence[str], call: ServedCall) -> Opened:
         """The investigation of a resolved target (see `Workspace.resolve`). Raises DdxError if it cannot be used."""
         key = self._key(target)
         if key is None:
@@ -62,7 +62,7 @@ class Investigations:
                 self._keep(key, opened)
             return opened
 
-    def found(self, target: Sequence[str], call: ToolCall) -> Investigation:
+    def found(self, target: Sequence[str], call: ServedCall) -> Investigation:
         """What an investigation of a resolved target finds, for who needs no rows: those of a live job are not kept."""
         from ddx_tools.investigation.run import investigate
 
@@ -70,7 +70,7 @@ class Investigations:
             return investigate(target, progress=call.progress, machine=call.machine())
         return self.of(target, call).found
 
-    def capture(self, target: Sequence[str], bundle: Path, call: ToolCall, machine: Machine) -> None:
+    def capture(self, target: Sequence[str], bundle: Path, call: ServedCall, machine: Machine) -> None:
         """Investigate, and keep the material as a new bundle; what was found is what its investigation will find."""
         opened = _investigated(target, call, bundle, machine)
         if key := self._key([str(bundle)]):
@@ -103,7 +103,7 @@ class Investigations:
                 self._kept.popitem(last=False)
 
     @contextmanager
-    def _alone(self, key: Key, call: ToolCall) -> Iterator[None]:
+    def _alone(self, key: Key, call: ServedCall) -> Iterator[None]:
         """Of several calls about the same material one works, and the others wait (or are cancelled)."""
         with self._lock:
             busy = self._busy.setdefault(key, threading.Lock())
@@ -116,7 +116,7 @@ class Investigations:
 
 
 def _investigated(
-    target: Sequence[str], call: ToolCall, save: Path | None = None, machine: Machine | None = None
+    target: Sequence[str], call: ServedCall, save: Path | None = None, machine: Machine | None = None
 ) -> Opened:
     from ddx_tools.evidence.store import Store
     from ddx_tools.investigation.run import investigate

@@ -12,7 +12,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.permission import PERMISSION, permission_parameter, refuse_unless_permitted
 from ddx_server.serve.replies import ProbeReply, result
 from ddx_server.serve.tool import make_tool, sign
@@ -33,7 +33,7 @@ def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
 
         if not probe.read_only:
             refuse_unless_permitted(given.pop(PERMISSION), probe, given)
-        call = ToolCall(ctx, workspace)
+        call = ServedCall(ctx, workspace)
         step = Step(probe, {**given, "target": workspace.resolve(given["target"])})
         found, _ = run_probe(step, call.progress, machine=call.machine())
         origin = workspace.sources(given["target"], found.origins)

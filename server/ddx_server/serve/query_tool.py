@@ -10,7 +10,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from ddx_server.serve.budget import Payload, Rest, bounded
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
 from ddx_server.serve.replies import QueryReply, result
 from ddx_server.serve.tool import make_tool
@@ -39,7 +39,7 @@ def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
     ) -> CallToolResult:
         from ddx_tools.evidence.query import QueryLimits, query_evidence
 
-        call = ToolCall(ctx, workspace)
+        call = ServedCall(ctx, workspace)
         opened = investigations.of(workspace.resolve(target), call)
         if not sql.strip():
             return result({"tables": opened.tables})

@@ -10,7 +10,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from ddx_server.serve.budget import Payload, Rest, bounded
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import ShowReply, result
 from ddx_server.serve.tool import make_tool
@@ -18,7 +18,7 @@ from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddx_tools.investigation.lookup import Shown
+    from ddx_tools.investigation.lookup import ShownLines
 
 _DESCRIPTION = (
     "Open one thing that an answer names as its source, in the same words: 'ranks', 'rank 77' (state, stack, last "
@@ -39,7 +39,7 @@ def show_tool(workspace: Workspace) -> Tool:
         from ddx_tools.investigation.lookup import look
         from ddx_tools.investigation.show.addresses import Thing, parse_words
 
-        call, resolved = ToolCall(ctx, workspace), workspace.resolve(target)
+        call, resolved = ServedCall(ctx, workspace), workspace.resolve(target)
         if not resolved and parse_words([words]).thing is Thing.MATERIAL:
             raise UsageError("of what? A file needs the target that it is of", "target: as it was diagnosed")
         shown = look([words], resolved, call.progress, machine=call.machine())
@@ -48,7 +48,7 @@ def show_tool(workspace: Workspace) -> Tool:
     return make_tool(show, "show", _DESCRIPTION, ShowReply)
 
 
-def shown_payload(words: str, shown: Shown) -> dict[str, Any]:
+def shown_payload(words: str, shown: ShownLines) -> dict[str, Any]:
     """What is shown, as far as it fits; the lines around a place begin with their numbers."""
     lines = [text if number is None else f"{number}: {text}" for number, text in shown.lines]
     payload = Payload(untrusted_lines=Rest(len(lines), "name something smaller, or a line further down"))

@@ -10,7 +10,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from ddx_server.serve.budget import Payload, Rest
-from ddx_server.serve.call import ToolCall
+from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
 from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import SimilarReply, result
@@ -37,7 +37,7 @@ def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         if about and not target and workspace.config.recorded is None:
             told = similar_to(about, _MOST)
         else:
-            found = investigations.found(workspace.resolve(target), ToolCall(ctx, workspace))
+            found = investigations.found(workspace.resolve(target), ServedCall(ctx, workspace))
             found.not_similar = workspace.config.not_similar
             told = found.similar(found.judge(), _MOST, about)
         payload = Payload(similar=Rest(len(told), "say more in about"))

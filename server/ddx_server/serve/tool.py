@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import ConfigDict
 
 from ddx_server.serve.call import at_work
-from ddx_server.serve.replies import Reply, refusal
+from ddx_server.serve.replies import ToolReply, refusal
 from ddx_server.serve.schemas import arguments_schema, reply_schema
 from ddx_tools.model.errors import DdxError
 
@@ -26,7 +26,7 @@ def make_tool(
     function: Callable[..., CallToolResult],
     name: str,
     description: str,
-    reply: type[Reply],
+    reply: type[ToolReply],
     *,
     read_only: bool = True,
     open_world: bool = False,
@@ -57,7 +57,7 @@ def make_tool(
 
 
 @functools.cache
-def _schema_of(reply: type[Reply]) -> dict[str, Any]:
+def _schema_of(reply: type[ToolReply]) -> dict[str, Any]:
     """Made once for all probes: that is half of what starting the server costs."""
     return reply_schema(reply.model_json_schema(by_alias=True))
 

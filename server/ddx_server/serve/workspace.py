@@ -40,7 +40,7 @@ _MOST_DIGITS = 10
 _MOST_LISTED = 50
 
 
-class Incident(BaseModel):
+class OpenIncident(BaseModel):
     """`incident.json`: one incident that calls may name by its id."""
 
     model_config = ConfigDict(extra="forbid")
@@ -78,7 +78,7 @@ class Workspace:
         """Whether a resolved target means running processes."""
         return all(map(_is_pid, target))
 
-    def incident(self, incident_id: str) -> Incident:
+    def incident(self, incident_id: str) -> OpenIncident:
         """An incident by its id. Raises UsageError if there is none."""
         found = self._read(incident_id)
         if found is None:
@@ -89,7 +89,7 @@ class Workspace:
             )
         return found
 
-    def incidents(self) -> list[Incident]:
+    def incidents(self) -> list[OpenIncident]:
         """The incidents, newest first, at most 50."""
         if self.config.recorded is not None:
             return [self.incident(RECORDED_ID)]
@@ -100,12 +100,12 @@ class Workspace:
 
     def add(
         self, kind: Literal["captured", "files", "text"], about: Sequence[str], fill: Callable[[Path], None]
-    ) -> Incident:
+    ) -> OpenIncident:
         """A new incident whose bundle `fill` writes to the path it is given. If that fails, nothing is left behind."""
         directory, created = self._new_directory()
         try:
             fill(directory / _BUNDLE)
-            incident = Incident(
+            incident = OpenIncident(
                 id=directory.name, kind=kind, created=created, about=list(about), material=directory / _BUNDLE
             )
             self._write(directory, incident)
@@ -114,10 +114,10 @@ class Workspace:
             raise
         return incident
 
-    def refer(self, bundle: Path) -> Incident:
+    def refer(self, bundle: Path) -> OpenIncident:
         """A new incident of a bundle that stays where it is."""
         directory, created = self._new_directory()
-        incident = Incident(id=directory.name, kind="bundle", created=created, about=[str(bundle)], material=bundle)
+        incident = OpenIncident(id=directory.name, kind="bundle", created=created, about=[str(bundle)], material=bundle)
         self._write(directory, incident)
         return incident
 
@@ -193,9 +193,11 @@ class Workspace:
             return str(self.incident(item).material)
         return str(below_roots(item, self.config.roots))
 
-    def _read(self, incident_id: str) -> Incident | None:
+    def _read(self, incident_id: str) -> OpenIncident | None:
         if self.config.recorded is not None:
-            recorded = Incident(id=RECORDED_ID, kind="recorded", created="", about=[], material=self.config.recorded)
+            recorded = OpenIncident(
+                id=RECORDED_ID, kind="recorded", created="", about=[], material=self.config.recorded
+            )
             return recorded if incident_id == RECORDED_ID else None
         if not _ID.fullmatch(incident_id):
             return None
@@ -203,7 +205,7 @@ class Workspace:
         try:
             # Somebody else's record may be a pipe, and its reader would wait for ever.
             text = (own / _RECORD).read_text(encoding="utf-8") if (own / _RECORD).is_file() else ""
-            incident = Incident.model_validate_json(text)
+            incident = OpenIncident.model_validate_json(text)
         except (OSError, ValueError, ValidationError):
             return None
         # The record lies where others may write: what it points at is checked like a path that somebody names.
@@ -231,7 +233,7 @@ class Workspace:
             raise _not_kept(place, "it is no directory that this user may write to")
         return place
 
-    def _write(self, directory: Path, incident: Incident) -> None:
+    def _write(self, directory: Path, incident: OpenIncident) -> None:
         from ddx_tools.redaction.structures import redact_value
 
         told = incident.model_copy(update={"about": redact_value(incident.about)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddx_tools.diagnosis.matching import Match, fill, meets
-from ddx_tools.diagnosis.playbook import Cause, Check, Playbooks, Symptom
+from ddx_tools.diagnosis.playbook import Cause, NextCheckRule, Playbooks, Symptom
 from ddx_tools.model.diagnosis import Finding, NextCheck
 
 
@@ -82,7 +82,7 @@ def _only_told(matches: Iterable[Match]) -> bool:
     return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
 
 
-def _applies(check: Check, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
+def _applies(check: NextCheckRule, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
     """The bindings of a check whose `when` holds, else None."""
     bindings: dict[str, list[Finding]] = {}
     for condition in check.when:

@@ -98,7 +98,7 @@ class Clause(Page):
     says: str = ""
 
 
-class Check(Page):
+class NextCheckRule(Page):
     """A probe to run, or a question to ask, that would separate causes."""
 
     probe: str
@@ -121,7 +121,7 @@ class Symptom(Page):
         True,
         description="The job goes on. A cause of such symptoms alone accounts for no job that stands or has ended.",
     )
-    next_check: list[Check] = Field(default_factory=list)
+    next_check: list[NextCheckRule] = Field(default_factory=list)
     text: str = ""
 
 
@@ -146,7 +146,7 @@ class Cause(Page):
         default_factory=list, description="What makes it impossible, and with it all its special cases."
     )
     culprits: list[str] = Field(default_factory=list, description="Bindings whose ranks and places are to blame.")
-    next_check: list[Check] = Field(default_factory=list)
+    next_check: list[NextCheckRule] = Field(default_factory=list)
     fix: list[str] = Field(min_length=1)
     verify: list[str] = Field(min_length=1)
     prevent: list[str] = Field(default_factory=list)

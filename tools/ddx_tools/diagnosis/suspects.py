@@ -35,7 +35,7 @@ _MOST_CLAIMS, _MOST_PLACES, _MOST_SEATS, _MOST_OTHERS = 4, 6, 32, 3
 _MOST_SENTENCES = 8
 
 
-class Reading(Condition):
+class SuspectRule(Condition):
     """What a finding says about its ranks."""
 
     event: SuspectEvent
@@ -46,8 +46,8 @@ class Reading(Condition):
 
 
 @cache
-def _steps() -> tuple[tuple[Reading, ...], ...]:
-    return tuple(tuple(Reading.model_validate(each) for each in step["step"]) for step in shipped("suspects.yaml"))
+def _steps() -> tuple[tuple[SuspectRule, ...], ...]:
+    return tuple(tuple(SuspectRule.model_validate(each) for each in step["step"]) for step in shipped("suspects.yaml"))
 
 
 def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
@@ -81,7 +81,7 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
     return suspects
 
 
-def _about(finding: Finding, reading: Reading) -> Finding:
+def _about(finding: Finding, reading: SuspectRule) -> Finding:
     """A finding with the suspects as its ranks; places are those of the ranks that tell of them."""
     if not reading.ranks_in:
         return finding
@@ -144,7 +144,7 @@ def _sentence(suspect: Suspect) -> str:
     return f"{who[0].upper()}{who[1:]} {holds}{words}"
 
 
-def _suspect(together: Sequence[tuple[Reading, Finding]], seats: Mapping[int, Seat]) -> Suspect:
+def _suspect(together: Sequence[tuple[SuspectRule, Finding]], seats: Mapping[int, Seat]) -> Suspect:
     reading = together[0][0]
     found = list({id(finding): finding for _, finding in together}.values())
     ranks = sorted({rank for finding in found for rank in finding.ranks})

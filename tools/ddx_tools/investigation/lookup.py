@@ -21,7 +21,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownLines:
     """Lines about one thing; those of a file with their 1-based numbers."""
 
     what: Words
@@ -39,24 +39,24 @@ def look(
     progress: Progress = lambda _: None,
     *,
     machine: Machine = this_machine,
-) -> Shown:
+) -> ShownLines:
     """What is known of what some words name (`looking.words`); `target` as for an investigation.
 
     Raises UsageError for what is not there.
     """
     wanted = parse_words(words)
     if wanted.thing is Thing.MATERIAL:
-        return Shown(wanted, _material(wanted, target, machine))
+        return ShownLines(wanted, _material(wanted, target, machine))
     with Store() as store:
         found = investigate(target, progress=progress, machine=machine, store=store)
         return shown_of(store, wanted, found.names, target, machine)
 
 
-def shown_of(store: Store, wanted: Words, names: Names, target: Sequence[str], machine: Machine) -> Shown:
+def shown_of(store: Store, wanted: Words, names: Names, target: Sequence[str], machine: Machine) -> ShownLines:
     """What an investigation that was made already, and its material, say of a thing. Raises UsageError."""
     if wanted.thing is Thing.MATERIAL:
-        return Shown(wanted, _material(wanted, target, machine))
-    return Shown(wanted, [(None, line) for line in in_store(store, wanted, names)])
+        return ShownLines(wanted, _material(wanted, target, machine))
+    return ShownLines(wanted, [(None, line) for line in in_store(store, wanted, names)])
 
 
 def in_store(store: Store, wanted: Words, names: Names) -> list[str]:

@@ -43,7 +43,7 @@ from ddx_tools.probes.declaration import Probe
 from ddx_tools.probes.registry import PROBES, probe, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
-from ddx_tools.sources.host import UNKNOWN_HOST, Call, Host, Reply
+from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.sources.raw import Raw
@@ -65,7 +65,7 @@ def this_machine(name: str | None = None) -> LocalHost:
     return LocalHost(name, {one.id: partial(_perform, one) for one in PROBES if one.performs})
 
 
-def _perform(one: Probe[Any], call: Call) -> Reply:
+def _perform(one: Probe[Any], call: HostCall) -> Reply:
     assert one.performs is not None
     return Reply(str(one.performs(one.args.model_validate(call.options), ask_why)).encode())
 
@@ -122,7 +122,7 @@ def investigate_hosts(
     The target holds at most files that were brought besides.
     """
     from ddx_tools.investigation.many_hosts.gather import gather
-    from ddx_tools.investigation.many_hosts.merge import Part, merge
+    from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
 
     paths, pids = paths_and_pids(absolute_target(target))
     if pids:
@@ -150,7 +150,7 @@ def investigate_hosts(
         found.origins = origins(brought.manifest.journal) | came.said.origins
         _look_closer(store, found, names, told)
         if save:
-            merge([*came.parts, *([Part(Path(scratch) / "brought")] if besides else [])], directory, came.asked)
+            merge([*came.parts, *([BundlePart(Path(scratch) / "brought")] if besides else [])], directory, came.asked)
         return found
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from ddx_tools.knowledge.load import shipped
 
 
-class Tool(BaseModel, extra="forbid", frozen=True):
+class LaunchTool(BaseModel, extra="forbid", frozen=True):
     """A program that starts others, as the knowledge file describes it."""
 
     tool: str
@@ -25,7 +25,7 @@ class Tool(BaseModel, extra="forbid", frozen=True):
 class LaunchKnowledge(BaseModel, extra="forbid", frozen=True):
     """`launch_tools.yaml`."""
 
-    tools: list[Tool]
+    tools: list[LaunchTool]
     wrappers: list[str]
     shells: list[str]
     python: str

@@ -12,7 +12,7 @@ _MAX_SHAPE_NUMBERS = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """What was called: equal calls of all ranks should look alike."""
 
     backend: str | None
@@ -32,7 +32,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RecordedProgress:
     """How far an operation came, as recorded. Gloo's state is always `scheduled`; it only marks `retired`."""
 
     state: str | None
@@ -61,10 +61,10 @@ class Room:
         return self.left >= 0
 
 
-def call_of(raw: dict[str, Any], room: Room) -> Call:
+def call_of(raw: dict[str, Any], room: Room) -> RecordedCall:
     """The call of an entry; what there is no room for is unknown."""
     backend, op, peer = split_profiling_name(text(raw.get("profiling_name")))
-    return Call(
+    return RecordedCall(
         backend=backend,
         op=op,
         peer=peer,
@@ -79,9 +79,9 @@ def call_of(raw: dict[str, Any], room: Room) -> Call:
     )
 
 
-def progress_of(raw: dict[str, Any]) -> Progress:
+def progress_of(raw: dict[str, Any]) -> RecordedProgress:
     """How far an entry came."""
-    return Progress(text(raw.get("state")) or None, raw.get("retired") is True)
+    return RecordedProgress(text(raw.get("state")) or None, raw.get("retired") is True)
 
 
 def group_of(raw: dict[str, Any]) -> GroupName:

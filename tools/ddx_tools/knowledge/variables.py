@@ -83,7 +83,7 @@ class Nonexistent(_Known):
     nearest: str | None = None
 
 
-class Names(_Known):
+class KnownNames(_Known):
     """`names.yaml`."""
 
     complete: list[str]
@@ -119,9 +119,9 @@ def variables() -> dict[str, Variable]:
 
 
 @cache
-def names() -> Names:
+def names() -> KnownNames:
     """Whose a variable is by its name."""
-    return Names.model_validate(_load("names"))
+    return KnownNames.model_validate(_load("names"))
 
 
 @cache

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from ddx_tools.model.files.kinds import COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.files.kinds import COMPRESSED, HEAD_BYTES, FileKind, kind_of
 from ddx_tools.redaction.text import LEFT_OUT, Counts, redact_bytes, whole_lines
 
-RECORDS = (Kind.DUMP, Kind.PICKLE, Kind.EMPTY)
+RECORDS = (FileKind.DUMP, FileKind.PICKLE, FileKind.EMPTY)
 """Files whose bytes say how long each text in them is: they stay as they are."""
-_PACKED = COMPRESSED | {Kind.TAR, Kind.ZIP}
+_PACKED = COMPRESSED | {FileKind.TAR, FileKind.ZIP}
 _PIECE_BYTES = 4 << 20
 
 

@@ -42,7 +42,7 @@ _NO_WIDTH = frozenset({0xAD, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadableText:
     """Text, and of each of its bytes the first and the one behind the last of those that it was read from."""
 
     text: bytes
@@ -72,11 +72,11 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
         yield data.replace(b"\0", b" ")
 
 
-def placed_without_nuls(data: bytes) -> Iterator[Reading]:
+def placed_without_nuls(data: bytes) -> Iterator[ReadableText]:
     """The same as `without_nuls`, of one line and with places."""
-    yield _rewritten(Reading(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
+    yield _rewritten(ReadableText(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
     if data.count(b"\0") < _DENSE_NULS * len(data):
-        yield Reading(data.replace(b"\0", b" "))
+        yield ReadableText(data.replace(b"\0", b" "))
 
 
 def _blank_before_variable(match: re.Match[bytes]) -> bytes:
@@ -108,14 +108,14 @@ def is_any_unseen(data: bytes, stretches: Iterable[tuple[int, int]]) -> bool:
     return any(_ANY_UNSEEN.search(data, begin, end) for begin, end in stretches)
 
 
-def placed_seen(reading: Reading) -> Reading:
+def placed_seen(reading: ReadableText) -> ReadableText:
     """The same as `seen`, of one line and with places."""
     return _rewritten(reading, _UNSEEN, lambda _: b"") if _UNSEEN.search(reading.text) else reading
 
 
-def unescaped(text: bytes) -> Iterator[Reading]:
+def unescaped(text: bytes) -> Iterator[ReadableText]:
     """A line as it stands, then what its escapes stand for, and what the escapes in that stand for: JSON in JSON."""
-    reading = Reading(text)
+    reading = ReadableText(text)
     yield reading
     for _ in range(_MOST_LEVELS):
         if not _ESCAPE.search(reading.text):
@@ -138,7 +138,9 @@ def _escaped(match: re.Match[bytes]) -> bytes:
     return _BY_LETTER.get(match[4], match[4]) if match[4] else _BY_ENTITY[match[6]]
 
 
-def _rewritten(reading: Reading, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]) -> Reading:
+def _rewritten(
+    reading: ReadableText, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]
+) -> ReadableText:
     """The text with each match replaced by bytes that all stand where it does, or by none."""
     text, was_starts, was_ends = reading.text, reading.starts, reading.ends
     out, starts, ends = bytearray(), array("I"), array("I")
@@ -154,4 +156,4 @@ def _rewritten(reading: Reading, pattern: re.Pattern[bytes], becomes: Callable[[
             starts.extend([first] * len(new))
             ends.extend([last] * len(new))
         at = end
-    return Reading(bytes(out), starts, ends)
+    return ReadableText(bytes(out), starts, ends)

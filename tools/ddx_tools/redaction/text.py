@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ddx_tools.redaction.blocks import secrets_of, stretches_to_search
 from ddx_tools.redaction.readable_text import (
-    Reading,
+    ReadableText,
     has_nul,
     is_any_unseen,
     of_two_bytes,
@@ -149,9 +149,9 @@ def _placed(block: bytes, view: bytes, spans: list[Span], number: int) -> list[S
     return placed
 
 
-def _reading(line: bytes, number: int) -> Reading:
+def _reading(line: bytes, number: int) -> ReadableText:
     if number < 0:
-        return placed_seen(Reading(line))
+        return placed_seen(ReadableText(line))
     return placed_seen(next(itertools.islice(placed_without_nuls(line), number, None)))
 
 

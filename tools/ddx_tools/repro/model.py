@@ -9,7 +9,7 @@ WORLD, NEW_GROUP = "world", "new_group"
 
 
 @dataclass(frozen=True)
-class Call:
+class ReproCall:
     """One operation of one rank. Ranks are those of the job, or of the script once it is made smaller."""
 
     op: str
@@ -40,7 +40,7 @@ class Call:
 class Program:
     """What one rank calls, and what becomes of it then."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ReproCall, ...] = ()
     end: str = ""
     """stay_away (it never comes to another call) | leave (its process ends) | empty: it is through."""
 
@@ -83,7 +83,7 @@ class Recording:
         return replace(self, programs=programs, groups=groups, suspects=self.suspects & kept)
 
 
-def _for_members(call: Call, members: Sequence[int], kept: frozenset[int]) -> Call:
+def _for_members(call: ReproCall, members: Sequence[int], kept: frozenset[int]) -> ReproCall:
     if not call.sends:
         return call
     places = [place for place, rank in enumerate(members) if rank in kept]

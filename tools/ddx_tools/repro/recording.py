@@ -16,7 +16,7 @@ from ddx_tools.analysis.collectives.records.comparable import sizes_to_agree_on
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Diagnosis, SuspectEvent
-from ddx_tools.repro.model import NEW_GROUP, WORLD, Call, Program, Recording
+from ddx_tools.repro.model import NEW_GROUP, WORLD, Program, Recording, ReproCall
 
 
 def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
@@ -62,7 +62,7 @@ class _FlightRecords:
         self._records = records
         self.names = _names(records.groups)
         self.groups = {name: records.groups[number].ranks() for number, name in self.names.items()}
-        self.calls: dict[int, list[Call]] = {rank: [] for rank in records.ranks}
+        self.calls: dict[int, list[ReproCall]] = {rank: [] for rank in records.ranks}
         self.left_out: list[str] = []
         entries = [entry for group in records.groups.values() for entry in self._open(group)]
         self.left_out.append("all collectives before these: every member finished them")
@@ -104,7 +104,7 @@ class _FlightRecords:
         ]
         return [(group, entry) for entry in self._records.entries_of(wanted)]
 
-    def _call(self, group: Group, entry: Entry, *, later: bool, elements: int | None) -> Call | None:
+    def _call(self, group: Group, entry: Entry, *, later: bool, elements: int | None) -> ReproCall | None:
         op = op_of(entry.op)
         if op not in KNOWN:
             self._say(f"{op}: the script has no such operation")
@@ -120,7 +120,7 @@ class _FlightRecords:
             self._say("splits of all_to_all, which this backend does not record: even ones")
         size = count_of(entry, op, len(group.ranks())) if elements is None else elements
         dtype = self._dtype(entry)
-        return Call(op, self.names[group.id], size, dtype, transfer, sends, receives, later, where)
+        return ReproCall(op, self.names[group.id], size, dtype, transfer, sends, receives, later, where)
 
     def _dtype(self, entry: Entry) -> str:
         names = json.loads(entry.input_dtypes or "[]") or json.loads(entry.output_dtypes or "[]") or ["Float"]
@@ -167,7 +167,7 @@ _NCCL_TYPES = ("int8", "uint8", "int32", "int32", "int64", "int64", "float16", "
 """ncclDataType_t (nccl.h, 2.30); unsigned ones as signed."""
 
 
-def from_nccl(store: Store) -> tuple[dict[int, list[Call]], dict[str, tuple[int, ...]]]:
+def from_nccl(store: Store) -> tuple[dict[int, list[ReproCall]], dict[str, tuple[int, ...]]]:
     """Calls and groups: of each communicator what not all ranks enqueued, or from the first on in which they differ.
 
     Ranks are those of the largest communicator. Sends and receives are left out: their numbers count for two ranks.
@@ -182,15 +182,15 @@ def from_nccl(store: Store) -> tuple[dict[int, list[Call]], dict[str, tuple[int,
     last: dict[str, list[int]] = defaultdict(list)
     for row in store.query("SELECT communicator, last_op FROM nccl_streams WHERE last_op IS NOT NULL"):
         last[_name(row["communicator"], largest)].append(row["last_op"])
-    found: dict[str, dict[int, dict[int, Call]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[str, dict[int, dict[int, ReproCall]]] = defaultdict(lambda: defaultdict(dict))
     for row in store.query("SELECT * FROM nccl_ops WHERE communicator IS NOT NULL ORDER BY source, source_line"):
         group, op = _name(row["communicator"], largest), op_of(row["name"])
         rank = ranks.get((row["host"], row["pid"]))
         if rank is not None and op in KNOWN.difference(TRANSFERS):
             dtype = dict(enumerate(_NCCL_TYPES)).get(row["datatype"], "float32")
-            call = Call(op, group, max(1, row["count"] or 1), dtype, where=f"opCount {row['op_count']:x}")
+            call = ReproCall(op, group, max(1, row["count"] or 1), dtype, where=f"opCount {row['op_count']:x}")
             found[group][row["op_count"]][rank] = call
-    calls: dict[int, list[Call]] = {rank: [] for rank in ranks.values()}
+    calls: dict[int, list[ReproCall]] = {rank: [] for rank in ranks.values()}
     for group, by_number in found.items():
         odd = [number for number, by_rank in by_number.items() if len({call.label for call in by_rank.values()}) > 1]
         for number in sorted(by_number):
@@ -204,14 +204,14 @@ def _name(communicator: str, largest: str | None) -> str:
     return WORLD if communicator == largest else f"comm_{communicator}"
 
 
-def from_watchdogs(store: Store) -> dict[int, list[Call]]:
+def from_watchdogs(store: Store) -> dict[int, list[ReproCall]]:
     """The call that most ranks' watchdogs gave up, as one of the whole job: they do not tell which group it is of."""
     rows = store.query(
         "SELECT DISTINCT rank, op, seq, numel_in AS numel FROM watchdog_reports "
         "WHERE rank IS NOT NULL AND op IS NOT NULL AND seq IS NOT NULL ORDER BY rank"
     )
     calls = [
-        (row["rank"], Call(op_of(row["op"]), WORLD, int(row["numel"] or 1), where=f"collective {row['seq']}"))
+        (row["rank"], ReproCall(op_of(row["op"]), WORLD, int(row["numel"] or 1), where=f"collective {row['seq']}"))
         for row in rows
     ]
     most = Counter(call for _, call in calls if call.op in KNOWN).most_common(1)
@@ -228,16 +228,16 @@ def in_stacks(store: Store) -> dict[int, str]:
     return {row["rank"]: op_of(row["op"]) if row["activity"] in waits else "" for row in rows}
 
 
-def seen(operation: str, rank: int, stacks: Mapping[int, str]) -> Call:
+def seen(operation: str, rank: int, stacks: Mapping[int, str]) -> ReproCall:
     """What a stack tells: the operation alone. Who sends or receives does so with the next one that does."""
     where = "as its stack shows"
     if operation not in TRANSFERS:
-        return Call(operation, WORLD, where=where)
+        return ReproCall(operation, WORLD, where=where)
     others = [other for other, op in stacks.items() if op in TRANSFERS]
     others = others if len(others) > 1 else sorted(stacks)
     peer = others[(others.index(rank) + 1) % len(others)]
     transfer = (rank, peer) if operation == "send" else (peer, rank)
-    return Call(operation, WORLD, transfer=transfer, where=f"{where}, which does not show with whom")
+    return ReproCall(operation, WORLD, transfer=transfer, where=f"{where}, which does not show with whom")
 
 
 # --- operations as a script plays them, and their sizes, out of the names and shapes of flight records and stacks

@@ -17,7 +17,7 @@ _START_S = 120.0
 
 
 @dataclass(frozen=True)
-class Ran:
+class ReproRun:
     """One run of the script."""
 
     through: bool
@@ -25,7 +25,7 @@ class Ran:
     """What each rank is in at the end."""
 
 
-def run_script(script: Path, *, healthy: bool, backend: str, deadline_s: float) -> Ran:
+def run_script(script: Path, *, healthy: bool, backend: str, deadline_s: float) -> ReproRun:
     """Play it on this machine. Raises UsageError if it cannot be started at all."""
     argv = [_python(), str(script), "--backend", backend, "--deadline", str(deadline_s)]
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "DDX_RUN_DIR")}
@@ -44,7 +44,7 @@ def run_script(script: Path, *, healthy: bool, backend: str, deadline_s: float) 
     if not lines:
         said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise UsageError(f"{script} could not be run: {said[:300]}", "Activate the environment of your job.")
-    return Ran(done.returncode == 0, lines)
+    return ReproRun(done.returncode == 0, lines)
 
 
 def _python() -> str:

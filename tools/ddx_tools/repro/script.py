@@ -13,7 +13,7 @@ from ddx_tools.model.diagnosis import Diagnosis, Verdict, rank_list
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.files.names import shown
 from ddx_tools.payloads import SITE_DIRECTORY
-from ddx_tools.repro.model import Call, Program, Recording
+from ddx_tools.repro.model import Program, Recording, ReproCall
 from ddx_tools.repro.recording import recording_of
 
 _PLAYER = SITE_DIRECTORY.parent / "repro_script.py"
@@ -58,12 +58,12 @@ def reproduce(store: Store, diagnosis: Diagnosis, *, tiny: bool) -> Reproduction
     return Reproduction(text, dict(enumerate(ranks)), left_out, largest * 8 * len(ranks))
 
 
-def _all_calls(recording: Recording) -> Iterable[Call]:
+def _all_calls(recording: Recording) -> Iterable[ReproCall]:
     return (call for program in recording.programs.values() for call in program.calls)
 
 
 def _renumbered(recording: Recording, ranks: Sequence[int]) -> Recording:
-    def renumbered(call: Call) -> Call:
+    def renumbered(call: ReproCall) -> ReproCall:
         ends = call.transfer and (ranks.index(call.transfer[0]), ranks.index(call.transfer[1]))
         return replace(call, transfer=ends)
 
@@ -78,12 +78,12 @@ def _renumbered(recording: Recording, ranks: Sequence[int]) -> Recording:
     return replace(recording, programs=programs, groups=groups)
 
 
-def _tiny(recording: Recording, twin: Sequence[Call]) -> tuple[Recording, list[Call]]:
+def _tiny(recording: Recording, twin: Sequence[ReproCall]) -> tuple[Recording, list[ReproCall]]:
     """Small sizes that keep the order of the recorded ones."""
     sizes = {size for call in [*twin, *_all_calls(recording)] for size in (call.elements, *call.sends, *call.receives)}
     small = {size: number for number, size in enumerate(sorted(sizes - {0}), 1)} | {0: 0}
 
-    def tiny(call: Call) -> Call:
+    def tiny(call: ReproCall) -> ReproCall:
         sends, receives = (tuple(small[size] for size in splits) for splits in (call.sends, call.receives))
         return replace(call, elements=small[call.elements], sends=sends, receives=receives)
 
@@ -94,7 +94,7 @@ def _tiny(recording: Recording, twin: Sequence[Call]) -> tuple[Recording, list[C
 
 
 def _text(
-    recording: Recording, twin: Sequence[Call], diagnosis: Diagnosis, ranks: Sequence[int], left_out: Sequence[str]
+    recording: Recording, twin: Sequence[ReproCall], diagnosis: Diagnosis, ranks: Sequence[int], left_out: Sequence[str]
 ) -> str:
     player = _PLAYER.read_text("utf-8")
     head, _, rest = player.partition("# DESCRIPTION\n")[2].partition("# PROGRAM\n")
@@ -144,7 +144,7 @@ def _function(name: str, lines: Sequence[str]) -> str:
     return f'def {name}(rank: int) -> None:\n    """{docs[name]}"""\n' + "\n".join(lines)
 
 
-def _line(call: Call) -> str:
+def _line(call: ReproCall) -> str:
     words = [repr(call.op), repr(call.group), str(call.elements), repr(call.dtype)]
     if call.transfer:
         words += [f"source={call.transfer[0]}", f"target={call.transfer[1]}"]
@@ -204,7 +204,7 @@ class Rehearsal:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self._posted: dict[_Key, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
+        self._posted: dict[_Key, dict[int, list[ReproCall]]] = defaultdict(lambda: defaultdict(list))
         self._over: dict[_Key, int] = defaultdict(int)
         self._at = dict.fromkeys(recording.programs, 0)
         waiting = {rank: self._steps(rank, program) for rank, program in recording.programs.items()}
@@ -270,7 +270,7 @@ class Rehearsal:
 _STUCK, _DONE = object(), object()
 
 
-def _agree(calls: dict[int, Call], members: Sequence[int]) -> bool:
+def _agree(calls: dict[int, ReproCall], members: Sequence[int]) -> bool:
     if len({call.label for call in calls.values()}) > 1:
         return False
     if not all(call.sends for call in calls.values()):
@@ -289,9 +289,9 @@ _Round = tuple[Hashable, ...]
 """(group, how many came before); of a transfer (group, from, to, how many came before)."""
 
 
-def healthy_twin(recording: Recording) -> list[Call]:
+def healthy_twin(recording: Recording) -> list[ReproCall]:
     """What the ranks call one after the other if nobody deviates: who is no member (or end) leaves a call out."""
-    rounds: dict[_Round, list[tuple[int, Call]]] = {}
+    rounds: dict[_Round, list[tuple[int, ReproCall]]] = {}
     before: dict[_Round, set[_Round]] = {}
     first: dict[_Round, int] = {}
     for rank, program in recording.programs.items():
@@ -313,7 +313,7 @@ def healthy_twin(recording: Recording) -> list[Call]:
     return found
 
 
-def _rounds_of(program: Program) -> list[tuple[_Round, Call]]:
+def _rounds_of(program: Program) -> list[tuple[_Round, ReproCall]]:
     counted: Counter[_Round] = Counter()
     found = []
     for call in program.calls:
@@ -323,13 +323,13 @@ def _rounds_of(program: Program) -> list[tuple[_Round, Call]]:
     return found
 
 
-def _is_wanted(key: _Round, calls: list[tuple[int, Call]], recording: Recording) -> bool:
+def _is_wanted(key: _Round, calls: list[tuple[int, ReproCall]], recording: Recording) -> bool:
     """What suspects alone called is what they called too much, if the group has other members."""
     others = set(recording.groups[str(key[0])]) - recording.suspects
     return len(key) > 2 or not others or any(rank in others for rank, _ in calls)
 
 
-def _agreed(calls: list[tuple[int, Call]], recording: Recording) -> Call:
+def _agreed(calls: list[tuple[int, ReproCall]], recording: Recording) -> ReproCall:
     trusted = [call for rank, call in calls if rank not in recording.suspects] or [call for _, call in calls]
     most = Counter(call.label for call in trusted).most_common(1)[0][0]
     call = next(call for call in trusted if call.label == most)

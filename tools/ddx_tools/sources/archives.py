@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, Kind, kind_of
+from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, FileKind, kind_of
 from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.flight_records.debug_pages import records_of_page
 from ddx_tools.sources.kinds import may_be_text
@@ -56,7 +56,7 @@ class TooMuch(UnreadableInput):
 
 
 @dataclass
-class Budget:
+class UnpackBudget:
     """How much the content of one brought file may be, over all layers of it."""
 
     packed_bytes: int
@@ -98,7 +98,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """A file that came out of an archive."""
 
     path: str
@@ -116,7 +116,7 @@ class Member:
 class Unpacking:
     """One way through an archive or a compressed file. Members are written below `scratch` as they come by."""
 
-    def __init__(self, scratch: Path, budget: Budget) -> None:
+    def __init__(self, scratch: Path, budget: UnpackBudget) -> None:
         self.problems: dict[str, None] = {}
         """What could not be read, each once: lines for a person."""
         self.passed_over = 0
@@ -126,14 +126,14 @@ class Unpacking:
         self._names: dict[str, int] = {}
         self._number = sum(1 for _ in scratch.iterdir())
 
-    def members(self, path: str, file: Path) -> Iterator[Member]:
+    def members(self, path: str, file: Path) -> Iterator[ArchiveMember]:
         """The files in an archive that a person calls `path`. What is damaged or too much ends up in `problems`."""
         try:
             yield from self._opened(path, file, deep=0)
         except TooMuch as error:
             self._problem(path, error)
 
-    def _opened(self, path: str, file: Path, deep: int) -> Iterator[Member]:
+    def _opened(self, path: str, file: Path, deep: int) -> Iterator[ArchiveMember]:
         """The members of a file that lies in so many archives; the content of the file if it is only compressed."""
         try:
             with file.open("rb") as stream:
@@ -143,11 +143,11 @@ class Unpacking:
                     yield from self._compressed(path, kind, stream, deep)
                 elif deep == MOST_DEEP:
                     self._problem(path, "an archive in an archive in an archive: it was not opened. Unpack it.")
-                elif kind is Kind.TAR:
+                elif kind is FileKind.TAR:
                     yield from self._tar(path, stream, deep + 1)
-                elif kind is Kind.ZIP:
+                elif kind is FileKind.ZIP:
                     yield from self._zip(path, stream, deep + 1)
-                elif kind is Kind.PAGE:
+                elif kind is FileKind.PAGE:
                     yield from self._page(path, stream)
         except UnreadableInput as error:
             if isinstance(error, TooMuch):
@@ -156,7 +156,7 @@ class Unpacking:
         except _DAMAGES as error:
             self._problem(path, f"damaged or cut off ({str(error)[:_MOST_SAID]})")
 
-    def _compressed(self, path: str, kind: Kind, stream: BinaryIO, deep: int) -> Iterator[Member]:
+    def _compressed(self, path: str, kind: FileKind, stream: BinaryIO, deep: int) -> Iterator[ArchiveMember]:
         """What lies before a damage is given."""
         for inner, written in self._written(path, _Plain(kind, stream, self._budget).read):
             if inner in COMPRESSED:
@@ -168,7 +168,7 @@ class Unpacking:
                 continue
             written.file.unlink()
 
-    def _tar(self, path: str, stream: BinaryIO, deep: int) -> Iterator[Member]:
+    def _tar(self, path: str, stream: BinaryIO, deep: int) -> Iterator[ArchiveMember]:
         damaged = partial(self._problem, path)
 
         class Header(tarfile.TarInfo):
@@ -205,7 +205,7 @@ class Unpacking:
         if stream.read().strip(b"\0"):
             self._problem(path, "the tar archive is cut off: its end mark is missing")
 
-    def _zip(self, path: str, stream: BinaryIO, deep: int) -> Iterator[Member]:
+    def _zip(self, path: str, stream: BinaryIO, deep: int) -> Iterator[ArchiveMember]:
         with zipfile.ZipFile(cast(BinaryIO, _Bounded(stream))) as archive:
             for member in archive.infolist():
                 self._budget.enter()
@@ -234,22 +234,22 @@ class Unpacking:
         self._budget.spend(len(data))
         return data
 
-    def _page(self, path: str, stream: BinaryIO) -> Iterator[Member]:
+    def _page(self, path: str, stream: BinaryIO) -> Iterator[ArchiveMember]:
         for record in records_of_page(stream, self._budget.member_bytes):
             self._budget.enter()
             inside = self._inside(path, f"rank_{record.rank}")
-            if kind_of(record.data[:HEAD_BYTES]) is not Kind.DUMP:
+            if kind_of(record.data[:HEAD_BYTES]) is not FileKind.DUMP:
                 said = shown(record.data[:_MOST_SAID].decode("utf-8", "replace"))
                 self._problem(inside, f"the debug server got no record of this rank: {said}")
                 continue
             file = self._new_file()
             file.write_bytes(record.data)
             facts = {"host": record.host, "only_active": record.only_active}
-            yield Member(inside, file, len(record.data), facts=facts)
+            yield ArchiveMember(inside, file, len(record.data), facts=facts)
 
     def _member(
         self, path: str, size: int, read: Callable[[int], bytes], deep: int, written_ns: int | None = None
-    ) -> Iterator[Member]:
+    ) -> Iterator[ArchiveMember]:
         if size > self._budget.member_bytes:
             most = self._budget.member_bytes >> 20
             self._problem(path, f"{size} bytes: more than the {most} MiB that are read of one file in an archive")
@@ -261,12 +261,12 @@ class Unpacking:
             else:
                 yield replace(written, written_ns=written_ns)
 
-    def _written(self, path: str, read: Callable[[int], bytes]) -> Iterator[tuple[Kind | None, Member]]:
+    def _written(self, path: str, read: Callable[[int], bytes]) -> Iterator[tuple[FileKind | None, ArchiveMember]]:
         """What `read` gives, as a file with its kind; nothing if it is of no use, or damaged from its beginning."""
         file = self._new_file()
         size, whole = 0, True
         spent: TooMuch | None = None
-        kind: Kind | None = Kind.EMPTY
+        kind: FileKind | None = FileKind.EMPTY
         try:
             with file.open("wb") as out:
                 while chunk := read(_READ_BYTES):
@@ -290,9 +290,9 @@ class Unpacking:
             whole = False
         # The beginning of a log is worth something, that of a record that is too large is not.
         useless = (spent or size > self._budget.member_bytes) and kind not in (None, *ARCHIVES)
-        if (size and not useless) or (whole and kind is Kind.EMPTY):
+        if (size and not useless) or (whole and kind is FileKind.EMPTY):
             # What it had come to when the budget was spent may still be read: members of a tar archive come first.
-            yield kind, Member(path, file, size, whole=whole)
+            yield kind, ArchiveMember(path, file, size, whole=whole)
         else:
             file.unlink()
         if spent:
@@ -343,7 +343,7 @@ class _Plain:
     where the input is cut off; so the decoders are fed here, all in one way.
     """
 
-    def __init__(self, kind: Kind, file: BinaryIO, budget: Budget) -> None:
+    def __init__(self, kind: FileKind, file: BinaryIO, budget: UnpackBudget) -> None:
         self._budget = budget
         self._make, self._feed_bytes, self._magic = _DECODERS[kind]
         self._file = file
@@ -380,11 +380,11 @@ class _Plain:
         return True
 
 
-_DECODERS: dict[Kind, tuple[Callable[[], Any], int, bytes]] = {
-    Kind.GZIP: (lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), 1 << 10, b"\x1f\x8b"),
-    Kind.XZ: (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_BYTES), 4 << 10, b"\xfd7zXZ\0"),
-    Kind.BZIP2: (bz2.BZ2Decompressor, 1 << 10, b"BZh"),
-    Kind.ZSTD: (lambda: zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj(), 256, b""),
+_DECODERS: dict[FileKind, tuple[Callable[[], Any], int, bytes]] = {
+    FileKind.GZIP: (lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), 1 << 10, b"\x1f\x8b"),
+    FileKind.XZ: (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_BYTES), 4 << 10, b"\xfd7zXZ\0"),
+    FileKind.BZIP2: (bz2.BZ2Decompressor, 1 << 10, b"BZh"),
+    FileKind.ZSTD: (lambda: zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj(), 256, b""),
 }
 """How to make a decoder, how many bytes to give it at once, and how a further stream begins. All that is given at once
 is unpacked at once: 4 bytes of zstd can stand for 128 KiB, those of the others for less."""

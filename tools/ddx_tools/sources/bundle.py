@@ -34,7 +34,7 @@ from ddx_tools.redaction.files import copy_redacted
 from ddx_tools.redaction.structures import redact_value
 from ddx_tools.redaction.text import Counts, redact
 from ddx_tools.sources.asked_host import AskedHost
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, PACKED_SUFFIX, begins_as_a_bundle, not_writable, unpack
 from ddx_tools.sources.temporary import temporary_directory
 
@@ -111,7 +111,7 @@ class BundleWriter:
         self._files: dict[str, str] = {}
         """Where answers lie, of which the file is asked for, by their name in the bundle."""
 
-    def write(self, host: str, section: str, call: Call, reply: Reply, at: float) -> str:
+    def write(self, host: str, section: str, call: HostCall, reply: Reply, at: float) -> str:
         """Keep one answer; returns its path inside the bundle ("" for an answer without bytes).
 
         The question is kept without secrets, too: a path or a command may hold one.
@@ -146,7 +146,7 @@ class BundleWriter:
             self.manifest.journal.append(entry)
         return path or ""
 
-    def _keep(self, call: Call, reply: Reply) -> str:
+    def _keep(self, call: HostCall, reply: Reply) -> str:
         """Write the bytes of an answer, if they are not there yet; returns their file inside the bundle."""
         folder = self.directory / "raw"
         folder.mkdir(exist_ok=True)
@@ -279,7 +279,7 @@ def _read_manifest(directory: Path, bundle: Path) -> Manifest:
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def _answer_path(host: str, section: str, call: Call, occurrence: int) -> str:
+def _answer_path(host: str, section: str, call: HostCall, occurrence: int) -> str:
     """A readable, safe and unique file name for an answer."""
     plain = call.key if call.op != "read" else PurePosixPath(call.key).name
     if call.op == "agent":

@@ -28,7 +28,7 @@ _ERRORS: dict[str, type[HostError]] = {
 
 
 @dataclass(frozen=True)
-class Call:
+class HostCall:
     """A question to a host. `key` identifies it in a bundle's journal; `options` are its limits."""
 
     op: str
@@ -138,7 +138,7 @@ class Host(ABC):
         return {}
 
     @abstractmethod
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """Answer one call; never raises for an expected failure."""
 
     @abstractmethod
@@ -148,19 +148,19 @@ class Host(ABC):
     def now(self) -> float:
         """Wall clock of the host, seconds since the epoch."""
         try:
-            return float(self.answer(Call("now", "")).checked().data)
+            return float(self.answer(HostCall("now", "")).checked().data)
         except ValueError as error:
             raise _garbled("clock") from error
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> Reply:
         """Run a command (never through a shell). `rc` and stdout; stderr is the reply's message."""
-        call = Call("run", json.dumps(list(argv)), {"timeout_s": timeout_s, "max_bytes": max_bytes})
+        call = HostCall("run", json.dumps(list(argv)), {"timeout_s": timeout_s, "max_bytes": max_bytes})
         return self.answer(call).checked()
 
     def read(self, path: str, *, max_bytes: int = 8 << 20, tail: bool = False, suffix: str = "txt") -> Reply:
         """The first (or, with `tail`, the last) `max_bytes` of a file."""
         options = {"max_bytes": max_bytes, "tail": tail}
-        return self.answer(Call("read", path, options, suffix)).checked()
+        return self.answer(HostCall("read", path, options, suffix)).checked()
 
     def locate(self, path: str, *, max_bytes: int, suffix: str = "bin") -> Reply:
         """A whole file left where it is: the reply names a file of this machine that holds its bytes.
@@ -168,19 +168,19 @@ class Host(ABC):
         A host that cannot do so answers with the bytes themselves. A larger file is refused (HostError).
         """
         options = {"max_bytes": max_bytes, "in_place": True}
-        return self.answer(Call("read", path, options, suffix)).checked()
+        return self.answer(HostCall("read", path, options, suffix)).checked()
 
     def glob(self, pattern: str) -> list[str]:
         """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
         try:
-            return [str(p) for p in json.loads(self.answer(Call("glob", pattern, suffix="json")).checked().data)]
+            return [str(p) for p in json.loads(self.answer(HostCall("glob", pattern, suffix="json")).checked().data)]
         except (ValueError, TypeError) as error:
             raise _garbled("list of files") from error
 
     def walk(self, path: str) -> Walk:
         """The regular files below a directory, at most 100,000, hidden ones left out; the path itself if it is one."""
         try:
-            found = json.loads(self.answer(Call("walk", path, suffix="json")).checked().data)
+            found = json.loads(self.answer(HostCall("walk", path, suffix="json")).checked().data)
             files = [WalkedFile(str(name), size, written_ns) for name, size, written_ns in found["files"]]
             return Walk(files, *([str(line) for line in found[key]] for key in ("passed_over", "left_out")))
         except (ValueError, TypeError, KeyError) as error:
@@ -188,11 +188,11 @@ class Host(ABC):
 
     def look(self, path: str, *, max_bytes: int, end_bytes: int = 0) -> Reply:
         """What a file is; of one that may be a text also its first `max_bytes` and, if it is longer, its end."""
-        return self.answer(Call("look", path, {"max_bytes": max_bytes, "end_bytes": end_bytes}, "log")).checked()
+        return self.answer(HostCall("look", path, {"max_bytes": max_bytes, "end_bytes": end_bytes}, "log")).checked()
 
     def unpack(self, path: str, *, named: bool) -> Walk:
         """The files in an archive or a compressed file, which can be looked at and read by these paths from now on."""
-        call = Call("unpack", path, {"named": named}, "json")
+        call = HostCall("unpack", path, {"named": named}, "json")
         try:
             found = json.loads(self.answer(call).checked().data)
             files = [
@@ -209,15 +209,15 @@ class Host(ABC):
 
     def processes(self) -> Reply:
         """The process table as JSON: see `ddx_tools.sources.hosts.processes` for its fields and its limits."""
-        return self.answer(Call("processes", "", suffix="json")).checked()
+        return self.answer(HostCall("processes", "", suffix="json")).checked()
 
     def gpus(self) -> Reply:
         """What NVML says of the GPUs, as JSON; see `sources.hosts.nvml`. NotFound: no library or no driver."""
-        return self.answer(Call("nvml", "", suffix="json")).checked()
+        return self.answer(HostCall("nvml", "", suffix="json")).checked()
 
     def interfaces(self) -> Reply:
         """The network interfaces with their counters, as JSON; see `ddx_tools.sources.hosts.interfaces`."""
-        return self.answer(Call("interfaces", "", suffix="json")).checked()
+        return self.answer(HostCall("interfaces", "", suffix="json")).checked()
 
     def threads(self, pid: int, tids: Sequence[int] = ()) -> Reply:
         """What the kernel says of a process's threads, as JSON; see `ddx_tools.sources.hosts.threads`.
@@ -225,7 +225,7 @@ class Host(ABC):
         With `tids` only these are read: reading one thread costs 0.1 ms, and a training process has dozens.
         """
         key = f"{pid}" + "".join(f" {tid}" for tid in tids)
-        return self.answer(Call("threads", key, suffix="json")).checked()
+        return self.answer(HostCall("threads", key, suffix="json")).checked()
 
     def stack(
         self,
@@ -241,11 +241,11 @@ class Host(ABC):
             name for name, on in (("nonblocking", not blocking), ("native", native), ("locals", show_locals)) if on
         ]
         key = " ".join([str(pid), *flags])
-        return self.answer(Call("stack", key, {"timeout_s": timeout_s}, "json")).checked()
+        return self.answer(HostCall("stack", key, {"timeout_s": timeout_s}, "json")).checked()
 
     def sample(self, pid: int, seconds: float) -> Reply:
         """How often each stack of a process was seen: py-spy's collapsed stacks of all threads, idle ones too."""
-        call = Call("sample", f"{pid} {seconds:g}", {"timeout_s": 2 * seconds + 30})
+        call = HostCall("sample", f"{pid} {seconds:g}", {"timeout_s": 2 * seconds + 30})
         return self.answer(call).checked()
 
     def ask_agent(
@@ -253,7 +253,7 @@ class Host(ABC):
     ) -> AgentReply:
         """Ask the rank agent of one rank (see `ddx_tools.payloads.rank_agent` for requests and headers)."""
         key = json.dumps({"run_dir": run_dir, "rank": rank, "pid": pid, "request": dict(request)}, sort_keys=True)
-        reply = self.answer(Call("agent", key, {"timeout_s": timeout_s}, "bin")).checked()
+        reply = self.answer(HostCall("agent", key, {"timeout_s": timeout_s}, "bin")).checked()
         head, _, payload = reply.data.partition(b"\n")
         try:
             return AgentReply(dict(json.loads(head)), payload, reply.source)
@@ -262,4 +262,6 @@ class Host(ABC):
 
     def fetch(self, url: str, *, method: str = "GET", timeout_s: float = 8.0, max_bytes: int = 64 << 20) -> Reply:
         """A request to a debug endpoint that the user named or the job announced (http, loopback or rank hosts)."""
-        return self.answer(Call("fetch", f"{method} {url}", {"timeout_s": timeout_s, "max_bytes": max_bytes})).checked()
+        return self.answer(
+            HostCall("fetch", f"{method} {url}", {"timeout_s": timeout_s, "max_bytes": max_bytes})
+        ).checked()

@@ -30,7 +30,7 @@ from ddx_tools.sources.kinds import (
     LOOK_BYTES,
     OTHER,
     TEXT,
-    Kind,
+    TextKind,
     is_error_file,
     is_log_name,
     is_note,
@@ -38,7 +38,7 @@ from ddx_tools.sources.kinds import (
     may_be_text,
     settings_in,
 )
-from ddx_tools.sources.material import Material, Part
+from ddx_tools.sources.material import Material, TextPart
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 ALL_BYTES = 256 << 20
@@ -53,23 +53,31 @@ _MOST_NAMED = 20
 _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
-_TEXTS = (None, file_kinds.Kind.TABLE, file_kinds.Kind.HEADER)
-_READ_WHOLE = {Kind.LOG, Kind.NCCL, Kind.RAS, Kind.MACHINE, Kind.STACKS, Kind.FINGERPRINTS, Kind.SAMPLES}
+_TEXTS = (None, file_kinds.FileKind.TABLE, file_kinds.FileKind.HEADER)
+_READ_WHOLE = {
+    TextKind.LOG,
+    TextKind.NCCL,
+    TextKind.RAS,
+    TextKind.MACHINE,
+    TextKind.STACKS,
+    TextKind.FINGERPRINTS,
+    TextKind.SAMPLES,
+}
 """Who takes these reads on where a text is longer than what was read of it, or says so."""
 _WORDS: dict[str, tuple[str, str]] = {
-    file_kinds.Kind.DUMP: ("flight record", "flight records"),
-    file_kinds.Kind.HEADER: ("side-car of a flight record", "side-cars of flight records"),
-    file_kinds.Kind.TRACE: ("profiler trace", "profiler traces"),
-    file_kinds.Kind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
-    file_kinds.Kind.MEMORY: ("memory report", "memory reports"),
-    Kind.LOG: ("log", "logs"),
-    Kind.ERROR_FILE: ("error file", "error files"),
-    Kind.STACKS: ("stack dump", "stack dumps"),
-    Kind.MACHINE: ("text of a machine", "texts of machines"),
-    Kind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
-    Kind.NOTE: ("note", "notes"),
-    Kind.FINGERPRINTS: ("file of fingerprints", "files of fingerprints"),
-    Kind.SAMPLES: ("sample of stacks", "samples of stacks"),
+    file_kinds.FileKind.DUMP: ("flight record", "flight records"),
+    file_kinds.FileKind.HEADER: ("side-car of a flight record", "side-cars of flight records"),
+    file_kinds.FileKind.TRACE: ("profiler trace", "profiler traces"),
+    file_kinds.FileKind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
+    file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
+    TextKind.LOG: ("log", "logs"),
+    TextKind.ERROR_FILE: ("error file", "error files"),
+    TextKind.STACKS: ("stack dump", "stack dumps"),
+    TextKind.MACHINE: ("text of a machine", "texts of machines"),
+    TextKind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
+    TextKind.NOTE: ("note", "notes"),
+    TextKind.FINGERPRINTS: ("file of fingerprints", "files of fingerprints"),
+    TextKind.SAMPLES: ("sample of stacks", "samples of stacks"),
 }
 """One of a kind, and several."""
 _OTHER, _UNREAD = ("other file", "other files"), ("file that could not be read", "files that could not be read")
@@ -86,7 +94,7 @@ class Intake:
         """Lines for a person: what may be one."""
         self.host = host
         self._left = ALL_BYTES
-        self._whole: dict[str, list[Part]] = {}
+        self._whole: dict[str, list[TextPart]] = {}
         self._take([material for path in paths for material in self._walked(path)])
         # In the order in which somebody named them: what is named later comes on top.
         tops = [path.rstrip("/") for path in paths]
@@ -108,20 +116,20 @@ class Intake:
         """A file left where it is. Raises HostError."""
         return self.host.locate(material.path, max_bytes=most_bytes, suffix=suffix_)
 
-    def whole(self, text: Material) -> list[Part]:
+    def whole(self, text: Material) -> list[TextPart]:
         """A text from its beginning to its end: a long one stays where it is. Raises HostError.
 
         Of one of which a bundle kept no more, `why_not` says so, and the parts are its beginning and its end.
         """
         if text.path not in self._whole and not text.cut:
-            self._whole[text.path] = [Part(text.source, text.head)]
+            self._whole[text.path] = [TextPart(text.source, text.head)]
         elif text.path not in self._whole:
             replies = [self.locate(text, _MOST_FILE_BYTES, "log")]
             if replies[0].truncated:
                 text.why_not = "the bundle holds its beginning and its end only"
                 with suppress(NotRecorded):
                     replies.append(self.host.read(text.path, max_bytes=_MOST_FILE_BYTES, tail=True, suffix="log"))
-            self._whole[text.path] = [Part(self._source(text, reply), reply.data, reply.file) for reply in replies]
+            self._whole[text.path] = [TextPart(self._source(text, reply), reply.data, reply.file) for reply in replies]
         return self._whole[text.path]
 
     def read_lines(self) -> Iterator[str]:
@@ -264,16 +272,16 @@ class Intake:
         texts = []
         for material in self.materials:
             # What a rank left beside its record can say of what it raised, and is nothing else.
-            if file_kinds.Kind.HEADER not in material.kinds:
+            if file_kinds.FileKind.HEADER not in material.kinds:
                 texts += [material] if material.head else []
             elif is_error_file(material.head):
-                material.kinds.add(Kind.ERROR_FILE)
+                material.kinds.add(TextKind.ERROR_FILE)
         for material in texts:
             material.kinds |= kinds_of_text(material.path, material.head, material.tail, named=material.named)
         # Where a launch command can stand is looked up last in logs: there are so many.
         texts.sort(key=lambda material: is_log_name(material.path))
         for material in texts[:_MOST_SETTINGS]:
-            if Kind.FINGERPRINTS not in material.kinds:
+            if TextKind.FINGERPRINTS not in material.kinds:
                 material.kinds |= settings_in(material.path, material.head, named=material.named)
         for material in texts:
             if material.cut and not material.kinds & _READ_WHOLE:
@@ -282,13 +290,13 @@ class Intake:
             self.left_out.append(f"Only {_MOST_SETTINGS} of {len(texts)} texts were searched for launch commands.")
         notes = (m for m in texts if is_note(m.path, m.head, m.depth, named=m.named))
         for material in islice(notes, _MOST_NOTES):
-            material.kinds.add(Kind.NOTE)
+            material.kinds.add(TextKind.NOTE)
 
     # --- what is told of it
 
     def counts(self) -> str:
         """`16 flight records, 1 log, 2 other files`: what was there to look at."""
-        seen = Counter({_WORDS[file_kinds.Kind.DUMP]: 0, _WORDS[Kind.LOG]: 0})
+        seen = Counter({_WORDS[file_kinds.FileKind.DUMP]: 0, _WORDS[TextKind.LOG]: 0})
         for material in self.materials:
             kinds = {_WORDS[kind] for kind in material.kinds if kind in _WORDS}
             seen.update(kinds or {_UNREAD if material.error else _OTHER})
@@ -331,11 +339,11 @@ def _end_bytes(material: Material) -> int:
     return LONG_LOOK_BYTES if material.named else LOOK_BYTES
 
 
-def _kind(reply: Reply) -> file_kinds.Kind | None:
+def _kind(reply: Reply) -> file_kinds.FileKind | None:
     """What a look says that a file is; bundles of version 1 hold its bytes alone."""
     if reply.kind is None:
         return kind_of(reply.data[:HEAD_BYTES])
-    return None if reply.kind in (TEXT, OTHER) else file_kinds.Kind(reply.kind)
+    return None if reply.kind in (TEXT, OTHER) else file_kinds.FileKind(reply.kind)
 
 
 def intake_of(host: Host, paths: Sequence[str]) -> Intake:

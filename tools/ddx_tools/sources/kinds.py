@@ -17,7 +17,7 @@ from ddx_tools.model.files.names import as_folders
 from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, suffix
 
 
-class Kind(StrEnum):
+class TextKind(StrEnum):
     """What a text may hold; those of `ddx_tools.model.files.kinds` tell records and archives apart."""
 
     LOG = "log"
@@ -48,7 +48,7 @@ def recognise(kind: str, recogniser: Recogniser) -> None:
     _RECOGNISERS[kind] = recogniser
 
 
-def _recognised(kind: Kind, path: str, text: bytes) -> bool:
+def _recognised(kind: TextKind, path: str, text: bytes) -> bool:
     return kind in _RECOGNISERS and bool(_RECOGNISERS[kind](plain_name(path), text))
 
 
@@ -105,7 +105,7 @@ def launch_text(path: str, data: bytes) -> bytes:
     return data[: _LAUNCH_BYTES_OF_LOG if is_log_name(path) else LAUNCH_BYTES]
 
 
-def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Kind]:
+def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[TextKind]:
     """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
     from ddx_tools.parsers.launch.process_table import parse_process_text
     from ddx_tools.parsers.logs.log_lines import is_text_log
@@ -114,36 +114,36 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Ki
     from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
     if head.startswith(_FINGERPRINTS):
-        return {Kind.FINGERPRINTS}
+        return {TextKind.FINGERPRINTS}
     if looks_like_samples(head):
-        return {Kind.SAMPLES}
+        return {TextKind.SAMPLES}
     name = suffix(plain_name(path))
-    found: set[Kind] = set()
+    found: set[TextKind] = set()
     if named or name not in NO_LOG:
         content = head.lstrip(b"\0")
         if not content or content.lstrip()[:1] in (b"{", b"["):  # a hole, or JSON, which its end tells
             content += tail.lstrip(b"\0")
         if is_error_file(content):
-            found.add(Kind.ERROR_FILE)
+            found.add(TextKind.ERROR_FILE)
         elif is_text_log(content):
-            found.add(Kind.LOG)
+            found.add(TextKind.LOG)
         if is_ras(head[:LONG_LOOK_BYTES].decode("utf-8", "replace")):
-            found.add(Kind.RAS)
+            found.add(TextKind.RAS)
         elif _holds_nccl(head, tail, named=named):
-            found.add(Kind.NCCL)
+            found.add(TextKind.NCCL)
     if (named or name not in NO_TEXT) and (b"\0" not in head[:HEAD_BYTES] or encoding_of(head)):
         look = head[:LOOK_BYTES]
-        if _recognised(Kind.MACHINE, path, look):
-            found.add(Kind.MACHINE)
+        if _recognised(TextKind.MACHINE, path, look):
+            found.add(TextKind.MACHINE)
     if head.lstrip()[:1] == b"[":
         if _is_pyspy_json(head):
-            found.add(Kind.STACKS)
+            found.add(TextKind.STACKS)
     elif (b"\nThread " in b"\n" + head or b" (most recent call first):" in head) and looks_like_pyspy_text(
         head[:STACK_BYTES].decode("utf-8", "replace")
     ):
-        found.add(Kind.STACKS)
+        found.add(TextKind.STACKS)
     if parse_process_text(head[:PROCESS_BYTES].decode("utf-8", "replace")):
-        found.add(Kind.PROCESSES)
+        found.add(TextKind.PROCESSES)
     return found
 
 
@@ -163,15 +163,15 @@ def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
     return b"\0" not in head[:look] and holds_nccl((tail or head)[-look:])
 
 
-def settings_in(path: str, head: bytes, *, named: bool) -> set[Kind]:
+def settings_in(path: str, head: bytes, *, named: bool) -> set[TextKind]:
     """Whether a text says something of environments, launch commands or a mesh. Takes tens of milliseconds."""
     name = plain_name(path)
     text = launch_text(path, head)
-    found: set[Kind] = set()
-    if (named or suffix(name) not in _NOT_ABOUT_LAUNCHING) and _recognised(Kind.LAUNCH, path, text):
-        found.add(Kind.LAUNCH)
-    if (named or _SETTING.search(name)) and _recognised(Kind.MESH, path, text):
-        found.add(Kind.MESH)
+    found: set[TextKind] = set()
+    if (named or suffix(name) not in _NOT_ABOUT_LAUNCHING) and _recognised(TextKind.LAUNCH, path, text):
+        found.add(TextKind.LAUNCH)
+    if (named or _SETTING.search(name)) and _recognised(TextKind.MESH, path, text):
+        found.add(TextKind.MESH)
     return found
 
 

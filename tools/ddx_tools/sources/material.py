@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.suffixes import NO_TEXT, PROGRAM, suffix
-from ddx_tools.parsers.lines.stream import Consumer, Reading
+from ddx_tools.parsers.lines.stream import Consumer, LinesRead
 from ddx_tools.sources.kinds import plain_name
 from ddx_tools.sources.regular_files import open_regular
 
@@ -62,7 +62,7 @@ class Material:
 
 
 @dataclass(eq=False)
-class Part:
+class TextPart:
     """Bytes of a text: all of them or, of one of which a bundle kept no more, its beginning or its end."""
 
     source: str
@@ -71,7 +71,7 @@ class Part:
     """The file on this machine that holds the bytes, where they are not carried along."""
     wanted_by: list[Consumer] = field(default_factory=list)
     """Those who are to be given its lines."""
-    reading: Reading | None = None
+    reading: LinesRead | None = None
     """How far its lines were read."""
 
     def open(self) -> BinaryIO:

@@ -26,7 +26,7 @@ ORDER BY run, operation, group_name, members, dtype, bytes"""
 
 
 @dataclass(frozen=True)
-class Point:
+class BandwidthPoint:
     """One operation at one size. Bandwidth as nccl-tests defines it, 1e9 bytes a second; None where nothing travels."""
 
     run: str
@@ -45,18 +45,18 @@ class Point:
     source_line: int | None
 
 
-def read_points(store: Store) -> list[Point]:
+def read_points(store: Store) -> list[BandwidthPoint]:
     """All points, by run, operation, group and size."""
     return [_point(row) for row in store.query(_POINTS)]
 
 
-def _point(row: dict[str, Any]) -> Point:
+def _point(row: dict[str, Any]) -> BandwidthPoint:
     size, ranks, busbw = row["bytes"] or 0, row["ranks"], row["printed_busbw"]
     measured = (row["operation"], size, ranks or 0, row["time_s"])
     if busbw is None and ranks:
         busbw = busbw_gb_per_s(*measured)
     as_read = ("run", "operation", "dtype", "ranks", "time_s", "source", "source_line")
-    return Point(
+    return BandwidthPoint(
         **{name: row[name] for name in as_read},
         group=row["group_name"],
         members=tuple(row["members"] or ()),
@@ -67,7 +67,7 @@ def _point(row: dict[str, Any]) -> Point:
     )
 
 
-def fastest(points: Sequence[Point]) -> Point | None:
+def fastest(points: Sequence[BandwidthPoint]) -> BandwidthPoint | None:
     """The point of the highest bus bandwidth."""
     return max((p for p in points if p.busbw_gb_per_s), key=lambda p: p.busbw_gb_per_s or 0.0, default=None)
 
@@ -88,7 +88,7 @@ def table(store: Store) -> list[dict[str, Any]]:
     return [_summed_up(points) for points in series.values()]
 
 
-def _summed_up(points: Sequence[Point]) -> dict[str, Any]:
+def _summed_up(points: Sequence[BandwidthPoint]) -> dict[str, Any]:
     best, first = fastest(points), points[0]
     small = [point.time_s for point in points if point.size_bytes <= LATENCY_BYTES]
     return {
@@ -156,21 +156,21 @@ def write_curve(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
     yield from (line.encode() + b"\n" for line in _svg(series, expected))
 
 
-def _series(points: Sequence[Point]) -> dict[str, list[Point]]:
+def _series(points: Sequence[BandwidthPoint]) -> dict[str, list[BandwidthPoint]]:
     """Points with a bandwidth by operation; of several data types the one with most sizes."""
     by_kind = gathered(
         ((point.operation, point.dtype), point)
         for point in points
         if not point.members and point.size_bytes and _LEAST < (point.busbw_gb_per_s or 0.0) < _MOST
     )
-    series: dict[str, list[Point]] = {}
+    series: dict[str, list[BandwidthPoint]] = {}
     for (operation, _), of in by_kind.items():
         if len(of) > len(series.get(operation, ())):
             series[operation] = sorted(of, key=lambda point: point.size_bytes)
     return series
 
 
-def _svg(series: dict[str, list[Point]], expected: float | None) -> Iterator[str]:
+def _svg(series: dict[str, list[BandwidthPoint]], expected: float | None) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         'font-size="12"><title>Bus bandwidth by message size</title>'
@@ -228,7 +228,7 @@ def _grid(x: _Axis, y: _Axis) -> Iterator[str]:
     )
 
 
-def _line(number: int, operation: str, points: Sequence[Point], x: _Axis, y: _Axis) -> Iterator[str]:
+def _line(number: int, operation: str, points: Sequence[BandwidthPoint], x: _Axis, y: _Axis) -> Iterator[str]:
     colour = _COLOURS[number % len(_COLOURS)]
     places = [(x.place(point.size_bytes), y.place(point.busbw_gb_per_s or 1.0)) for point in points]
     path = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)

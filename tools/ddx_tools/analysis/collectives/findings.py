@@ -56,7 +56,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Shown:
+class FindingPlace:
     """What a finding points to."""
 
     evidence: list[Evidence] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Shown:
 
 
 def finding(
-    code: str, severity: Severity, ranks: Collection[int], summary: str, at: Where, shown: Shown, **facts: Any
+    code: str, severity: Severity, ranks: Collection[int], summary: str, at: Where, shown: FindingPlace, **facts: Any
 ) -> Finding:
     """A finding about a collective; facts that are not known (None) are left out."""
     told = {"seq": at.seq, "operation": at.operation, **facts, "basis": at.basis, "attempts": list(at.attempts) or None}
@@ -86,7 +86,7 @@ def mismatch(
     aspect: Aspect,
     sides: Sides,
     at: Where,
-    shown: Shown,
+    shown: FindingPlace,
     *,
     severity: Severity = Severity.FAILURE,
     more: str = "",
@@ -124,7 +124,7 @@ def missing(
     at: Where,
     ranks: Collection[int],
     waiting: Collection[int],
-    shown: Shown,
+    shown: FindingPlace,
     *,
     severity: Severity,
     simultaneous: str,
@@ -157,7 +157,7 @@ def waited_for(
     ranks: Collection[int],
     victims: Collection[int],
     at: Where,
-    shown: Shown,
+    shown: FindingPlace,
     *,
     place: bool = True,
     **facts: Any,
@@ -176,7 +176,7 @@ def waited_for(
     )
 
 
-def if_hung(ranks: Collection[int], at: Where, shown: Shown, **facts: Any) -> Finding:
+def if_hung(ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
     """Ranks with nothing pending that all others wait for, as long as nothing says whether the job hung."""
     words = _WORDS["outside"].format(**(_ONE if len(ranks) == 1 else _MANY))
     said = f"If the job hung when these records were taken, all waiting leads back to {rank_list(set(ranks))}, {words}."
@@ -184,7 +184,7 @@ def if_hung(ranks: Collection[int], at: Where, shown: Shown, **facts: Any) -> Fi
 
 
 def all_entered(
-    at: Where, ranks: Collection[int], shown: Shown, *, who: str, severity: Severity, **facts: Any
+    at: Where, ranks: Collection[int], shown: FindingPlace, *, who: str, severity: Severity, **facts: Any
 ) -> Finding:
     """Everybody is in one collective, and nobody gets out. `who` names them."""
     said = f"{who} entered {at}, and nobody finishes it."

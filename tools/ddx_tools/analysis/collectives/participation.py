@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import ASPECTS, Aspect, Shown, State, Where
+from ddx_tools.analysis.collectives.findings import ASPECTS, Aspect, FindingPlace, State, Where
 from ddx_tools.analysis.collectives.odd_ranks import Sides, part
-from ddx_tools.analysis.collectives.wait_solver import Graph, Hold, Known, graph_of
+from ddx_tools.analysis.collectives.wait_solver import Hold, Known, WaitGraph, graph_of
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -25,7 +25,7 @@ _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
 @dataclass(frozen=True)
-class Call:
+class PendingCall:
     """One operation that a rank called and that did not end."""
 
     values: Mapping[Aspect, str]
@@ -42,11 +42,11 @@ class Call:
 
 
 @dataclass
-class Member:
+class GroupMember:
     """How far one rank got in a group."""
 
     rank: int
-    call: Call | None = None
+    call: PendingCall | None = None
     """What it waits in: the oldest that did not end."""
     enqueued: int | None = None
     """The last that its program called."""
@@ -62,7 +62,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobRanks:
     """The ranks of the job, as the same source tells."""
 
     everybody: frozenset[int]
@@ -73,12 +73,12 @@ class Job:
 
 
 @dataclass
-class Party:
+class GroupParticipation:
     """One process group of one attempt."""
 
     basis: str
-    members: dict[int, Member]
-    job: Job
+    members: dict[int, GroupMember]
+    job: JobRanks
     label: str | None = None
     is_world: bool = False
     named: bool = False
@@ -93,12 +93,12 @@ class Party:
     """What ranks are in that their peers are not."""
 
     @property
-    def waiting(self) -> dict[int, Call]:
+    def waiting(self) -> dict[int, PendingCall]:
         """The ranks that wait, with what they wait in."""
         return {rank: member.call for rank, member in sorted(self.members.items()) if member.call}
 
 
-def party_findings(parties: Sequence[Party], explained: Collection[int | None] = ()) -> list[Finding]:
+def party_findings(parties: Sequence[GroupParticipation], explained: Collection[int | None] = ()) -> list[Finding]:
     """Findings about who is in which collective and who is not.
 
     `explained`: numbers at which something else tells why ranks wait, so that nobody's silence does.
@@ -133,7 +133,7 @@ def _of_attempt(together: Sequence[_Seen], explained: Collection[int | None]) ->
     return [*found, *(_roots(graph, together) if graph else ())]
 
 
-def _roots(graph: Graph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
+def _roots(graph: WaitGraph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
     states = {state: ranks for state, ranks in graph.by_state().items() if state != "unseen"}
     for state, ranks in states.items():
         direct = [seen for seen in together if {*seen.hold.blockers, *seen.hold.unknown} & set(ranks)]
@@ -154,7 +154,7 @@ def _roots(graph: Graph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
 class _Seen:
     """One group, seen from the operation that most of its ranks wait in."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: GroupParticipation) -> None:
         self.party, self.job = party, party.job
         waiting = party.waiting
         counts = Counter(call.seq for call in waiting.values())
@@ -274,10 +274,10 @@ class _Seen:
     def _is_world(self) -> bool:
         return self.party.is_world or not self.party.named
 
-    def shown(self, ranks: Collection[int], evidence: list[Evidence]) -> Shown:
+    def shown(self, ranks: Collection[int], evidence: list[Evidence]) -> FindingPlace:
         """Lines, places and hosts of ranks."""
         members = [self.party.members[rank] for rank in ranks if rank in self.party.members]
-        return Shown(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
+        return FindingPlace(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
 
     def lines(self, ranks: Iterable[int]) -> list[Evidence]:
         """The lines of some ranks, and one of another to hold against them."""

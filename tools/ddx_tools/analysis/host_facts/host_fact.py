@@ -15,7 +15,7 @@ EVIDENCE_LIMIT = 8
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostFactRow:
     """One fact about a machine."""
 
     host: str | None
@@ -32,29 +32,29 @@ class Seen:
         return [Evidence(source=source, line=line, quote=quote) for line, quote in found] or [self.evidence]
 
 
-def read_facts(store: Store) -> list[Seen]:
+def read_facts(store: Store) -> list[HostFactRow]:
     """All facts, in the order in which they were read: of two readings of a counter, the earlier comes first."""
     rows = store.query("SELECT host, topic, subject, facts, text, source, source_line FROM host_facts ORDER BY rowid")
     return [seen(row) for row in rows]
 
 
-def seen(row: dict[str, Any]) -> Seen:
+def seen(row: dict[str, Any]) -> HostFactRow:
     """One row of `host_facts`."""
     place = Evidence(source=row["source"], line=row["source_line"], quote=row["text"])
-    return Seen(row["host"], row["topic"], row["subject"], json.loads(row["facts"]), place)
+    return HostFactRow(row["host"], row["topic"], row["subject"], json.loads(row["facts"]), place)
 
 
-def of_topic(facts: Iterable[Seen], *topics: str) -> list[Seen]:
+def of_topic(facts: Iterable[HostFactRow], *topics: str) -> list[HostFactRow]:
     """The facts about one thing."""
     return [fact for fact in facts if fact.topic in topics]
 
 
-def by_host(facts: Iterable[Seen]) -> dict[str | None, list[Seen]]:
+def by_host(facts: Iterable[HostFactRow]) -> dict[str | None, list[HostFactRow]]:
     """Facts by host; those of which nobody says the host are taken for one."""
     return gathered((fact.host, fact) for fact in facts)
 
 
-def by_place(facts: Iterable[Seen]) -> list[list[Seen]]:
+def by_place(facts: Iterable[HostFactRow]) -> list[list[HostFactRow]]:
     """Facts by host; those of which nobody says the host by file, since two files may be of two hosts."""
     return list(gathered(((fact.host is not None, fact.host or fact.evidence.source), fact) for fact in facts).values())
 
@@ -62,7 +62,7 @@ def by_place(facts: Iterable[Seen]) -> list[list[Seen]]:
 def finding(
     code: str,
     severity: Severity,
-    facts: Iterable[Seen],
+    facts: Iterable[HostFactRow],
     summary: str,
     evidence: list[Evidence] | None = None,
     *,

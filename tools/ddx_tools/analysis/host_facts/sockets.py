@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, finding, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, finding, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -13,7 +13,7 @@ _Ends = tuple[str, str]
 """Local and remote address of a connection."""
 
 
-def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
+def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Connections with bytes that their owner does not read; where ranks are known, theirs only.
 
     Seen in two looks without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
@@ -41,19 +41,19 @@ def socket_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield _unread(seen, other, shut or still, ranks)
 
 
-def owned_by_others(facts: Iterable[Seen]) -> Callable[[Seen], bool]:
+def owned_by_others(facts: Iterable[HostFactRow]) -> Callable[[HostFactRow], bool]:
     """Says of a socket whether it is of a process that is no rank, on a host of which ranks are known."""
     ranks = {(fact.host, str(fact.subject)) for fact in of_topic(facts, "rank_process")}
     hosts = {host for host, _ in ranks}
 
-    def is_of_others(socket: Seen) -> bool:
+    def is_of_others(socket: HostFactRow) -> bool:
         pids = [str(owner["pid"]) for owner in socket.values.get("owners") or []]
         return socket.host in hosts and bool(pids) and not any((socket.host, pid) in ranks for pid in pids)
 
     return is_of_others
 
 
-def ends(socket: Seen) -> _Ends:
+def ends(socket: HostFactRow) -> _Ends:
     """Local and remote address of a connection, of which both lines were kept."""
     return plain_address(str(socket.values["local"])), plain_address(str(socket.subject))
 
@@ -69,7 +69,7 @@ def plain_address(address: str) -> str:
 
 
 def _unread(
-    seen: list[Seen], other: list[Seen], certain: bool, ranks: dict[tuple[str | None, str], int | None]
+    seen: list[HostFactRow], other: list[HostFactRow], certain: bool, ranks: dict[tuple[str | None, str], int | None]
 ) -> Finding:
     last = seen[-1]
     reader, sender = _owner(seen, ranks), _owner(other, ranks)
@@ -92,7 +92,7 @@ def _unread(
 
 
 def _owner(
-    sockets: list[Seen], ranks: dict[tuple[str | None, str], int | None]
+    sockets: list[HostFactRow], ranks: dict[tuple[str | None, str], int | None]
 ) -> tuple[str | None, int | None, int | None]:
     """Who has a connection open, in words, by rank and by pid; of several (workers inherit it) the rank."""
     owners = [(one.host, owner["pid"], owner["name"]) for one in sockets for owner in one.values.get("owners", [])]
@@ -111,7 +111,7 @@ _LEAST_BACKOFF = 2
 """Doublings of the timer of the first packet, which begins with a second: three were sent, for three seconds."""
 
 
-def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
+def unanswered_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Who gets no answer, and, where the address is one of a host that was looked at, whose port is silent.
 
     A host is named if others get no answer from it, either, or if a connection stands between it and the one that asks.
@@ -142,11 +142,11 @@ def unanswered_findings(facts: list[Seen]) -> Iterator[Finding]:
             yield _closed(owner, socket, peer)
 
 
-def _is_unanswered(socket: Seen) -> bool:
+def _is_unanswered(socket: HostFactRow) -> bool:
     return socket.values.get("state") == "syn-sent" and int(socket.values.get("backoff", 0)) >= _LEAST_BACKOFF
 
 
-def _unreachable(socket: Seen, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
+def _unreachable(socket: HostFactRow, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
     sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
     # A host that is down, or an address that nobody has, answers neither ARP nor on another port.
     below = " The host is there: it answers otherwise." if host_answers else ""
@@ -163,7 +163,7 @@ def _unreachable(socket: Seen, peer: str, *, at_store: bool, host_answers: bool)
     )
 
 
-def _closed(owner: str, socket: Seen, peer: str) -> Finding:
+def _closed(owner: str, socket: HostFactRow, peer: str) -> Finding:
     return finding(
         "network.host_silent",
         Severity.WARNING,
@@ -177,7 +177,7 @@ def _closed(owner: str, socket: Seen, peer: str) -> Finding:
     )
 
 
-def owners_of_addresses(facts: Iterable[Seen]) -> dict[str, str]:
+def owners_of_addresses(facts: Iterable[HostFactRow]) -> dict[str, str]:
     """By address the one host that has an address; one that several have, such as that of a bridge, is nobody's."""
     found: dict[str, set[str]] = {}
     for host, of_host in by_host(facts).items():

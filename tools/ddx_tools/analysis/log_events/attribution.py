@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from ddx_tools.analysis.log_events.log_event import Event, short_name
+from ddx_tools.analysis.log_events.log_event import LogEvent, short_name
 from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.logs.launcher_words import signal_name
 
 
-def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:
+def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
     """Set `ranks` and `joined` of the events. `processes` are rows of the `ranks` table, of a live job."""
     _by_pid(events, processes)
     _by_local_rank(events, processes)
@@ -30,7 +30,7 @@ def identify(events: list[Event], processes: list[dict[str, Any]]) -> None:
     _within_tracebacks(events)
 
 
-def _by_pid(events: list[Event], processes: list[dict[str, Any]]) -> None:
+def _by_pid(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
     """A process id counts on one host; files that somebody brought do not say theirs."""
     known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
     known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
@@ -47,7 +47,7 @@ def _by_pid(events: list[Event], processes: list[dict[str, Any]]) -> None:
             _join(event, list(ranks), "process id")
 
 
-def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None:
+def _by_local_rank(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
     """Global = local + offset, where a launcher's summary, a label or a live process gives both."""
     by_source: dict[tuple[str, str | None], set[int]] = defaultdict(set)
     by_host: dict[str | None, set[int]] = defaultdict(set)
@@ -74,14 +74,14 @@ def _by_local_rank(events: list[Event], processes: list[dict[str, Any]]) -> None
             _join(event, [local_rank], "local rank, as if the job had one host")
 
 
-def _by_process_index(events: list[Event]) -> None:
+def _by_process_index(events: list[LogEvent]) -> None:
     for event in events:
         index = event.details.get("process_index")
         if not event.ranks and index is not None:
             _join(event, [index], "process index of mp.spawn")
 
 
-def _by_task(events: list[Event]) -> None:
+def _by_task(events: list[LogEvent]) -> None:
     """A task in which a launcher starts ranks of its own is none; then local ranks are spoken of."""
     if any(event.details.get("local_rank") is not None for event in events):
         return
@@ -91,7 +91,7 @@ def _by_task(events: list[Event]) -> None:
             _join(event, [task], "task of Slurm")
 
 
-def _within_tracebacks(events: list[Event]) -> None:
+def _within_tracebacks(events: list[LogEvent]) -> None:
     """A known message inside a traceback belongs to whom the traceback belongs."""
     enclosing = Enclosing(events)
     for event in events:
@@ -101,7 +101,7 @@ def _within_tracebacks(events: list[Event]) -> None:
                 _join(event, around.ranks, around.joined or "its traceback")
 
 
-def _what_is_left(events: list[Event]) -> None:
+def _what_is_left(events: list[LogEvent]) -> None:
     """One way to end that no label explains, and exactly as many ranks that ended that way without a word."""
     codes = exit_codes(events)
     told = {rank for event in events if event.exception and event.kind != "failure_summary" for rank in event.ranks}
@@ -115,14 +115,14 @@ def _what_is_left(events: list[Event]) -> None:
         _assign(last_words, sorted(rank for rank, code in codes.items() if code < 0 and signal_name(-code) == signal))
 
 
-def _died_by(event: Event) -> str | None:
+def _died_by(event: LogEvent) -> str | None:
     if event.kind == "fatal_stack":
         code: str | None = event.row["code"]
         return code
     return "SIGABRT" if event.row["code"] == "gloo_size_mismatch" else None
 
 
-def _assign(events: list[Event], ranks: list[int]) -> None:
+def _assign(events: list[LogEvent], ranks: list[int]) -> None:
     same = {(short_name(e.exception), e.row["file"], e.row["line"]) for e in events}
     if not events or len(events) != len(ranks) or (len(same) > 1 and len(ranks) > 1):
         return
@@ -130,11 +130,11 @@ def _assign(events: list[Event], ranks: list[int]) -> None:
         _join(event, ranks, "only failing rank" if len(ranks) == 1 else "as many as failing ranks")
 
 
-def _join(event: Event, ranks: list[int], how: str) -> None:
+def _join(event: LogEvent, ranks: list[int], how: str) -> None:
     event.ranks, event.joined = list(ranks), how
 
 
-def exit_codes(events: list[Event]) -> dict[int, int]:
+def exit_codes(events: list[LogEvent]) -> dict[int, int]:
     """Exit code by rank, of the last attempt that says one."""
     codes: dict[int, int] = {}
     for event in sorted(events, key=lambda e: e.attempt):
@@ -146,12 +146,12 @@ def exit_codes(events: list[Event]) -> dict[int, int]:
 class Enclosing:
     """Finds the traceback whose lines surround another row's."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[LogEvent]) -> None:
         self._by_stream: dict[tuple[str, str | None], _Spans] = defaultdict(_Spans)
         for event in sorted((event for event in events if event.kind == "traceback"), key=_first_line):
             self._by_stream[event.row["source"], event.details.get("stream")].add(event)
 
-    def of(self, event: Event) -> Event | None:
+    def of(self, event: LogEvent) -> LogEvent | None:
         """The traceback of the same stream around an event; of several that are mixed, the one that it names."""
         line = event.row["source_line"]
         spans = self._by_stream.get((event.row["source"], event.details.get("stream")))
@@ -164,18 +164,18 @@ class _Spans:
     """The tracebacks of one stream, by their first lines."""
 
     def __init__(self) -> None:
-        self._tracebacks: list[Event] = []
+        self._tracebacks: list[LogEvent] = []
         self._first_lines: list[int] = []
         self._furthest: list[int] = []
         """The last line that the tracebacks up to each one reach."""
 
-    def add(self, traceback: Event) -> None:
+    def add(self, traceback: LogEvent) -> None:
         """Add the next one."""
         self._tracebacks.append(traceback)
         self._first_lines.append(_first_line(traceback))
         self._furthest.append(max([traceback.details["last_line"], *self._furthest[-1:]]))
 
-    def around(self, line: int) -> list[Event]:
+    def around(self, line: int) -> list[LogEvent]:
         """Those that a line lies in, in order. Mostly only the last one before it is looked at."""
         found = []
         at = bisect_right(self._first_lines, line) - 1
@@ -186,7 +186,7 @@ class _Spans:
         return found[::-1]
 
 
-def _first_line(traceback: Event) -> int:
+def _first_line(traceback: LogEvent) -> int:
     return int(traceback.details["first_line"])
 
 
@@ -200,7 +200,7 @@ _NO_RANK = "unknown"
 def reported_finding(
     code: str,
     severity: Severity,
-    events: list[Event],
+    events: list[LogEvent],
     enclosing: Enclosing,
     attributes: dict[str, Any],
     group: str | None,
@@ -222,12 +222,12 @@ def reported_finding(
     )
 
 
-def operation_of(event: Event, enclosing: Enclosing) -> str | None:
+def operation_of(event: LogEvent, enclosing: Enclosing) -> str | None:
     """The function of torch.distributed in the traceback around a message."""
     return part_of(event, enclosing)[1]
 
 
-def part_of(event: Event, enclosing: Enclosing) -> tuple[Location | None, str | None]:
+def part_of(event: LogEvent, enclosing: Enclosing) -> tuple[Location | None, str | None]:
     """Place and operation of the exception around a message."""
     around = enclosing.of(event)
     return around.part_at(event.row["source_line"]) if around else (None, None)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, Event, short_name
+from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, LogEvent, short_name
 
-_Steps = dict[tuple[object, ...], list[Event]]
+_Steps = dict[tuple[object, ...], list[LogEvent]]
 """Steps by who made them, as far as the source tells."""
 _SEVERAL_STEPS = 3
 """What the others print of the step in which a rank dies, and of the one before, comes behind its traceback."""
 
 
-def handled_exceptions(events: list[Event]) -> set[int]:
+def handled_exceptions(events: list[LogEvent]) -> set[int]:
     """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
 
     Where only another rank prints the steps, a process went on, too, if it raises the same again while the job goes
@@ -49,19 +49,19 @@ def handled_exceptions(events: list[Event]) -> set[int]:
     }
 
 
-def _speakers(event: Event) -> Iterator[tuple[object, ...]]:
+def _speakers(event: LogEvent) -> Iterator[tuple[object, ...]]:
     """A process is known by its lines' labels, or by its rank where the words name that."""
     yield event.row["source"], "stream", event.details.get("stream")
     if len(event.ranks) == 1:
         yield event.row["source"], "rank", event.ranks[0]
 
 
-def _what(event: Event) -> tuple[object, ...]:
+def _what(event: LogEvent) -> tuple[object, ...]:
     row = event.row
     return tuple(event.ranks), event.attempt, short_name(event.exception), row["frames"], row["line"], row["function"]
 
 
-def _own_steps(event: Event, steps: _Steps) -> Iterable[Event]:
+def _own_steps(event: LogEvent, steps: _Steps) -> Iterable[LogEvent]:
     """The steps of the process that raised, in the traceback's file."""
     made = (step for key in _speakers(event) for step in steps.get(key, ()))
     return {
@@ -69,12 +69,12 @@ def _own_steps(event: Event, steps: _Steps) -> Iterable[Event]:
     }.values()
 
 
-def _made_before(event: Event, steps: _Steps) -> int:
+def _made_before(event: LogEvent, steps: _Steps) -> int:
     """How many steps stand before a traceback: of those that follow each other without a step it is the same."""
     return sum(step.row["source_line"] < event.details["first_line"] for step in _own_steps(event, steps))
 
 
-def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
+def _was_handled(event: LogEvent, steps: _Steps, *, reported: bool) -> bool:
     """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
     own = _own_steps(event, steps)
     # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
@@ -90,7 +90,7 @@ def _was_handled(event: Event, steps: _Steps, *, reported: bool) -> bool:
     return one_process or not reported
 
 
-def _raised_again(tracebacks: Sequence[Event], events: Iterable[Event]) -> set[int]:
+def _raised_again(tracebacks: Sequence[LogEvent], events: Iterable[LogEvent]) -> set[int]:
     """The tracebacks that their rank repeats, and behind which the job made more steps than could be under way."""
     latest = {(_what(event), event.row["source"]): event for event in tracebacks}
     numbers: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
@@ -109,7 +109,7 @@ def _raised_again(tracebacks: Sequence[Event], events: Iterable[Event]) -> set[i
     return found
 
 
-def _goes_on(event: Event, steps: Iterable[Event]) -> bool:
+def _goes_on(event: LogEvent, steps: Iterable[LogEvent]) -> bool:
     """Whether one kind of line tells of a step before a traceback and of a later one behind it."""
     before: dict[str, int] = {}
     for step in steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, Event
+from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, LogEvent
 
 _REPORTS = ("watchdog", "gloo")
 _STOPPED = (None, -15)
@@ -52,7 +52,7 @@ class Crowd:
         return True if self.world_size else None
 
 
-def read_crowd(events: list[Event], seen_size: int | None = None) -> Crowd:
+def read_crowd(events: list[LogEvent], seen_size: int | None = None) -> Crowd:
     """The ranks of the job that these events are of. `seen_size`: their number, by something else than its output."""
     known = frozenset(rank for event in events for rank in event.ranks if rank < 1 << 20)
     stated = {int(e.details["world_size"]) for e in events if e.row["code"] == "world_size_stated"}
@@ -64,7 +64,7 @@ def read_crowd(events: list[Event], seen_size: int | None = None) -> Crowd:
     return Crowd(world_size, known, frozenset(crowd.everybody - told if _is_mixed(events) else known - told))
 
 
-def _tells(event: Event) -> bool:
+def _tells(event: LogEvent) -> bool:
     return (
         event.kind in (*_REPORTS, "traceback", *OWN_ENDS)
         or (event.kind == "signature" and "collective" in (event.row["code"] or ""))
@@ -72,7 +72,7 @@ def _tells(event: Event) -> bool:
     )
 
 
-def _is_mixed(events: list[Event]) -> bool:
+def _is_mixed(events: list[LogEvent]) -> bool:
     """Whether some file holds the output of several ranks: then those of all ranks would stand in it."""
     by_source: dict[str, set[int]] = defaultdict(set)
     for event in events:

@@ -27,7 +27,7 @@ _LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeou
 
 
 @dataclass
-class Event:
+class LogEvent:
     """One row, and whose it turned out to be."""
 
     row: dict[str, Any]
@@ -120,12 +120,13 @@ class Event:
         return self.location, self.operation
 
     @property
-    def said(self) -> list[Said]:
+    def said(self) -> list[ChainedException]:
         """The exceptions of the chain, the oldest first."""
         causes = [
-            Said(cause["exception"], cause["message"], cause["frames"]) for cause in self.details.get("causes") or ()
+            ChainedException(cause["exception"], cause["message"], cause["frames"])
+            for cause in self.details.get("causes") or ()
         ]
-        return [*causes, Said(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
+        return [*causes, ChainedException(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
 
     def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
         """What the exception's words are known as; with `origin`, in those of the oldest of its chain."""
@@ -133,7 +134,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Said:
+class ChainedException:
     """One exception of a chain."""
 
     exception: str | None
@@ -172,7 +173,7 @@ def _location(place: dict[str, Any]) -> Location | None:
     return Location(file=place["file"], line=place["line"], function=place["function"], source=place.get("code_line"))
 
 
-def read_events(store: Store) -> list[Event]:
+def read_events(store: Store) -> list[LogEvent]:
     """All rows of `log_events`, in the order of their sources.
 
     What an exception says of a step ("batch 6: bad label") is no step that was made.
@@ -183,7 +184,7 @@ def read_events(store: Store) -> list[Event]:
            ORDER BY source, source_line, kind"""
     )
     return [
-        Event(row, json.loads(row["details"] or "{}"), [] if row["rank"] is None else [row["rank"]]) for row in rows
+        LogEvent(row, json.loads(row["details"] or "{}"), [] if row["rank"] is None else [row["rank"]]) for row in rows
     ]
 
 
@@ -192,18 +193,18 @@ def read_events(store: Store) -> list[Event]:
 _EVIDENCE_LIMIT = 8
 
 
-def step_number(event: Event) -> int | None:
+def step_number(event: LogEvent) -> int | None:
     """The step, or the batch where no step is printed."""
     step: int | None = event.details.get("step")
     return step if step is not None else event.details.get("batch")
 
 
-def step_unit(event: Event) -> str:
+def step_unit(event: LogEvent) -> str:
     """Which of the two it is."""
     return "step" if event.details.get("step") is not None else "batch"
 
 
-def step_position(event: Event) -> tuple[float, int]:
+def step_position(event: LogEvent) -> tuple[float, int]:
     """Epoch and number: what comes later is greater."""
     return event.details.get("epoch") or 0.0, step_number(event) or 0
 
@@ -211,7 +212,7 @@ def step_position(event: Event) -> tuple[float, int]:
 def step_finding(
     code: str,
     severity: Severity,
-    events: list[Event],
+    events: list[LogEvent],
     summary: str,
     attributes: dict[str, Any],
     ranks: Iterable[int] | None = None,

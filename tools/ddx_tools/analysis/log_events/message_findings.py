@@ -15,7 +15,7 @@ from ddx_tools.analysis.log_events.attribution import Enclosing
 from ddx_tools.analysis.log_events.cuda_oom import parse_cuda_oom
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.knowledge.known_messages import Signature, signature
 from ddx_tools.knowledge.library_messages import exception_messages
 from ddx_tools.knowledge.phases import phase_of_exception
@@ -40,9 +40,9 @@ class _Message:
     """One known message of one speaker."""
 
     known: Signature
-    event: Event
+    event: LogEvent
     values: dict[str, Any]
-    around: Event | None = None
+    around: LogEvent | None = None
     """The exception in whose text it stands."""
     handled: bool = False
     """Its process went on behind that exception."""
@@ -67,7 +67,7 @@ class _Same:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def message_findings(events: list[Event]) -> list[Finding]:
+def message_findings(events: list[LogEvent]) -> list[Finding]:
     """Findings of all known messages, those that tell of a failure of their own first."""
     messages = _messages(events)
     everybody = read_crowd(events).everybody
@@ -88,7 +88,7 @@ def message_findings(events: list[Event]) -> list[Finding]:
 # --- the messages, each once
 
 
-def _messages(events: list[Event]) -> list[_Message]:
+def _messages(events: list[LogEvent]) -> list[_Message]:
     """Known messages of lines and of whole exceptions; an exception's text knows more than each of its lines."""
     enclosing = Enclosing(events)
     whole = {id(event): _in_exception(event) for event in events if event.exception}
@@ -115,13 +115,13 @@ def _messages(events: list[Event]) -> list[_Message]:
     return [replace(message, handled=id(message.around) in handled) for message in found]
 
 
-def _line_message(known: Signature, event: Event, around: Event | None) -> _Message:
+def _line_message(known: Signature, event: LogEvent, around: LogEvent | None) -> _Message:
     groups = {name: str(value) for name, value in event.details.items()}
     frames = around.said[-1].frames if around else []
     return _Message(known, event, _values(known, groups, str(event.row["text"] or ""), frames), around)
 
 
-def _in_exception(event: Event) -> list[_Message]:
+def _in_exception(event: LogEvent) -> list[_Message]:
     """Known messages of an exception and of those that it follows from, each once."""
     found: dict[str, _Message] = {}
     for said in event.said:

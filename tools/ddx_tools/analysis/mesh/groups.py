@@ -14,7 +14,7 @@ from typing import Any
 
 from ddx_tools.analysis.mesh.knowledge import mesh_knowledge
 from ddx_tools.analysis.mesh.layout import Axis, Layout, Misfit, lay_out
-from ddx_tools.analysis.mesh.plan import AS_WRITTEN, Plan, combined, plans_of_rows
+from ddx_tools.analysis.mesh.plan import AS_WRITTEN, MeshPlan, combined, plans_of_rows
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.files.names import shown
 from ddx_tools.model.mesh_setting import MeshSetting
@@ -65,7 +65,7 @@ def world_of(groups: Iterable[RecordedGroup]) -> int | None:
     return highest + 1 if whole else None
 
 
-def plan_of_groups(groups: Sequence[RecordedGroup]) -> Plan | None:
+def plan_of_groups(groups: Sequence[RecordedGroup]) -> MeshPlan | None:
     """The mesh that named groups show: dimensions whose strides and sizes follow on each other up to the world.
 
     None where the groups of a dimension differ in size or step, or where a dimension between two others has no group.
@@ -89,7 +89,7 @@ def plan_of_groups(groups: Sequence[RecordedGroup]) -> Plan | None:
         return None
     placed = [_placed(name, known[name], first[name]) for name in reversed(dims)]
     placed.append(MeshSetting("world_size", world, f"groups of {world} ranks", source=first[dims[0]].key))
-    return Plan(RECORDED, AS_WRITTEN, "recorded", placed)
+    return MeshPlan(RECORDED, AS_WRITTEN, "recorded", placed)
 
 
 def _chain(known: Mapping[str, tuple[int, int]], world: int | None) -> list[str]:
@@ -164,7 +164,7 @@ LARGEST_WORLD = 1 << 20
 class Mesh:
     """A plan and what becomes of it; no outcome: nothing says in which order its program lays out the ranks."""
 
-    plan: Plan
+    plan: MeshPlan
     outcome: Layout | Misfit | None
     unknown: tuple[str, ...] = ()
     """Degrees that the framework does not have."""
@@ -208,7 +208,9 @@ class Mesh:
         return range(host * each, min((host + 1) * each, world))
 
 
-def meshes_of(plans: Iterable[Plan], groups: Sequence[RecordedGroup], framework_id: str | None = None) -> list[Mesh]:
+def meshes_of(
+    plans: Iterable[MeshPlan], groups: Sequence[RecordedGroup], framework_id: str | None = None
+) -> list[Mesh]:
     """The meshes that plans make; with none of them, the one that recorded groups show.
 
     `framework_id` is whose order degrees are in that nothing else gives a framework.
@@ -246,7 +248,7 @@ def axis_names(store: Store) -> dict[int, str]:
     return {id_: axis.name for id_, axis in axes if axis}
 
 
-def mesh_of(plan: Plan, recorded_world: int | None = None) -> Mesh:
+def mesh_of(plan: MeshPlan, recorded_world: int | None = None) -> Mesh:
     """One plan laid out; the number of ranks that records show counts where the plan has none."""
     framework = plan.framework
     if framework is None:

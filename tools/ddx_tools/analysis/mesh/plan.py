@@ -19,7 +19,7 @@ MODEL_FACTS = ("heads", "kv_heads", "layers", "experts", "seq_len")
 
 
 @dataclass
-class Plan:
+class MeshPlan:
     """The settings of one framework in one place."""
 
     id: str
@@ -57,7 +57,7 @@ class Plan:
         return [Evidence(source=one.source, line=one.line, quote=one.text[:200]) for one in last.values()]
 
 
-def combined(plans: Iterable[Plan]) -> list[Plan]:
+def combined(plans: Iterable[MeshPlan]) -> list[MeshPlan]:
     """Plans that stand for one mesh put together: arguments on a command line come on top of a file's degrees.
 
     What is said of the job or the model beside no degrees holds for all of them. Dimensions that somebody typed leave
@@ -66,9 +66,9 @@ def combined(plans: Iterable[Plan]) -> list[Plan]:
     found = list(plans)
     with_degrees = [plan for plan in found if plan.given]
     typed = [plan for plan in with_degrees if plan.is_typed]
-    merged: dict[tuple[str | None, str], Plan] = {}
+    merged: dict[tuple[str | None, str], MeshPlan] = {}
     for plan in typed or with_degrees:
-        same = merged.setdefault((plan.framework_id, plan.label), Plan(plan.id, plan.framework_id, plan.label))
+        same = merged.setdefault((plan.framework_id, plan.label), MeshPlan(plan.id, plan.framework_id, plan.label))
         same.placed += plan.placed
     facts = (*JOB_FACTS, *MODEL_FACTS)
     beside = with_degrees if typed else []
@@ -80,11 +80,11 @@ def combined(plans: Iterable[Plan]) -> list[Plan]:
     return list(merged.values())
 
 
-def _unless_said(plan: Plan, loose: Iterable[MeshSetting]) -> list[MeshSetting]:
+def _unless_said(plan: MeshPlan, loose: Iterable[MeshSetting]) -> list[MeshSetting]:
     return [one for one in loose if plan.value(one.name) is None]
 
 
-def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
+def plan_rows(plans: Iterable[MeshPlan]) -> Iterator[dict[str, object]]:
     """Rows of `mesh_settings`."""
     for plan in plans:
         for one in plan.placed:
@@ -92,12 +92,14 @@ def plan_rows(plans: Iterable[Plan]) -> Iterator[dict[str, object]]:
             yield as_row("mesh_settings", one, plan, **told, source_line=one.line)
 
 
-def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[Plan]:
+def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[MeshPlan]:
     """And back."""
-    found: dict[str, Plan] = {}
+    found: dict[str, MeshPlan] = {}
     for row in rows:
         id_, framework = str(row["plan"]), row["framework"]
-        plan = found.setdefault(id_, Plan(id_, None if framework is None else str(framework), str(row["label"] or "")))
+        plan = found.setdefault(
+            id_, MeshPlan(id_, None if framework is None else str(framework), str(row["label"] or ""))
+        )
         line = None if row["source_line"] is None else int(str(row["source_line"]))
         value, text = int(str(row["value"])), str(row["text"])
         plan.placed.append(MeshSetting(str(row["name"]), value, text, line, str(row["source"])))

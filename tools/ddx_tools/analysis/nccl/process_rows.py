@@ -33,7 +33,7 @@ class Communicator:
 
 
 @dataclass
-class Case:
+class NcclLogs:
     """Everything that NCCL's logs say."""
 
     processes: dict[Process, Row]
@@ -105,7 +105,7 @@ class Case:
         return sorted(members or {host for host, _ in self.processes})
 
 
-def read_case(store: Store) -> Case:
+def read_case(store: Store) -> NcclLogs:
     """The rows of the store, put together."""
     rows = store.query("SELECT * FROM nccl_processes ORDER BY host, pid, source")
     processes = {(row["host"], row["pid"]): row for row in rows if row["host"] is not None}
@@ -123,7 +123,7 @@ def read_case(store: Store) -> Case:
     facts = {
         (row["host"] or row["source"], row["pid"], row["fact"]): row for row in store.query("SELECT * FROM nccl_facts")
     }
-    return Case(processes, communicators, _global_ranks(processes, communicators), banners, logging, facts)
+    return NcclLogs(processes, communicators, _global_ranks(processes, communicators), banners, logging, facts)
 
 
 def _global_ranks(processes: dict[Process, Row], communicators: dict[str, Communicator]) -> dict[Process, int]:

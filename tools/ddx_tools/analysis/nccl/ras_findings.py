@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown, Where
+from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.nccl.operation_names import operation_name
 from ddx_tools.analysis.nccl.process_rows import Row, evidence
 from ddx_tools.evidence.store import Store
@@ -59,7 +59,7 @@ def _behind(rows: list[Row], gpus: int | None) -> Finding | None:
         Where(_BASIS, group, operation=what if first["operation"] else None),
         listed if complete else [],
         [],
-        Shown([evidence(row) for row in rows[:_MOST_EVIDENCE]]),
+        FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]]),
         severity=Severity.WARNING,
         simultaneous="unknown",
         last_seq={rank: int(row["value"]) for row in low for rank in row["ranks"] or ()},

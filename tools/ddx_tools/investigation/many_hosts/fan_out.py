@@ -24,7 +24,7 @@ _FILES_A_PROGRAM, _FILES_OF_OURS = 3, 100
 
 
 @dataclass(frozen=True)
-class Limits:
+class FanOutLimits:
     """How much of what. A host that has not answered in time is left, and the rest is judged."""
 
     host_s: float = 25.0
@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass
-class Asked:
+class HostReplies:
     """One host, as seen from here."""
 
     name: str
@@ -61,7 +61,7 @@ class Asked:
         if self.inbox.end and not self.end_s:
             self.end_s = time.time()
 
-    def judged(self, limits: Limits) -> AskedHost:
+    def judged(self, limits: FanOutLimits) -> AskedHost:
         """How it ended."""
         inbox, hello, end = self.inbox, self.inbox.hello or {}, self.inbox.end or {}
         state, reason, remedy = ("answered", "", "") if end and not inbox.garbled else self._failure(limits)
@@ -91,7 +91,7 @@ class Asked:
             lows.append(float(self.inbox.end["clock_s"]) - self.end_s)
         return round(max(lows), 3), round(first - self.began_s, 3)
 
-    def _failure(self, limits: Limits) -> tuple[Any, str, str]:
+    def _failure(self, limits: FanOutLimits) -> tuple[Any, str, str]:
         stderr = self.said.decode("utf-8", "replace")
         if found := re.search(r"gateway \S+ does not answer[^\n]*", stderr):
             # What the host itself would have said is not known.
@@ -142,7 +142,9 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
 """What ssh, srun and kubectl print where nothing was started; the code is 255 for all of them."""
 
 
-def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: Callable[[str], None]) -> list[Asked]:
+def ask_all(
+    reach: Reach, words: str, scratch: Path, limits: FanOutLimits, progress: Callable[[str], None]
+) -> list[HostReplies]:
     """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
     from ClusterShell.Engine.Engine import EngineTimeoutException
     from ClusterShell.Event import EventHandler
@@ -150,7 +152,8 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     from ClusterShell.Worker.Worker import WorkerError
 
     asked = {
-        name: Asked(name, Inbox(scratch / f"{number}", limits.host_bytes)) for number, name in enumerate(reach.hosts)
+        name: HostReplies(name, Inbox(scratch / f"{number}", limits.host_bytes))
+        for number, name in enumerate(reach.hosts)
     }
 
     class Events(EventHandler):  # type: ignore[misc]
@@ -188,7 +191,7 @@ def ask_all(reach: Reach, words: str, scratch: Path, limits: Limits, progress: C
     return list(asked.values())
 
 
-def start_on_all(task: Any, reach: Reach, words: str, limits: Limits, **how: Any) -> None:
+def start_on_all(task: Any, reach: Reach, words: str, limits: FanOutLimits, **how: Any) -> None:
     """Have a task of ClusterShell start a command on all hosts once it runs."""
     from ClusterShell.NodeSet import NodeSet
     from ClusterShell.Worker.Exec import ExecWorker

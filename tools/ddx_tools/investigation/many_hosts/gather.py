@@ -10,9 +10,16 @@ from pathlib import Path
 
 from ddx_tools import __version__
 from ddx_tools.evidence.store import Store
-from ddx_tools.investigation.many_hosts.fan_out import INSTALL, Asked, Limits, ask_all, command_line, programs_at_once
+from ddx_tools.investigation.many_hosts.fan_out import (
+    INSTALL,
+    FanOutLimits,
+    HostReplies,
+    ask_all,
+    command_line,
+    programs_at_once,
+)
 from ddx_tools.investigation.many_hosts.host_results import Made, decoded, joined, renamed
-from ddx_tools.investigation.many_hosts.merge import Part
+from ddx_tools.investigation.many_hosts.merge import BundlePart
 from ddx_tools.investigation.many_hosts.node import encoded
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.model.errors import UnreadableInput, UsageError
@@ -35,13 +42,13 @@ _AT_ONCE = 50
 
 
 @dataclass
-class Gathered:
+class HostsGathered:
     """What came of asking many hosts; their rows are in the store."""
 
     asked: list[AskedHost] = field(default_factory=list)
     said: Made = field(default_factory=Made)
     """What all of them say, without the rows."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[BundlePart] = field(default_factory=list)
     """Their bundles, where the material was asked for."""
 
 
@@ -53,7 +60,7 @@ def gather(
     progress: Callable[[str], None],
     *,
     raw: bool = False,
-) -> Gathered:
+) -> HostsGathered:
     """Put what all hosts make of a plan into the store; `raw`: their bundles are fetched into `scratch`, too.
 
     Raises UsageError if no host answers.
@@ -62,14 +69,14 @@ def gather(
     lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts) + by_gateways_s
     waiting_s = reach.total_s - min(_JUDGING_S + _JUDGING_A_HOST_S * len(reach.hosts), reach.total_s / 2)
     # A gateway that still answers says first which of its hosts do not.
-    host_s = min(Limits.host_s + lead_s, waiting_s - min(by_gateways_s, waiting_s / 2))
-    limits = Limits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
+    host_s = min(FanOutLimits.host_s + lead_s, waiting_s - min(by_gateways_s, waiting_s / 2))
+    limits = FanOutLimits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
     progress(f"asking {len(reach.hosts)} hosts")
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
     judged = [one.judged(limits) for one in asked]
     names = Counter(said.host for said in judged if said.host)
     progress(f"reading what {len(names)} hosts said")
-    gathered, waiting = Gathered(), list[Made]()
+    gathered, waiting = HostsGathered(), list[Made]()
     for one, said in zip(asked, judged, strict=True):
         own = said.host if said.host and names[said.host] == 1 else said.target
         try:
@@ -104,7 +111,7 @@ def _take_in(waiting: list[Made], store: Store, all_said: Made) -> None:
     waiting.clear()
 
 
-def _words(reach: Reach, plan: Sequence[Step], limits: Limits, at_s: float, *, raw: bool) -> str:
+def _words(reach: Reach, plan: Sequence[Step], limits: FanOutLimits, at_s: float, *, raw: bool) -> str:
     """What is started on each host: it ends there by itself, also if nobody waits for it any more."""
     words = ["node", "--plan", encoded(plan), "--most-bytes", str(limits.host_bytes)]
     if len(reach.hosts) <= limits.at_once:
@@ -116,7 +123,7 @@ def _words(reach: Reach, plan: Sequence[Step], limits: Limits, at_s: float, *, r
     return command_line(reach, *words, before=("timeout", "-k", "2", f"{max(1.0, limits.host_s - 1.0):g}"))
 
 
-def _checked(one: Asked, own: str, calls_itself: str | None) -> list[Part]:
+def _checked(one: HostReplies, own: str, calls_itself: str | None) -> list[BundlePart]:
     """The bundles of a host, each about that host alone, unpacked. Raises UnreadableInput."""
     parts = []
     for packed in one.inbox.parts:
@@ -131,7 +138,7 @@ def _checked(one: Asked, own: str, calls_itself: str | None) -> list[Part]:
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
             raise UnreadableInput(f"it speaks for {min(strangers)[:60]!r}")
-        parts.append(Part(directory, host=own if own != calls_itself else None))
+        parts.append(BundlePart(directory, host=own if own != calls_itself else None))
     return parts
 
 

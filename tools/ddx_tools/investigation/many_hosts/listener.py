@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ddx_tools.investigation.many_hosts.fan_out import Limits, programs_at_once, start_on_all
+from ddx_tools.investigation.many_hosts.fan_out import FanOutLimits, programs_at_once, start_on_all
 from ddx_tools.sources.cluster.targets import Reach
 
 _LAST_WORDS_BYTES = 2_000
@@ -59,7 +59,7 @@ class Listening:
 
         task = self._task = task_self()
         try:
-            start_on_all(task, self._reach, self._words, Limits(at_once=programs_at_once()), handler=Events())
+            start_on_all(task, self._reach, self._words, FanOutLimits(at_once=programs_at_once()), handler=Events())
             self._began.set()
             task.run()
         except WorkerError as error:

@@ -19,7 +19,7 @@ _OCCURRENCE = re.compile(r"-\d+(\.\w+)$")
 
 
 @dataclass(frozen=True)
-class Part:
+class BundlePart:
     """A bundle to take in."""
 
     directory: Path
@@ -29,7 +29,7 @@ class Part:
     """What to call the host of it, where another one has the same name."""
 
 
-def merge(parts: Sequence[Part], target: Path, asked_hosts: Sequence[AskedHost] = ()) -> Manifest:
+def merge(parts: Sequence[BundlePart], target: Path, asked_hosts: Sequence[AskedHost] = ()) -> Manifest:
     """Write the bundle `target` (a new directory) with the answers of all parts, in their order.
 
     A question that was asked of the same host in two parts was asked twice, one occurrence after the other.

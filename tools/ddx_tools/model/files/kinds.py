@@ -17,7 +17,7 @@ _NOT_OF_DUMPS = ("/data.pkl", "/constants.pkl", "/byteorder", "/version", ".data
 """First members of the zip archives of other programs: torch.save, torch.jit, NumPy, Java."""
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """What may hold a flight record, or say something about one."""
 
     DUMP = "dump"
@@ -43,16 +43,16 @@ class Kind(StrEnum):
     """Its analysis of them, which holds no records."""
 
 
-COMPRESSED = frozenset({Kind.GZIP, Kind.ZSTD, Kind.XZ, Kind.BZIP2})
-ARCHIVES = frozenset({Kind.TAR, Kind.ZIP, Kind.PAGE})
+COMPRESSED = frozenset({FileKind.GZIP, FileKind.ZSTD, FileKind.XZ, FileKind.BZIP2})
+ARCHIVES = frozenset({FileKind.TAR, FileKind.ZIP, FileKind.PAGE})
 
 
-def kind_of(head: bytes) -> Kind | None:
+def kind_of(head: bytes) -> FileKind | None:
     """The kind of a file that begins with these bytes (`HEAD_BYTES` of them do); None for anything else."""
     if not head:
-        return Kind.EMPTY
+        return FileKind.EMPTY
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else Kind.ZIP
+        return None if _first_of_zip(head).endswith(_NOT_OF_DUMPS) else FileKind.ZIP
     return next((kind for kind, is_one in _SIGNS if is_one(head)), None)
 
 
@@ -116,20 +116,20 @@ def is_table(head: bytes) -> bool:
     return _TABLES.search(head) is not None
 
 
-_SIGNS: tuple[tuple[Kind, Callable[[bytes], object]], ...] = (
-    (Kind.GZIP, lambda head: head.startswith(b"\x1f\x8b\x08")),
-    (Kind.ZSTD, _is_zstd),
-    (Kind.XZ, lambda head: head.startswith(b"\xfd7zXZ\0")),
-    (Kind.BZIP2, _BZIP2.match),
-    (Kind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
-    (Kind.TRACE, _is_trace),
+_SIGNS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
+    (FileKind.GZIP, lambda head: head.startswith(b"\x1f\x8b\x08")),
+    (FileKind.ZSTD, _is_zstd),
+    (FileKind.XZ, lambda head: head.startswith(b"\xfd7zXZ\0")),
+    (FileKind.BZIP2, _BZIP2.match),
+    (FileKind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
+    (FileKind.TRACE, _is_trace),
     # A dictionary whose first key is `segments`.
-    (Kind.SNAPSHOT, lambda head: head[:1] == b"\x80" and b"segments" in head[:64]),
-    (Kind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),
-    (Kind.DUMP, looks_like_dump),
-    (Kind.PICKLE, lambda head: head[0] == 0x80),
-    (Kind.TAR, _is_tar),
-    (Kind.PAGE, is_page),
-    (Kind.TABLE, is_table),
+    (FileKind.SNAPSHOT, lambda head: head[:1] == b"\x80" and b"segments" in head[:64]),
+    (FileKind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),
+    (FileKind.DUMP, looks_like_dump),
+    (FileKind.PICKLE, lambda head: head[0] == 0x80),
+    (FileKind.TAR, _is_tar),
+    (FileKind.PAGE, is_page),
+    (FileKind.TABLE, is_table),
 )
 """By what a file of the kind begins with; the first counts."""

@@ -42,7 +42,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TextBlock:
     """Whole lines."""
 
     number: int
@@ -51,12 +51,12 @@ class Block:
     offset: int | None = None
     """Where it begins in the file; None if its text is not the bytes of the file (UTF-16, Docker's JSON)."""
 
-    def cleaned(self) -> Block:
+    def cleaned(self) -> TextBlock:
         """The same lines in UTF-8, as far as the log is, with line ends `\\n` and pieces of a line parted by `\\r`."""
-        return Block(self.number, _clean(self.data), self.offset)
+        return TextBlock(self.number, _clean(self.data), self.offset)
 
 
-def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[Block]:
+def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[TextBlock]:
     """The text of a log that begins with line `number`, not yet cleaned. Any bytes will do; memory is bounded."""
     skipping = False
     rest = b""
@@ -77,10 +77,10 @@ def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 
                 data, end, skipping = data[:LINE_BYTES], LINE_BYTES, True
             whole, rest = data[:end], data[end:]
         if whole:
-            yield Block(number, whole, offset)
+            yield TextBlock(number, whole, offset)
             number += whole.count(b"\n")
     if rest:
-        yield Block(number, rest, text.offset_before(len(rest)))
+        yield TextBlock(number, rest, text.offset_before(len(rest)))
 
 
 def encoding_of(head: bytes) -> str | None:

@@ -17,9 +17,9 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from ddx_tools.knowledge.recorded_calls import (
-    Call,
     GroupName,
-    Progress,
+    RecordedCall,
+    RecordedProgress,
     Room,
     call_of,
     group_of,
@@ -42,7 +42,7 @@ Frame = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EntryTraits:
     """What many entries share, as numbers that index the lists of `EntryColumns`."""
 
     group: int
@@ -92,12 +92,12 @@ class EntryColumns:
     site: array[int]
     """Indices of `sites`, 32 bits each."""
 
-    kinds: list[Kind]
+    kinds: list[EntryTraits]
     groups: list[GroupName]
-    calls: list[Call]
+    calls: list[RecordedCall]
     sites: list[tuple[Frame, ...]]
     """Call paths, innermost frame first, as torch writes them; an empty one without frames."""
-    progresses: list[Progress]
+    progresses: list[RecordedProgress]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -174,11 +174,11 @@ class _Shared:
     """What the entries of one dump share, each value once."""
 
     def __init__(self) -> None:
-        self.kinds: _Numbered[Kind] = _Numbered()
+        self.kinds: _Numbered[EntryTraits] = _Numbered()
         self.groups: _Numbered[GroupName] = _Numbered()
-        self.calls: _Numbered[Call] = _Numbered()
+        self.calls: _Numbered[RecordedCall] = _Numbered()
         self.sites: _Numbered[tuple[Frame, ...]] = _Numbered()
-        self.progresses: _Numbered[Progress] = _Numbered()
+        self.progresses: _Numbered[RecordedProgress] = _Numbered()
         self._room = Room(_MAX_ITEMS)
         self._room_for_paths = Room(_MAX_PATH_FRAMES)
 
@@ -214,7 +214,7 @@ class _Shared:
 
     def _kind(self, raw: dict[str, Any]) -> int:
         group, call, progress = group_of(raw), call_of(raw, self._room), progress_of(raw)
-        return self.kinds[Kind(self.groups[group], self.calls[call], self.progresses[progress])]
+        return self.kinds[EntryTraits(self.groups[group], self.calls[call], self.progresses[progress])]
 
 
 _FRAME = itemgetter("filename", "line", "name")

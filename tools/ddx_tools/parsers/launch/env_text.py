@@ -34,7 +34,7 @@ _VALUE_CHARS = 4_000
 
 
 @dataclass(frozen=True)
-class Value:
+class ListedValue:
     """One variable; `line` is 1-based, None where the format has no lines."""
 
     name: str
@@ -48,7 +48,7 @@ class Listing:
 
     label: str = ""
     """Whose it is, if the text says it: a host, a task, a container."""
-    values: list[Value] = field(default_factory=list)
+    values: list[ListedValue] = field(default_factory=list)
     declared: bool = False
     """It was written to be set (a manifest), and is no look at a process."""
 
@@ -86,7 +86,7 @@ def _of_environ(data: bytes) -> list[Listing]:
     found = [_LINE.fullmatch(part.decode("utf-8", "replace")) for part in parts]
     if not parts or not all(found):
         return []
-    return [Listing(values=[Value(m["name"], m["value"][:_VALUE_CHARS]) for m in found if m and not m["label"]])]
+    return [Listing(values=[ListedValue(m["name"], m["value"][:_VALUE_CHARS]) for m in found if m and not m["label"]])]
 
 
 def _of_lines(text: str) -> list[Listing]:
@@ -97,7 +97,7 @@ def _of_lines(text: str) -> list[Listing]:
             label = f"task {found['mpi']}" if found["mpi"] else found["label"] or ""
             label = f"task {label}" if label.isdigit() else label
             value = _unquoted(found["value"].strip())[:_VALUE_CHARS]
-            by_label.setdefault(label, Listing(label)).values.append(Value(found["name"], value, number))
+            by_label.setdefault(label, Listing(label)).values.append(ListedValue(found["name"], value, number))
     return list(by_label.values())
 
 
@@ -112,7 +112,7 @@ def _of_dockerfile(text: str) -> Listing:
         pairs = _PAIR.findall(found["rest"])
         if not pairs and (split := found["rest"].split(None, 1)) and len(split) == 2:
             pairs = [tuple(split)]
-        listing.values += [Value(name, _unquoted(value.strip()), line) for name, value in pairs]
+        listing.values += [ListedValue(name, _unquoted(value.strip()), line) for name, value in pairs]
     return listing
 
 
@@ -132,12 +132,12 @@ def _of_tree(tree: Any, text: str, *, whole: bool) -> list[Listing]:
     return [Listing(values=[_with_line(value, text) for value in values])] if values else []
 
 
-def _with_line(value: Value, text: str) -> Value:
+def _with_line(value: ListedValue, text: str) -> ListedValue:
     place = text.find(value.name)
-    return Value(value.name, value.value, text.count("\n", 0, place) + 1 if place >= 0 else None)
+    return ListedValue(value.name, value.value, text.count("\n", 0, place) + 1 if place >= 0 else None)
 
 
-def _environments(tree: Any) -> Iterator[tuple[str, list[Value]]]:
+def _environments(tree: Any) -> Iterator[tuple[str, list[ListedValue]]]:
     """What stands below keys that declare an environment, with the name of what it is of."""
     waiting: list[tuple[Any, str, int]] = [(tree, "", 0)]
     for _ in range(_MOST_NODES):
@@ -164,18 +164,18 @@ _STRUCTURE = frozenset(
 )
 
 
-def _pairs(node: Any) -> list[Value]:
+def _pairs(node: Any) -> list[ListedValue]:
     """Variables in any of the forms."""
     if isinstance(node, dict):
         if not all(isinstance(key, str) and _NAME.fullmatch(key) for key in node):
             return []
-        return [Value(key, _text(item)) for key, item in node.items() if not isinstance(item, dict | list)]
-    values: list[Value] = []
+        return [ListedValue(key, _text(item)) for key, item in node.items() if not isinstance(item, dict | list)]
+    values: list[ListedValue] = []
     for item in node if isinstance(node, list) else []:
         if isinstance(item, dict) and isinstance(item.get("name"), str) and _NAME.fullmatch(item["name"]):
-            values.append(Value(item["name"], _text(item.get("value"))))
+            values.append(ListedValue(item["name"], _text(item.get("value"))))
         elif isinstance(item, str) and (found := _LINE.fullmatch(item)) and not found["label"]:
-            values.append(Value(found["name"], found["value"][:_VALUE_CHARS]))
+            values.append(ListedValue(found["name"], found["value"][:_VALUE_CHARS]))
     return values
 
 

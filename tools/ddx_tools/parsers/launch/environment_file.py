@@ -17,7 +17,7 @@ from ddx_tools.model.launch import Value
 from ddx_tools.model.versions import VersionSeen, versions_in
 from ddx_tools.parsers.launch.env_text import Listing, read_listings, share_of_assignments
 from ddx_tools.parsers.launch.foreign_yaml import load_foreign_yaml
-from ddx_tools.parsers.launch.launch_command import Layer, Option, layers_of
+from ddx_tools.parsers.launch.launch_command import CommandLayer, CommandOption, layers_of
 from ddx_tools.parsers.launch.shell_script import Assignment, Command, Script, read_script
 from ddx_tools.parsers.launch.shell_words import HOLE, is_known, shown
 
@@ -72,7 +72,7 @@ class FoundEnvironment:
     host: str | None = None
     rank: int | None = None
     values: list[Value] = field(default_factory=list)
-    batch: list[tuple[Option, int]] = field(default_factory=list)
+    batch: list[tuple[CommandOption, int]] = field(default_factory=list)
     launches: list[FoundLaunch] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -83,7 +83,7 @@ class FoundEnvironment:
 class FoundLaunch:
     """A command that starts ranks."""
 
-    layers: list[Layer]
+    layers: list[CommandLayer]
     line: int
     certain: bool
 
@@ -174,10 +174,10 @@ def _of_assignment(assignment: Assignment, *, exported: bool) -> Value:
     return Value(*told, exported, line=assignment.line)
 
 
-def _directive(option: str, value: str | None) -> Option:
+def _directive(option: str, value: str | None) -> CommandOption:
     short = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
     name = option.lstrip("-").replace("-", "_")
-    return Option(short.get(name, name), value, f"#SBATCH {option}" + (f"={value}" if value else ""))
+    return CommandOption(short.get(name, name), value, f"#SBATCH {option}" + (f"={value}" if value else ""))
 
 
 def _add_command(found: FoundEnvironment, command: Command) -> None:
@@ -203,13 +203,13 @@ def _set_there(command: Command) -> Iterator[Value]:
             yield from (replace(value, on_each_host=True) for value in found)
 
 
-def _limits(command: Command) -> list[Layer]:
+def _limits(command: Command) -> list[CommandLayer]:
     """`ulimit -l unlimited`, `ulimit -Sn 65536`."""
     if command.words[0] != "ulimit" or len(command.words) < 2 or not is_known(command.words[1]):
         return []
     letter = command.words[1].lstrip("-").strip("SH")
     value = command.words[2] if len(command.words) > 2 and is_known(command.words[2]) else None
-    return [Layer("ulimit", [Option(letter, value, command.text)])]
+    return [CommandLayer("ulimit", [CommandOption(letter, value, command.text)])]
 
 
 _ON_EACH_HOST = ("srun", "mpirun")
@@ -221,7 +221,7 @@ _HANDING = {
 }
 
 
-def _handed_over(layer: Layer, command: Command) -> Iterator[Value]:
+def _handed_over(layer: CommandLayer, command: Command) -> Iterator[Value]:
     """`docker -e NAME=value`, `mpirun -x NAME=value`, `-genv NAME value`, `srun --export=ALL,NAME=value`."""
     for option in layer.options:
         if option.name not in _HANDING.get(layer.tool, ()):
@@ -268,7 +268,7 @@ _KEYS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "ma
 _MOST_CHARS = 64_000
 
 
-def accelerate_layer(text: str) -> Layer | None:
+def accelerate_layer(text: str) -> CommandLayer | None:
     """The options that such a file stands for; None for any other file."""
     if not _NAMED.search(text) or "num_processes" not in text or len(text) > _MOST_CHARS:
         return None
@@ -276,4 +276,4 @@ def accelerate_layer(text: str) -> Layer | None:
     if not isinstance(tree, dict):
         return None
     given = {key: str(tree[key]) for key in _KEYS if isinstance(tree.get(key), str | int)}
-    return Layer("accelerate", [Option(key, value, f"{key}: {value}") for key, value in given.items()])
+    return CommandLayer("accelerate", [CommandOption(key, value, f"{key}: {value}") for key, value in given.items()])

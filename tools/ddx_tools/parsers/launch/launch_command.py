@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddx_tools.knowledge.launch_tools import Tool, dimension, launch_knowledge
+from ddx_tools.knowledge.launch_tools import LaunchTool, dimension, launch_knowledge
 from ddx_tools.parsers.launch.shell_words import is_known, shown
 
 _MOST_LAYERS = 8
@@ -18,7 +18,7 @@ _DEGREE_WORD = re.compile(r"(?:\+{1,2}|--?)?([A-Za-z_][\w.-]{0,100}?)(?:=(.*))?"
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """An option of a tool: its long name with `_` for `-`; None for a flag or a value that is not known."""
 
     name: str
@@ -28,19 +28,19 @@ class Option:
 
 
 @dataclass
-class Layer:
+class CommandLayer:
     """One program of a command line, with the options that are its own."""
 
     tool: str
     """A tool of the knowledge file, or `program` for what is started in the end."""
-    options: list[Option] = field(default_factory=list)
+    options: list[CommandOption] = field(default_factory=list)
     program: str = ""
     """For `program`: what it is called. For a container: the image."""
 
 
-def layers_of(words: Sequence[str]) -> list[Layer]:
+def layers_of(words: Sequence[str]) -> list[CommandLayer]:
     """The layers of a command; empty if it starts nothing that is known here and has no degree of parallelism."""
-    layers: list[Layer] = []
+    layers: list[CommandLayer] = []
     rest = list(words)
     while rest and len(layers) < _MOST_LAYERS:
         rest = _behind_wrappers(rest)
@@ -58,7 +58,7 @@ def layers_of(words: Sequence[str]) -> list[Layer]:
     return layers if has_degrees or any(layer.tool != "program" for layer in layers) else []
 
 
-def _inside(text: str) -> list[Layer]:
+def _inside(text: str) -> list[CommandLayer]:
     """The layers of the first command in `bash -c "…"` that starts something."""
     from ddx_tools.parsers.launch.shell_script import read_script
 
@@ -90,7 +90,7 @@ def _behind_wrappers(rest: list[str]) -> list[str]:
     return rest[1:]
 
 
-def _tool(rest: Sequence[str]) -> tuple[Tool | None, int]:
+def _tool(rest: Sequence[str]) -> tuple[LaunchTool | None, int]:
     """The tool that a command begins with, and how many words name it."""
     if not rest:
         return None, 0
@@ -111,8 +111,8 @@ def _tool(rest: Sequence[str]) -> tuple[Tool | None, int]:
     return None, 0
 
 
-def _read_layer(tool: Tool, rest: list[str]) -> tuple[Layer, list[str]]:
-    layer = Layer(tool.tool)
+def _read_layer(tool: LaunchTool, rest: list[str]) -> tuple[CommandLayer, list[str]]:
+    layer = CommandLayer(tool.tool)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word, rest = rest[0], rest[1:]
         if word == "--":
@@ -125,46 +125,48 @@ def _read_layer(tool: Tool, rest: list[str]) -> tuple[Layer, list[str]]:
     return layer, rest
 
 
-def _option(tool: Tool, word: str, rest: Sequence[str]) -> tuple[Option, int]:
+def _option(tool: LaunchTool, word: str, rest: Sequence[str]) -> tuple[CommandOption, int]:
     """One option, and how many of the following words are its value."""
     name, equals, value = word.partition("=")
     plain = name.lstrip("-").replace("-", "_")
     long = tool.short.get(plain, plain)
     if equals:
-        return Option(long, value if is_known(value) else None, shown(word)), 0
+        return CommandOption(long, value if is_known(value) else None, shown(word)), 0
     if plain in tool.flags:
-        return Option(long, None, shown(word)), 0
+        return CommandOption(long, None, shown(word)), 0
     if not name.startswith("--") and plain not in tool.short:  # -N2, -n16
         letter = tool.short.get(plain[:1])
         if letter and len(plain) > 1 and (plain[1:].isdigit() or not is_known(plain)):
-            return Option(letter, plain[1:] if is_known(plain) else None, shown(word)), 0
+            return CommandOption(letter, plain[1:] if is_known(plain) else None, shown(word)), 0
     if long in tool.two:
-        return Option(long, " ".join(map(shown, rest[:2])), shown(" ".join([word, *rest[:2]]))), min(2, len(rest))
+        return CommandOption(long, " ".join(map(shown, rest[:2])), shown(" ".join([word, *rest[:2]]))), min(
+            2, len(rest)
+        )
     if not rest or (rest[0].startswith("-") and not re.fullmatch(r"-\d+", rest[0])):
-        return Option(long, None, shown(word)), 0
-    return Option(long, rest[0] if is_known(rest[0]) else None, shown(f"{word} {rest[0]}")), 1
+        return CommandOption(long, None, shown(word)), 0
+    return CommandOption(long, rest[0] if is_known(rest[0]) else None, shown(f"{word} {rest[0]}")), 1
 
 
-def _program(rest: Sequence[str]) -> Layer | None:
+def _program(rest: Sequence[str]) -> CommandLayer | None:
     """What is started in the end: its name, and the degrees of parallelism among its arguments."""
     words = list(rest)
     while words and (re.match(launch_knowledge().python, words[0].rpartition("/")[2]) or words[0].startswith("-")):
         words = words[1:]
     if not words:
         return None
-    return Layer("program", list(_degree_options(words[1:])), shown(words[0])[:200])
+    return CommandLayer("program", list(_degree_options(words[1:])), shown(words[0])[:200])
 
 
-def _degree_options(words: Sequence[str]) -> Iterator[Option]:
+def _degree_options(words: Sequence[str]) -> Iterator[CommandOption]:
     for place, word in enumerate(words):
         found = _DEGREE_WORD.fullmatch(word)
         if not found or not dimension(found[1]):
             continue
         if found[2] is not None:
-            yield Option(found[1], found[2] if is_known(found[2]) else None, shown(word))
+            yield CommandOption(found[1], found[2] if is_known(found[2]) else None, shown(word))
         elif word.startswith("-") and place + 1 < len(words):
             value = words[place + 1]
-            yield Option(found[1], value if is_known(value) else None, shown(f"{word} {value}"))
+            yield CommandOption(found[1], value if is_known(value) else None, shown(f"{word} {value}"))
 
 
 # --- what the agent of a host (torchrun) was told of the other hosts: how many there are, and where they meet

@@ -22,7 +22,7 @@ _LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1|\[::1\]")
 
 
 @dataclass(frozen=True)
-class Member:
+class JobProcess:
     """A process of a job, or a rank that has none."""
 
     role: str
@@ -50,7 +50,7 @@ class Job:
     world_size: int | None
     master: str | None
     """MASTER_ADDR:MASTER_PORT as the ranks have it."""
-    members: tuple[Member, ...]
+    members: tuple[JobProcess, ...]
 
     @property
     def id(self) -> str:
@@ -58,7 +58,7 @@ class Job:
         return f"{self.launcher}:{self.root_pid}"
 
     @property
-    def ranks(self) -> list[Member]:
+    def ranks(self) -> list[JobProcess]:
         """Members that stand for a rank, by rank; unknown ranks last, by pid."""
         own = [member for member in self.members if member.role in _RANK_ROLES]
         candidates = {pid for member in own for pid in member.candidates}
@@ -66,7 +66,7 @@ class Job:
         return sorted(own, key=lambda m: (m.rank is None, m.rank or 0, m.pid or 0))
 
     @property
-    def live(self) -> list[Member]:
+    def live(self) -> list[JobProcess]:
         """Ranks whose process is there and can be read."""
         return [member for member in self.ranks if member.role == "rank"]
 
@@ -76,7 +76,7 @@ class Job:
         directories = (m.process.env.get("DDX_RUN_DIR") for m in self.members if m.process)
         return next((directory for directory in directories if directory), None)
 
-    def member(self, pid: int) -> Member | None:
+    def member(self, pid: int) -> JobProcess | None:
         """The member with this process id."""
         return next((member for member in self.members if member.pid == pid), None)
 
@@ -110,18 +110,18 @@ class _Assembly:
         self._table = table
         self._knowledge = knowledge
         self._group = group
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, JobProcess] = {}
 
     def job(self) -> Job:
         """The job with all its members."""
         group = self._group
         for process, identity in group.ranks:
-            self._add(Member("rank", process, identity.rank, identity.local_rank))
+            self._add(JobProcess("rank", process, identity.rank, identity.local_rank))
         for process, identity in group.ranks:
             self._add_workers(process, identity.rank)
         roots = group.roots or self._common_parent()
         for root in roots:
-            self._add(Member("launcher", root))
+            self._add(JobProcess("launcher", root))
         unseen = self._rank_like_below(roots)
         for root in group.roots:
             self._add_rest_below(root, unseen)
@@ -133,7 +133,7 @@ class _Assembly:
     def _worker_role(self, process: Process) -> str | None:
         return self._knowledge.worker_role(process, forked=self._table.is_fork(process))
 
-    def _add(self, member: Member) -> None:
+    def _add(self, member: JobProcess) -> None:
         if member.pid is not None:
             self._members.setdefault(member.pid, member)
 
@@ -142,7 +142,7 @@ class _Assembly:
             role = self._worker_role(process)
             if role is None:
                 role = "dataloader_worker" if process.command == rank_process.command else "helper"
-            self._add(Member(role, process, rank))
+            self._add(JobProcess(role, process, rank))
 
     def _add_rest_below(self, root: Process, unseen: list[Process]) -> None:
         """Launchers in between, wrappers, resource trackers."""
@@ -150,7 +150,7 @@ class _Assembly:
         for process in self._table.descendants(root.pid):
             if process.pid not in rank_like:
                 role = "launcher" if self._knowledge.launcher(process) else self._worker_role(process)
-                self._add(Member(role or "helper", process))
+                self._add(JobProcess(role or "helper", process))
 
     def _add_orphans(self) -> None:
         """Workers that outlived their rank still carry its variables."""
@@ -159,7 +159,7 @@ class _Assembly:
             identity = self._knowledge.identity(process)
             role = self._worker_role(process)
             if role and identity and (identity.master, identity.world_size) in world:
-                self._add(Member(role, process, identity.rank))
+                self._add(JobProcess(role, process, identity.rank))
 
     def _common_parent(self) -> list[Process]:
         """What started ranks that no launcher started: only several of them, alive or dead, show that it did."""
@@ -183,21 +183,21 @@ class _Assembly:
             and not self._worker_role(process)
         ]
 
-    def _missing(self, unseen: list[Process]) -> Iterator[Member]:
+    def _missing(self, unseen: list[Process]) -> Iterator[JobProcess]:
         """Ranks that belong on this host and have no readable process."""
         dead = [process for process in unseen if process.is_dead]
         unreadable = [process for process in unseen if not process.is_dead]
         expected = self._expected()
         missing = sorted(expected - self._group.numbers()) if expected else []
         if len(missing) == len(unseen) == 1:
-            yield Member("unreadable" if unreadable else "gone", unseen[0], missing[0])
+            yield JobProcess("unreadable" if unreadable else "gone", unseen[0], missing[0])
             return
         role, candidates = ("unreadable", unreadable) if unreadable else ("gone", dead)
         for rank in missing:
-            yield Member(role, rank=rank, candidates=tuple(process.pid for process in candidates))
+            yield JobProcess(role, rank=rank, candidates=tuple(process.pid for process in candidates))
         if missing or expected is None:
-            yield from (Member("gone", process) for process in dead)
-            yield from (Member("unreadable", process) for process in unreadable)
+            yield from (JobProcess("gone", process) for process in dead)
+            yield from (JobProcess("unreadable", process) for process in unreadable)
 
     def _expected(self) -> set[int] | None:
         """The ranks that belong on this host; None if nothing says which they are."""

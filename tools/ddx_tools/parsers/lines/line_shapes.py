@@ -61,7 +61,7 @@ _Layout = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProgressSpan:
     """Where one kind of progress of one process begins and ends in a block."""
 
     kind: bytes
@@ -82,7 +82,7 @@ class Matters:
     """and (hash, first place) of each of their shapes."""
     progress: Sequence[int]
     """Those that tell of progress."""
-    ends: list[End]
+    ends: list[ProgressSpan]
     """Kinds of these, those with most lines first."""
     samples: list[int]
     before: dict[int, list[int]]
@@ -152,7 +152,9 @@ def _shapes_of(lines: pa.BinaryArray) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(lines), [None, ends, pa.py_buffer(zeroed)], offset=lines.offset)
 
 
-def _ends(lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array) -> list[End]:
+def _ends(
+    lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
+) -> list[ProgressSpan]:
     """The first and the last line of each kind of each process."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -166,13 +168,13 @@ def _ends(lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array,
     ends = ends.aggregate([("place", "min"), ("place", "max"), ("place", "count")])
     ends = ends.sort_by([("place_count", "descending")]).slice(0, _MOST_KINDS)
     return [
-        End(b"%d %b\0%b" % (row["odd"], row["label"], words[row["kind"]]), row["place_min"], row["place_max"])
+        ProgressSpan(b"%d %b\0%b" % (row["odd"], row["label"], words[row["kind"]]), row["place_min"], row["place_max"])
         for row in ends.to_pylist()
     ]
 
 
 def _before_own_norms(
-    ends: list[End], shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
+    ends: list[ProgressSpan], shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
 ) -> dict[int, list[int]]:
     """The lines of progress right before gradients that are a rank's own, where one of these is not finite."""
     import pyarrow.compute as pc

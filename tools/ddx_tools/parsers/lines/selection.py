@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
-from ddx_tools.model.files.log_text import Block
+from ddx_tools.model.files.log_text import TextBlock
 from ddx_tools.parsers.lines.line_shapes import Matters, lines_that_matter
 from ddx_tools.parsers.logs.wrapped_lines import BREAK, whole_lines
 from ddx_tools.redaction.text import redact_lines
@@ -70,10 +70,10 @@ class Allowance:
         return max(_PROGRESS_READ, _MOST_PROGRESS - self.progress)
 
 
-class Selection:
+class LineSelection:
     """The lines of one block, and the places of those that matter. A place counts pieces between line ends."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: TextBlock) -> None:
         self.block = block = whole_lines(block)
         size = len(block.data) - (block.data[-1:] in (b"\n", b"\r"))
         self._pieces: list[bytes] | pa.BinaryArray
@@ -99,7 +99,7 @@ class Selection:
         if b"\r" in data:
             self._line_of = [number for number, pieces in enumerate(parted) for _ in pieces]
 
-    def _split_together(self, block: Block, size: int) -> None:
+    def _split_together(self, block: TextBlock, size: int) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 

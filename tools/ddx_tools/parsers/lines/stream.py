@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.model.files.log_text import BLOCK_BYTES, Block, Readable, read_blocks
+from ddx_tools.model.files.log_text import BLOCK_BYTES, Readable, TextBlock, read_blocks
 
 _THREADS = 2
 _AHEAD = 2
@@ -25,15 +25,15 @@ _SMALL_BYTES = 64 << 10
 class Consumer(Protocol):
     """Somebody who reads a log."""
 
-    def look(self, block: Block) -> Any:
+    def look(self, block: TextBlock) -> Any:
         """What can be said of a block alone. Runs in threads, for several blocks at a time."""
 
-    def take(self, block: Block, seen: Any) -> None:
+    def take(self, block: TextBlock, seen: Any) -> None:
         """The blocks in order, each with what `look` said of it."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class LinesRead:
     """How far a log was read."""
 
     ends_within_line: bool
@@ -42,7 +42,7 @@ class Reading:
     """Why the rest of it could not be read."""
 
 
-def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int = BLOCK_BYTES) -> Reading:
+def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int = BLOCK_BYTES) -> LinesRead:
     """Give the whole log to the consumers. Any bytes will do."""
     source = _Source(read_blocks(stream, block_bytes))
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -51,18 +51,18 @@ def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int
                 consumer.take(block, what)
     last = source.last
     open_end = last is not None and not last.data.endswith(b"\n")
-    return Reading(open_end, source.problem)
+    return LinesRead(open_end, source.problem)
 
 
 class _Source:
     """Blocks as far as they can be read, and what kept the rest from it."""
 
-    def __init__(self, blocks: Iterator[Block]) -> None:
+    def __init__(self, blocks: Iterator[TextBlock]) -> None:
         self._blocks = blocks
-        self.last: Block | None = None
+        self.last: TextBlock | None = None
         self.problem: str | None = None
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[TextBlock]:
         try:
             for block in self._blocks:
                 self.last = block
@@ -72,13 +72,13 @@ class _Source:
 
 
 def _looked_at(
-    threads: ThreadPoolExecutor, blocks: Iterator[Block], consumers: Sequence[Consumer]
-) -> Iterator[tuple[Block, list[Any]]]:
-    def look(raw: Block) -> tuple[Block, list[Any]]:
+    threads: ThreadPoolExecutor, blocks: Iterator[TextBlock], consumers: Sequence[Consumer]
+) -> Iterator[tuple[TextBlock, list[Any]]]:
+    def look(raw: TextBlock) -> tuple[TextBlock, list[Any]]:
         block = raw.cleaned()
         return block, [consumer.look(block) for consumer in consumers]
 
-    pending: deque[Future[tuple[Block, list[Any]]]] = deque()
+    pending: deque[Future[tuple[TextBlock, list[Any]]]] = deque()
     for block in blocks:
         is_small = len(block.data) < _SMALL_BYTES
         while len(pending) > (0 if is_small else _AHEAD):

@@ -17,7 +17,7 @@ _LOSS = re.compile(
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoggedStep:
     """A step that a line reports."""
 
     step: int
@@ -25,7 +25,7 @@ class Progress:
     loss: float | None = None
 
 
-def parse_progress(text: str) -> Progress | None:
+def parse_progress(text: str) -> LoggedStep | None:
     """The step of a line, if it reports one."""
     text = text[:2_000]
     if "%|" not in text and "step" not in (lower := text.lower()) and "iter" not in lower:
@@ -34,4 +34,4 @@ def parse_progress(text: str) -> Progress | None:
     if not found:
         return None
     loss = _LOSS.search(text)
-    return Progress(int(found[1]), int(found[2]) if found[2] else None, float(loss[1]) if loss else None)
+    return LoggedStep(int(found[1]), int(found[2]) if found[2] else None, float(loss[1]) if loss else None)

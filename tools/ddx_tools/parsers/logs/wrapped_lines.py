@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ddx_tools.knowledge.known_messages import match_signatures
-from ddx_tools.model.files.log_text import CONTROL, Block
+from ddx_tools.model.files.log_text import CONTROL, TextBlock
 from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_prefixes import Labels, read_prefix
 
@@ -31,7 +31,7 @@ _BEGINNING = re.compile(
 _NO_LABELS = Labels(b"")
 
 
-def whole_lines(block: Block) -> Block:
+def whole_lines(block: TextBlock) -> TextBlock:
     """The same lines without control characters, joined if a terminal broke them: what is copied from one is short."""
     data = block.data.translate(None, CONTROL)
     return replace(block, data=rejoined(data) if len(data) <= _MOST_BYTES else data)

@@ -40,7 +40,7 @@ _NAME = re.compile(rb"^([A-Za-z]\w{0,40}):$")
 
 
 @dataclass
-class Block:
+class NcclBlock:
     """What one block of a log holds. Lines are 0-based within it."""
 
     lines: int
@@ -51,7 +51,7 @@ class Block:
     """Other lines of NCCL that matter."""
 
 
-def read_block(data: bytes) -> Block:
+def read_block(data: bytes) -> NcclBlock:
     """Read whole lines, as `ddx_tools.model.files.log_text` cleans them. Any bytes will do."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -59,13 +59,13 @@ def read_block(data: bytes) -> Block:
     if b"\r" in data:
         data = data.replace(b"\r", b" ")
     if not any(mark in data for mark in _MARKS):
-        return Block(data.count(b"\n"), no_operations())
+        return NcclBlock(data.count(b"\n"), no_operations())
     if (operations := _nothing_else(data)) is not None:
-        return Block(operations.num_rows, operations)
+        return NcclBlock(operations.num_rows, operations)
     lines = pc.split_pattern(pa.array([data], pa.binary()), b"\n").flatten()
     is_op = pc.match_substring(lines, _NEEDLE)
     numbers = pc.indices_nonzero(is_op)
-    block = Block(len(lines) - 1, no_operations())
+    block = NcclBlock(len(lines) - 1, no_operations())
     if len(numbers) < len(lines):
         block.others = _others(lines, is_op)
     if len(numbers):

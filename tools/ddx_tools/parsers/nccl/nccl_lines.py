@@ -239,7 +239,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Graph:
+class NcclGraph:
     """A ring or the trees of a communicator."""
 
     kind: str
@@ -278,9 +278,9 @@ def _class_of(via: str) -> str:
     return "shm" if via.startswith("SHM") else "other"
 
 
-def read_graph(text: str) -> Graph | None:
+def read_graph(text: str) -> NcclGraph | None:
     """A ring or the trees, from the words behind `NCCL INFO`."""
     if ring := _RING.match(text):
-        return Graph("ring", int(ring["channel"]), " ".join(ring["ranks"].split()))
+        return NcclGraph("ring", int(ring["channel"]), " ".join(ring["ranks"].split()))
     trees = _TREES.match(text)
-    return Graph("trees", None, trees["trees"].strip()) if trees else None
+    return NcclGraph("trees", None, trees["trees"].strip()) if trees else None

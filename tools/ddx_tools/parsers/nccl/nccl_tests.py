@@ -62,7 +62,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Measured:
+class NcclTestsResult:
     """One line of the table; of the blocks, out of place where that was measured. Units as printed: µs, 1e9 bytes/s."""
 
     line: int
@@ -76,13 +76,13 @@ class Measured:
 
 
 @dataclass
-class Report:
+class NcclTestsReport:
     """One run of one program."""
 
     line: int
     operation: str | None = None
     devices: list[Device] = field(default_factory=list)
-    rows: list[Measured] = field(default_factory=list)
+    rows: list[NcclTestsResult] = field(default_factory=list)
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Lines that say why a test ended early."""
     out_of_bounds: int | None = None
@@ -94,24 +94,24 @@ class Report:
         return max((device.rank for device in self.devices), default=-1) + 1 or None
 
 
-def read_nccl_tests(text: str) -> list[Report]:
+def read_nccl_tests(text: str) -> list[NcclTestsReport]:
     """The reports of a text, those without a row and without a failure left out. Never raises."""
     return [report for report in _reports(text) if report.rows or report.failures]
 
 
-def _reports(text: str) -> Iterator[Report]:
-    report, columns = Report(1), ""
+def _reports(text: str) -> Iterator[NcclTestsReport]:
+    report, columns = NcclTestsReport(1), ""
     for number, raw in enumerate(text.splitlines(), 1):
         line = _PREFIX.sub("", raw[:_MOST_LINE].lstrip()).lstrip()
         if program := _PROGRAM.search(line):
             # A command, or the words with which a newer version begins.
             if report.rows or report.failures:
                 yield report
-                report, columns = Report(number), ""
+                report, columns = NcclTestsReport(number), ""
             report.operation = OPERATIONS[program["name"]]
         elif report.rows and line.startswith("# nThread"):
             yield report
-            report, columns = Report(number), ""
+            report, columns = NcclTestsReport(number), ""
         if heading := _HEADING.match(line):
             columns = heading["columns"]
         elif columns and (row := _ROW.match(line)):
@@ -122,7 +122,7 @@ def _reports(text: str) -> Iterator[Report]:
     yield report
 
 
-def _other(report: Report, number: int, line: str) -> None:
+def _other(report: NcclTestsReport, number: int, line: str) -> None:
     if device := _RANK.match(line):
         if len(report.devices) < _MOST_RANKS:
             report.devices.append(Device(int(device["rank"]), device["host"], device["device"].strip()))
@@ -134,7 +134,7 @@ def _other(report: Report, number: int, line: str) -> None:
         report.failures.append((number, failure[0].strip()))
 
 
-def _measured(number: int, row: re.Match[str], columns: list[str]) -> Measured | None:
+def _measured(number: int, row: re.Match[str], columns: list[str]) -> NcclTestsResult | None:
     """A row by its heading. What stands before the times (operation, root) may be empty, so count from the right."""
     block = columns[_first_time(columns) :]
     width = len(block) // 2 if block.count("busbw") == 2 else len(block)
@@ -150,7 +150,7 @@ def _measured(number: int, row: re.Match[str], columns: list[str]) -> Measured |
         return None
     wrongs = [wrong for b in blocks if (wrong := _number(b.get("#wrong", b.get("error", "")))) is not None]
     wrong = int(sum(wrongs)) if wrongs and "#wrong" in names else None
-    return Measured(number, int(row["size"]), row["dtype"], time_us, algbw, busbw, wrong)
+    return NcclTestsResult(number, int(row["size"]), row["dtype"], time_us, algbw, busbw, wrong)
 
 
 def _first_time(columns: list[str]) -> int:

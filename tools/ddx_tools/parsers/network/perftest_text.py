@@ -31,7 +31,7 @@ _MOST_CHARS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Measured:
+class PerftestResult:
     """One row: messages of one size."""
 
     size_bytes: int
@@ -45,7 +45,7 @@ class Measured:
 class PerftestRun:
     """One run."""
 
-    rows: tuple[Measured, ...]
+    rows: tuple[PerftestResult, ...]
     facts: dict[str, str]
     """device, link_type, mtu (bytes on a packet), gid_index, transport_type, as printed"""
     error: str | None
@@ -54,7 +54,7 @@ class PerftestRun:
 def read_perftest(data: bytes) -> PerftestRun:
     """Read standard output and error of a run; a text of something else has neither rows nor facts."""
     unit: str | None = None
-    rows: list[Measured] = []
+    rows: list[PerftestResult] = []
     facts: dict[str, str] = {}
     error: str | None = None
     for number, line in enumerate(data[:_MOST_CHARS].decode("utf-8", "replace").splitlines()[:_MOST_LINES], 1):
@@ -63,7 +63,7 @@ def read_perftest(data: bytes) -> PerftestRun:
             unit = heading["unit"]
         elif unit and (row := _ROW.match(line + " ")):
             rate = float(row["average"]) * _GBIT[unit]
-            rows.append(Measured(int(row["size"]), rate, number, line.strip()))
+            rows.append(PerftestResult(int(row["size"]), rate, number, line.strip()))
         elif error is None and (trouble := _TROUBLE.search(line)):
             error = trouble[0].strip()
         facts |= {found["name"].lower().replace(" ", "_"): found["value"] for found in _FACT.finditer(line)}

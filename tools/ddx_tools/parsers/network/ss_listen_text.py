@@ -20,7 +20,7 @@ _MOST_LINES = 20_000
 
 
 @dataclass(frozen=True)
-class Listener:
+class ListeningPort:
     """One socket that listens."""
 
     address: str
@@ -32,7 +32,7 @@ class Listener:
     quote: str
 
 
-def read_listeners(data: bytes) -> list[Listener]:
+def read_listeners(data: bytes) -> list[ListeningPort]:
     """All of them, in order; of a socket that several processes share, the first."""
     found = []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines()[:_MOST_LINES], 1):
@@ -42,5 +42,5 @@ def read_listeners(data: bytes) -> list[Listener]:
         owner = _OWNER.search(line, socket.end(), socket.end() + 2_000)
         pid, name = (int(owner["pid"]), owner["name"]) if owner else (None, None)
         address = socket["address"].strip("[]")
-        found.append(Listener(address, int(socket["port"]), pid, name, number, line.strip()[:300]))
+        found.append(ListeningPort(address, int(socket["port"]), pid, name, number, line.strip()[:300]))
     return found

@@ -41,7 +41,7 @@ _SILENCE = re.compile(r"(?:error|exception|time|raise|messag)")
 
 
 @dataclass(frozen=True, slots=True)
-class Clause:
+class ProseClause:
     """A part of a sentence that says one thing."""
 
     text: str
@@ -59,18 +59,18 @@ def normalised(text: str) -> str:
     return text.strip()
 
 
-def clauses(text: str) -> list[Clause]:
+def clauses(text: str) -> list[ProseClause]:
     """The clauses of a normalised sentence."""
     found, start, joined = [], 0, False
     for cut in _BREAK.finditer(text):
         if cut.start() > start:
-            found.append(Clause(text[start : cut.start()], start, cut.start(), joined))
+            found.append(ProseClause(text[start : cut.start()], start, cut.start(), joined))
             joined = bool(cut["joined"])
         else:
             joined = joined and bool(cut["joined"])
         start = cut.end()
     if start < len(text):
-        found.append(Clause(text[start:], start, len(text), joined))
+        found.append(ProseClause(text[start:], start, len(text), joined))
     return found
 
 
@@ -131,7 +131,7 @@ def _several(way: str | list[str]) -> list[str]:
     return [way] if isinstance(way, str) else way
 
 
-class Fact(BaseModel, extra="forbid", frozen=True):
+class ProseFact(BaseModel, extra="forbid", frozen=True):
     """One entry of the vocabulary; what its expressions are, `expression` says."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]+$")
@@ -156,9 +156,9 @@ def expression(text: str) -> re.Pattern[str]:
 
 
 @cache
-def vocabulary() -> dict[str, Fact]:
+def vocabulary() -> dict[str, ProseFact]:
     """All facts by id, in the order of the file. Raises ValueError if the file is wrong."""
-    return {fact.id: fact for fact in map(Fact.model_validate, _content()["facts"])}
+    return {fact.id: fact for fact in map(ProseFact.model_validate, _content()["facts"])}
 
 
 def outcome_words() -> dict[str, list[str]]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddx_tools.parsers.notes.outcomes import (
-    Clause,
-    Fact,
     Outcome,
+    ProseClause,
+    ProseFact,
     clauses,
     expression,
     is_negated,
@@ -32,7 +32,7 @@ _LEADS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UserReport:
     """One fact as somebody stated it, or (`negated`) its contrary."""
 
     fact: str
@@ -43,9 +43,9 @@ class Report:
     """On which it begins, 1-based."""
 
 
-def read_reports(text: str) -> list[Report]:
+def read_reports(text: str) -> list[UserReport]:
     """Every fact that a text states, each once with each sign, in the order of the text."""
-    found: dict[tuple[str, bool], Report] = {}
+    found: dict[tuple[str, bool], UserReport] = {}
     scale, speed = ScaleReports(), SpeedReports()
     spoken = list(sentences(text))
     for place, sentence in enumerate(spoken):
@@ -74,8 +74,8 @@ def experiments_named(question: str) -> set[str]:
     }
 
 
-def _report(fact: str, negated: bool, sentence: Sentence) -> Report:
-    return Report(fact, negated, sentence.text[:_QUOTE_LIMIT], sentence.line)
+def _report(fact: str, negated: bool, sentence: Sentence) -> UserReport:
+    return UserReport(fact, negated, sentence.text[:_QUOTE_LIMIT], sentence.line)
 
 
 # --- one sentence
@@ -139,7 +139,7 @@ class _Reading:
     """A sentence, ready to be asked."""
 
     text: str
-    clauses: list[Clause]
+    clauses: list[ProseClause]
     outcomes: list[Outcome]
     """Of each clause, whatever was tried."""
     after: Outcome
@@ -181,7 +181,7 @@ def _facts_in(reading: _Reading) -> Iterator[tuple[str, bool]]:
             yield from _tried(fact, reading)
 
 
-def _circumstance(fact: Fact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+def _circumstance(fact: ProseFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
     parts = _wide_clauses(reading, fact.not_in_clause)
     scopes = [reading.text] if fact.scope == "sentence" else [part.text for part in parts]
     if not reading.clauses:
@@ -197,9 +197,9 @@ def _circumstance(fact: Fact, reading: _Reading) -> Iterator[tuple[str, bool]]:
                 return
 
 
-def _wide_clauses(reading: _Reading, without: Sequence[str]) -> list[Clause]:
+def _wide_clauses(reading: _Reading, without: Sequence[str]) -> list[ProseClause]:
     """Clauses, those that only an "and" parts taken together; none of those in which one of `without` stands."""
-    wide: list[Clause] = []
+    wide: list[ProseClause] = []
     left_out = False
     for part in reading.clauses:
         if any(expression(each).search(part.text) for each in without):
@@ -208,13 +208,13 @@ def _wide_clauses(reading: _Reading, without: Sequence[str]) -> list[Clause]:
         joined, left_out = part.joined and not left_out, False
         if wide and joined and wide[-1].end <= part.start:
             start = wide[-1].start
-            wide[-1] = Clause(reading.text[start : part.end], start, part.end, wide[-1].joined)
+            wide[-1] = ProseClause(reading.text[start : part.end], start, part.end, wide[-1].joined)
         else:
             wide.append(part)
     return wide
 
 
-def _tried(fact: Fact, reading: _Reading) -> Iterator[tuple[str, bool]]:
+def _tried(fact: ProseFact, reading: _Reading) -> Iterator[tuple[str, bool]]:
     """An experiment or a moment: what is mentioned, and how it went there."""
     for groups in fact.any:
         for mention in list(expression(groups[0]).finditer(reading.text))[:_MOST_MENTIONS]:
@@ -306,7 +306,7 @@ class ScaleReports:
 
     _seen: list[tuple[str, int, Outcome, Sentence]] = field(default_factory=list)
 
-    def take(self, parts: Sequence[Clause], sentence: Sentence) -> None:
+    def take(self, parts: Sequence[ProseClause], sentence: Sentence) -> None:
         """Read the counts of a sentence's clauses, each with how it went."""
         outcomes = [outcome_of(part.text) for part in parts]
         for index, part in enumerate(parts):
@@ -361,7 +361,7 @@ class SpeedReports:
 
     _seen: list[_Speed] = field(default_factory=list)
 
-    def take(self, parts: Sequence[Clause], sentence: Sentence) -> None:
+    def take(self, parts: Sequence[ProseClause], sentence: Sentence) -> None:
         """Read the scales of a sentence, each with its speed; what does not pair up is left out."""
         text = " ; ".join(part.text for part in parts)
         scales, speeds = list(counts_in(text)), list(_speeds(text))

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO
 
 from ddx_tools.knowledge.load import shipped
-from ddx_tools.parsers.profiles.trace_json import Event, TraceReader, arguments
+from ddx_tools.parsers.profiles.trace_json import TraceEvent, TraceReader, arguments
 
 _MOST_NS = 1 << 62
 _MOST_NAME = 300
@@ -135,7 +135,7 @@ def read_trace(stream: BinaryIO) -> RankTrace:
     return found
 
 
-def _kernel(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
+def _kernel(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> None:
     found.device = "gpu"
     name = event.name[:_MOST_NAME]
     known = found.kernels.get(name)
@@ -167,23 +167,23 @@ def _kernel(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
     )
 
 
-def _copy(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
+def _copy(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> None:
     found.device = "gpu"
     found.intervals.add(Busy.COPY, _lane(event), start_ns, end_ns)
 
 
-def _runtime(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
+def _runtime(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> None:
     if _is(event.name, "waits"):
         found.intervals.add(Busy.WAIT, _lane(event), start_ns, end_ns)
 
 
-def _operator(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
+def _operator(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> None:
     if found.device == "cpu":
         what = Busy.HANDS_OVER if _is(event.name, "hands_over") else Busy.COMPUTE
         found.on_host.add(what, _lane(event), start_ns, end_ns)
 
 
-def _range(found: RankTrace, event: Event, start_ns: int, end_ns: int) -> None:
+def _range(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> None:
     name = event.name
     if match := _expression("step").match(name):
         found.intervals.add(Busy.STEP, int(match[1]), start_ns, end_ns)
@@ -265,7 +265,7 @@ def bus_factor(op: str, ranks: int) -> float:
     return {"twice": 2 * (ranks - 1) / ranks, "once": (ranks - 1) / ranks}.get(bus, 1.0)
 
 
-def _lane(event: Event) -> int:
+def _lane(event: TraceEvent) -> int:
     return event.tid if isinstance(event.tid, int) and abs(event.tid) < _MOST_NS else 0
 
 

@@ -23,7 +23,7 @@ _MOST_CUTS = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """A slice or mark. `ts` and `dur` in µs; `args` as JSON, which few events are asked for."""
 
     ph: str = ""
@@ -51,7 +51,7 @@ class TraceReader:
         self._ended = False
         self._odd = 0
 
-    def events(self) -> Iterator[list[Event]]:
+    def events(self) -> Iterator[list[TraceEvent]]:
         """The events in pieces. Raises `UnreadableInput` for what is no trace."""
         bare = self._find_array()
         while not self._ended:
@@ -81,7 +81,7 @@ class TraceReader:
                 raise UnreadableInput("no trace: it holds no traceEvents")
             self._fill(_PIECE_BYTES)
 
-    def _next_piece(self) -> list[Event] | None:
+    def _next_piece(self) -> list[TraceEvent] | None:
         """As many events as are wholly in the buffer; None at the end of the file."""
         while True:
             self._fill(_PIECE_BYTES)
@@ -99,7 +99,7 @@ class TraceReader:
             if len(self._buffer) > _MOST_EVENT_BYTES:
                 raise UnreadableInput(f"no trace: {_MOST_EVENT_BYTES >> 20} MiB of it hold no end of an event")
 
-    def _last_piece(self, bare: bool) -> list[Event]:
+    def _last_piece(self, bare: bool) -> list[TraceEvent]:
         """What is left, and what stands behind the array. Of a file that breaks off, what is whole."""
         try:
             if bare:
@@ -123,7 +123,7 @@ class TraceReader:
                 return events
         return []
 
-    def _decoded(self, text: bytes) -> list[Event] | None:
+    def _decoded(self, text: bytes) -> list[TraceEvent] | None:
         """The events in a part of the array; None if it is not cut between two events."""
         try:
             return _EVENT_LIST.decode(b"[" + text + b"]")
@@ -134,7 +134,7 @@ class TraceReader:
         found = []
         for each in msgspec.json.decode(b"[" + text + b"]", type=list[msgspec.Raw]):
             try:
-                found.append(msgspec.json.decode(each, type=Event))
+                found.append(msgspec.json.decode(each, type=TraceEvent))
             except (ValueError, RecursionError):
                 self._odd += 1
         return found
@@ -149,10 +149,10 @@ class TraceReader:
         self._buffer += more
 
 
-_EVENT_LIST = msgspec.json.Decoder(list[Event])
+_EVENT_LIST = msgspec.json.Decoder(list[TraceEvent])
 
 
-def arguments(event: Event) -> dict[str, Any]:
+def arguments(event: TraceEvent) -> dict[str, Any]:
     """What an event says of itself; empty if that is no object."""
     try:
         return msgspec.json.decode(event.args, type=dict)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.python.traceback_parts import Traceback, TracebackFrame
 
 _STRAND_LIMIT = 256
 _FRAME_LIMIT = 200
@@ -28,7 +28,7 @@ _RUNNERS = ("_run_code", "_call_with_frames_removed")
 """Functions of runpy and importlib that run a module."""
 _NAME_OF_EXCEPTION = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Empty|Full|Cancelled|Warning)$")
 
-_History = tuple[Frame, ...]
+_History = tuple[TracebackFrame, ...]
 
 
 class Braid:
@@ -63,7 +63,7 @@ class Braid:
         """All tracebacks, those that did not end last."""
         return [*self._done, *(traceback for traceback in self._open if id(traceback) not in self._lost)]
 
-    def frame(self, number: int, frame: Frame) -> None:
+    def frame(self, number: int, frame: TracebackFrame) -> None:
         """A line that names a frame."""
         self._last_number = number
         chosen = self._chosen(self._open, lambda history: _follows(frame, history), certain=3)
@@ -82,7 +82,7 @@ class Braid:
         chosen = self._chosen(waiting, fits, certain=2, key=lambda traceback: traceback.frames[-1:])
         if chosen:
             last = chosen.frames[-1]
-            chosen.frames[-1] = Frame(last.file, last.line, last.function, text)
+            chosen.frames[-1] = TracebackFrame(last.file, last.line, last.function, text)
             self._codes[last.file, last.line] = text
 
     def exception(self, number: int, raw: str, name: str, message: str) -> None:
@@ -108,7 +108,7 @@ class Braid:
         candidates: list[Traceback],
         fit: Callable[[_History], int],
         certain: int,
-        key: Callable[[Traceback], Iterable[Frame]] = lambda traceback: traceback.frames,
+        key: Callable[[Traceback], Iterable[TracebackFrame]] = lambda traceback: traceback.frames,
     ) -> Traceback | None:
         """The first of those that the line fits best; None if they differ: from then on they are lost.
 
@@ -137,7 +137,7 @@ def _shared(candidates: list[Traceback]) -> Traceback:
     return shared
 
 
-def _follows(frame: Frame, history: _History) -> int:
+def _follows(frame: TracebackFrame, history: _History) -> int:
     if not history:
         return 2 + (frame.function == _MODULE)
     last = history[-1]
@@ -155,7 +155,7 @@ def _raises(exception: str, history: _History) -> int:
     return 1 if _awaits_code(last) or _RAISE.match(last.code) else 2
 
 
-def _awaits_code(frame: Frame) -> bool:
+def _awaits_code(frame: TracebackFrame) -> bool:
     """Of a file, CPython prints the line of code, unless it cannot read it."""
     return not frame.code and not frame.file.startswith("<")
 

@@ -19,7 +19,7 @@ from typing import Any
 from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.plain_json import read_object, whole
 from ddx_tools.parsers.python.python_traceback import parse_traceback
-from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.python.traceback_parts import Traceback, TracebackFrame
 
 _TEXT_LIMIT = 64_000
 
@@ -48,7 +48,7 @@ class ExitNote:
     host: str | None
     traceback: Traceback | None = None
     """From where it called sys.exit, if it did."""
-    last_call: tuple[Frame, ...] = ()
+    last_call: tuple[TracebackFrame, ...] = ()
     """The program's frames of the last collective, innermost first, if a process group was left in place."""
 
     @property
@@ -79,9 +79,9 @@ def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
     return _elastic(document.get("message")) if set(document) <= {"message"} else None
 
 
-def _program_frames(told: Any) -> tuple[Frame, ...]:
+def _program_frames(told: Any) -> tuple[TracebackFrame, ...]:
     frames = [frame for frame in told if isinstance(frame, list) and len(frame) == 3] if isinstance(told, list) else []
-    known = (Frame(_text(file), whole(line) or 0, _text(function)) for file, line, function in frames[:100])
+    known = (TracebackFrame(_text(file), whole(line) or 0, _text(function)) for file, line, function in frames[:100])
     return tuple(frame for frame in known if is_user_file(frame.file))
 
 

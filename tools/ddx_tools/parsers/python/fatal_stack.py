@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ddx_tools.model.user_frames import is_user_file
 from ddx_tools.parsers.logs.log_lines import LogLine
-from ddx_tools.parsers.python.traceback_parts import Frame
+from ddx_tools.parsers.python.traceback_parts import TracebackFrame
 
 _START = re.compile(r"Fatal Python error: (.{0,300})")
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[([^\]]{0,100})\])? \(most recent call first\):")
@@ -46,7 +46,7 @@ class FatalThread:
     thread_id: int
     is_current: bool
     name: str = ""
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[TracebackFrame] = field(default_factory=list)
 
 
 @dataclass
@@ -71,7 +71,7 @@ class FatalStack:
         return candidates[-1] if candidates else None
 
     @property
-    def user_frame(self) -> Frame | None:
+    def user_frame(self) -> TracebackFrame | None:
         """Where the main thread is in the user's program."""
         frames = self.main_thread.frames if self.main_thread else []
         return next((frame for frame in frames if is_user_file(frame.file)), None)
@@ -115,6 +115,6 @@ class FatalStackReader:
         if frame and block.threads:
             frames = block.threads[-1].frames
             if len(frames) < _FRAME_LIMIT:
-                frames.append(Frame(frame[1], int(frame[2]), frame[3]))
+                frames.append(TracebackFrame(frame[1], int(frame[2]), frame[3]))
             return True
         return False

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 from ddx_tools.parsers.logs.log_lines import LogLine
 from ddx_tools.parsers.python.braided_tracebacks import Braid
-from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.python.traceback_parts import Traceback, TracebackFrame
 
 HEADER = "Traceback (most recent call last):"
 ASIDE = re.compile(r"Exception in thread |Exception ignored (?:in|on)\b|Exception ignored in:")
@@ -121,7 +121,7 @@ class TracebackReader:
             self._another(line)
         elif frame := _FRAME.match(text):
             if len(current.frames) < _FRAME_LIMIT:
-                current.frames.append(Frame(frame[2], int(frame[3]), frame[4] or ""))
+                current.frames.append(TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
         elif text.startswith("  "):
             self._code(text)
         elif (found := _EXCEPTION.match(text)) and not line.is_record:
@@ -143,7 +143,7 @@ class TracebackReader:
         if HEADER in text:
             braid.begins(Traceback(line.number, line.number, line.raw, line.number))
         elif frame := _FRAME.match(text):
-            braid.frame(line.number, Frame(frame[2], int(frame[3]), frame[4] or ""))
+            braid.frame(line.number, TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
         elif text.startswith("   ") and not _MARKERS.issuperset(text):
             braid.code(line.number, text.strip()[:_CODE_CHARS])
         elif (found := _EXCEPTION.match(text)) and not line.is_record:
@@ -214,7 +214,7 @@ class TracebackReader:
         frames = self._current.frames if self._current else []
         if frames and not frames[-1].code and not _MARKERS.issuperset(text) and not text.startswith("  ["):
             last = frames[-1]
-            frames[-1] = Frame(last.file, last.line, last.function, text.strip()[:_CODE_CHARS])
+            frames[-1] = TracebackFrame(last.file, last.line, last.function, text.strip()[:_CODE_CHARS])
 
     def _name(self, line: LogLine, exception: str, message: str) -> None:
         current = self._current

@@ -8,7 +8,7 @@ from ddx_tools.model.user_frames import is_user_file
 
 
 @dataclass(frozen=True)
-class Frame:
+class TracebackFrame:
     """One frame, as a traceback prints it."""
 
     file: str
@@ -30,7 +30,7 @@ class Traceback:
     exception: str | None = None
     """Qualified as printed; None if the log ends before it."""
     message: str = ""
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[TracebackFrame] = field(default_factory=list)
     is_cut: bool = False
     """The header, and with it perhaps outer frames, is missing."""
     relation: str | None = None
@@ -41,7 +41,7 @@ class Traceback:
     """The exceptions it follows from, oldest first."""
 
     @property
-    def user_frame(self) -> Frame | None:
+    def user_frame(self) -> TracebackFrame | None:
         """The innermost frame of the user's program; the innermost of all if none is."""
         mine = [frame for frame in self.frames if is_user_file(frame.file)] or self.frames
         return mine[-1] if mine else None

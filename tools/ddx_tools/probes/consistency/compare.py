@@ -7,9 +7,9 @@ from itertools import groupby
 
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
-from ddx_tools.probes.consistency.fingerprints import Look, Print, looks, make_finding
+from ddx_tools.probes.consistency.fingerprints import FingerprintStep, Print, looks, make_finding
 from ddx_tools.probes.consistency.reduction import Reduced, group_size_of, reduction_at
-from ddx_tools.probes.consistency.replicas import Calls, Replicas, alike, misplaced, odd_axis
+from ddx_tools.probes.consistency.replicas import AttemptCalls, Replicas, alike, misplaced, odd_axis
 from ddx_tools.probes.consistency.runs import compare_runs, resumed
 
 _SHARED = ("gradient", "parameter", "buffer", "optimizer")
@@ -41,14 +41,14 @@ def consistency_findings(store: Store) -> list[Finding]:
     for _, attempt in groupby(own, key=lambda look: look.attempt):
         seen = list(attempt)
         # Ranks whose random states are lost alike draw the same data.
-        shared = [] if lost else [_placed(each, Calls(seen)) for each in _data(seen)]
+        shared = [] if lost else [_placed(each, AttemptCalls(seen)) for each in _data(seen)]
         found += [*shared, *_of_attempt(seen)]
     found += [*lost, *compare_runs(everything)]
     return found or ([_consistent(own)] if own else [])
 
 
-def _of_attempt(seen: Sequence[Look]) -> list[Finding]:
-    replicas, calls = Replicas(seen[0]), Calls(seen)
+def _of_attempt(seen: Sequence[FingerprintStep]) -> list[Finding]:
+    replicas, calls = Replicas(seen[0]), AttemptCalls(seen)
     found = [*misplaced(seen[0]), *_tied(seen[0])]
     for look in seen:
         apart = [*_non_finite(look), *_differing(look, replicas, calls, is_first=look is seen[0])]
@@ -57,7 +57,7 @@ def _of_attempt(seen: Sequence[Look]) -> list[Finding]:
     return found
 
 
-def _placed(finding: Finding, calls: Calls) -> Finding:
+def _placed(finding: Finding, calls: AttemptCalls) -> Finding:
     """With the lines that called what it is about."""
     reduced = finding.attributes["what"] == "gradient" and not finding.attributes.get("left_out")
     which = ("reductions", "forward", "step_at") if reduced else ("forward", "step_at")
@@ -66,7 +66,7 @@ def _placed(finding: Finding, calls: Calls) -> Finding:
     return finding.model_copy(update={"locations": places, "summary": finding.summary + words})
 
 
-def _tied(look: Look) -> Iterator[Finding]:
+def _tied(look: FingerprintStep) -> Iterator[Finding]:
     """Parameters that are one tensor on some ranks and several on others. Stages of a pipeline hold other ones."""
     of_rank = look.of("tied").get("", {})
     ties = {tuple(names): rank for rank, one in of_rank.items() for names in one.facts.get("names") or ()}
@@ -84,7 +84,7 @@ def _tied(look: Look) -> Iterator[Finding]:
             return
 
 
-def _non_finite(look: Look) -> Iterator[Finding]:
+def _non_finite(look: FingerprintStep) -> Iterator[Finding]:
     """The first kind of value of the look that is not finite somewhere, and the rank and tensor that had it first."""
     for what in ("batch", "own_gradient", "gradient", "parameter", "buffer"):
         bad = [one for of_rank in look.of(what).values() for one in of_rank.values() if one.non_finite]
@@ -113,7 +113,7 @@ def _non_finite(look: Look) -> Iterator[Finding]:
         return
 
 
-def _differing(look: Look, replicas: Replicas, calls: Calls, *, is_first: bool) -> list[Finding]:
+def _differing(look: FingerprintStep, replicas: Replicas, calls: AttemptCalls, *, is_first: bool) -> list[Finding]:
     """The first kind of tensor in which ranks differ that must share it."""
     for what in _SHARED:
         if what == "buffer" and replicas.buffers_kept:
@@ -133,11 +133,11 @@ def _differing(look: Look, replicas: Replicas, calls: Calls, *, is_first: bool) 
 
 
 def _apart(
-    look: Look,
+    look: FingerprintStep,
     what: str,
     apart: list[tuple[str, list[list[int]], dict[int, Print]]],
     compared: int,
-    calls: Calls,
+    calls: AttemptCalls,
     *,
     is_first: bool,
 ) -> Finding:
@@ -180,7 +180,7 @@ def _apart(
     )
 
 
-def _reduced(look: Look, replicas: Replicas) -> list[Finding]:
+def _reduced(look: FingerprintStep, replicas: Replicas) -> list[Finding]:
     """A gradient that is not the mean over the ranks that share the model, though these may agree on it."""
     for ranks in replicas.everybody():
         made = reduction_at(look, ranks[0], ranks) if len(ranks) > 1 else None
@@ -192,7 +192,7 @@ def _reduced(look: Look, replicas: Replicas) -> list[Finding]:
     return []
 
 
-def _reduction_finding(look: Look, ranks: Sequence[int], made: Reduced, size: int | None) -> Finding:
+def _reduction_finding(look: FingerprintStep, ranks: Sequence[int], made: Reduced, size: int | None) -> Finding:
     over, scale, part, together = made.over, made.scale, len(made.over) < len(ranks), rank_list(list(ranks))
     how = "part" if part else "sum" if size == len(ranks) else "divided_twice" if size == -len(ranks) else "scaled"
     words = {
@@ -219,7 +219,7 @@ def _reduction_finding(look: Look, ranks: Sequence[int], made: Reduced, size: in
     )
 
 
-def _data(seen: Sequence[Look]) -> list[Finding]:
+def _data(seen: Sequence[FingerprintStep]) -> list[Finding]:
     """Ranks that were given the same batch at every step, though they share no part of one model."""
     axes = {
         str(axis)
@@ -254,7 +254,7 @@ def _data(seen: Sequence[Look]) -> list[Finding]:
     ]
 
 
-def _consistent(seen: Sequence[Look]) -> Finding:
+def _consistent(seen: Sequence[FingerprintStep]) -> Finding:
     kinds = {what: len(look.of(what)) for look in seen for what in _SHARED}
     ranks = sorted({rank for look in seen for rank in look.ranks})
     steps = rank_list({look.step for look in seen}).partition(" ")[2]

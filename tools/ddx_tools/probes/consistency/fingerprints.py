@@ -42,7 +42,7 @@ class Print:
 
 
 @dataclass
-class Look:
+class FingerprintStep:
     """One step. By kind, name and rank."""
 
     run: int
@@ -61,7 +61,7 @@ class Look:
         return dict(sorted(found.items(), key=lambda item: min(each.position for each in item[1].values())))
 
 
-def looks(store: Store) -> Iterator[Look]:
+def looks(store: Store) -> Iterator[FingerprintStep]:
     """All looks, by run, attempt and step. An attempt is told by when the file of the rank was begun."""
     store.execute(
         "CREATE OR REPLACE TEMP VIEW attempts AS SELECT *, dense_rank() "
@@ -69,7 +69,7 @@ def looks(store: Store) -> Iterator[Look]:
     )
     steps = store.query("SELECT DISTINCT run, attempt, step FROM attempts ORDER BY run, attempt, step")
     for at in steps:
-        look = Look(at["run"], at["attempt"], at["step"])
+        look = FingerprintStep(at["run"], at["attempt"], at["step"])
         rows = store.query(
             "SELECT * FROM attempts WHERE run = ? AND attempt = ? AND step = ? ORDER BY rank, position",
             [at["run"], at["attempt"], at["step"]],

@@ -12,7 +12,7 @@ from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.plain_json import finite, read_object, whole
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
-from ddx_tools.sources.kinds import Kind
+from ddx_tools.sources.kinds import TextKind
 from ddx_tools.sources.raw import Batches, Raw, RawItem
 
 _PRINTS = "fingerprints"
@@ -30,7 +30,7 @@ def read_files(host: Host, raw: Raw, paths: Sequence[str], *, run: int) -> None:
     """Add the fingerprints among some files and directories; `run` tells two runs apart."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
-    for material in taken.of(Kind.FINGERPRINTS):
+    for material in taken.of(TextKind.FINGERPRINTS):
         try:
             parts = taken.whole(material)
         except HostError as error:
@@ -39,7 +39,7 @@ def read_files(host: Host, raw: Raw, paths: Sequence[str], *, run: int) -> None:
         raw.items += [RawItem(_PRINTS, b"", part.source, {"part": part, "run": run}) for part in parts]
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
-    raw.searched.append(f"{len(taken.of(Kind.FINGERPRINTS))} files of fingerprints among {len(taken.materials)}")
+    raw.searched.append(f"{len(taken.of(TextKind.FINGERPRINTS))} files of fingerprints among {len(taken.materials)}")
 
 
 def print_rows(raw: Raw) -> Batches:

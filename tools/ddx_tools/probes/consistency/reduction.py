@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ddx_tools.probes.consistency.fingerprints import Look
+from ddx_tools.probes.consistency.fingerprints import FingerprintStep
 
 _FITS = 1e-2
 """What is left of the gradient when the fitted sum is taken off, relative to it: low precision rounds."""
@@ -27,7 +27,7 @@ class Reduced:
     """1: their mean; as many as they are: their sum; one over that: divided twice."""
 
 
-def reduction_at(look: Look, rank: int, ranks: Sequence[int]) -> Reduced | None:
+def reduction_at(look: FingerprintStep, rank: int, ranks: Sequence[int]) -> Reduced | None:
     """How the gradient of `rank` was made of those of `ranks`; None if no group explains it, or nothing tells."""
     own, reduced = look.of("own_gradient"), look.of("gradient")
     names = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.consistency.fingerprints import Look, Print, make_finding
+from ddx_tools.probes.consistency.fingerprints import FingerprintStep, Print, make_finding
 
 _ALIKE = 1e-5
 """Gradients are compared as numbers: sums in another order differ in their last digits."""
@@ -19,7 +19,7 @@ _EXACT = ("parameter", "buffer", "optimizer")
 class Replicas:
     """The sets of ranks that share a tensor, as the first look of an attempt tells."""
 
-    def __init__(self, first: Look) -> None:
+    def __init__(self, first: FingerprintStep) -> None:
         self.wrapped = _wrapped(first)
         self.buffers_kept = _buffers_kept(first)
         self._began: dict[str, list[list[int]]] = {
@@ -79,7 +79,7 @@ def _by_coordinate(of_rank: Mapping[int, Print]) -> Sequence[list[int]]:
     return list(sets.values())
 
 
-def _wrapped(look: Look) -> list[int]:
+def _wrapped(look: FingerprintStep) -> list[int]:
     for of_rank in look.of("wrapper").values():
         for one in of_rank.values():
             if isinstance(ranks := one.facts.get("ranks"), list):
@@ -87,7 +87,7 @@ def _wrapped(look: Look) -> list[int]:
     return []
 
 
-def _buffers_kept(look: Look) -> bool:
+def _buffers_kept(look: FingerprintStep) -> bool:
     """DDP gives rank 0's buffers to all before each forward: what they become in it may differ."""
     wrappers = [one for of_rank in look.of("wrapper").values() for one in of_rank.values()]
     return any(one.facts.get("broadcast_buffers") for one in wrappers)
@@ -98,7 +98,7 @@ def _buffers_kept(look: Look) -> bool:
 _CUT, _WHOLE = "S(", "R"
 
 
-def misplaced(look: Look) -> list[Finding]:
+def misplaced(look: FingerprintStep) -> list[Finding]:
     """The first parameter of the kind, if there is one. Plain tensors of one name may be those of pipeline stages."""
     for name, of_rank in look.of("parameter").items():
         lying = gathered(((one.placements, str(one.facts.get("shape"))), rank) for rank, one in of_rank.items())
@@ -149,10 +149,10 @@ def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
 _MOST_PLACES = 3
 
 
-class Calls:
+class AttemptCalls:
     """What the looks of one attempt tell, by rank: of each call as of the first look that tells it."""
 
-    def __init__(self, seen: Sequence[Look]) -> None:
+    def __init__(self, seen: Sequence[FingerprintStep]) -> None:
         self._of_rank: dict[int, dict[str, Any]] = {}
         for look in reversed(seen):
             for rank, one in look.of("calls").get("", {}).items():

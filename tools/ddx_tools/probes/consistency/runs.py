@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.consistency.fingerprints import Look, Print, make_finding
+from ddx_tools.probes.consistency.fingerprints import FingerprintStep, Print, make_finding
 from ddx_tools.probes.consistency.reduction import group_size_of
 
 _ORDER = ("parameter", "optimizer", "buffer", "batch", "value", "own_gradient", "gradient")
@@ -18,7 +18,7 @@ _ALIKE = 1e-3
 _MOST_GROUP = 4096
 
 
-def resumed(everything: Sequence[Look]) -> list[Finding]:
+def resumed(everything: Sequence[FingerprintStep]) -> list[Finding]:
     """Random states after a resume that are not those with which the earlier attempt came to the same point."""
     for earlier, later in pairwise(gathered((look.attempt, look) for look in everything).values()):
         for before, after in _same_points(earlier, later):
@@ -27,7 +27,9 @@ def resumed(everything: Sequence[Look]) -> list[Finding]:
     return []
 
 
-def _same_points(earlier: Sequence[Look], later: Sequence[Look]) -> list[tuple[Look, Look]]:
+def _same_points(
+    earlier: Sequence[FingerprintStep], later: Sequence[FingerprintStep]
+) -> list[tuple[FingerprintStep, FingerprintStep]]:
     """Where the later attempt takes up: its first step that both have; of one that counts anew, what holds the same.
 
     Step 0 of both is a fresh start. Parameters that several steps hold alike tell nothing.
@@ -40,12 +42,12 @@ def _same_points(earlier: Sequence[Look], later: Sequence[Look]) -> list[tuple[L
     return [pair for pair in shared if _holds_same(*pair)] or (alike if len(alike) == 1 else [])
 
 
-def _holds_same(one: Look, other: Look) -> bool:
+def _holds_same(one: FingerprintStep, other: FingerprintStep) -> bool:
     both = one.of("parameter").keys() & other.of("parameter").keys()
     return bool(both) and _first_difference(one, other, ("parameter",)) is None
 
 
-def _random_states(before: Look, after: Look) -> Finding | None:
+def _random_states(before: FingerprintStep, after: FingerprintStep) -> Finding | None:
     was, now = (look.of("rng").get("", {}) for look in (before, after))
     ranks = sorted(was.keys() & now.keys())
     lost = {
@@ -77,7 +79,7 @@ def _random_states(before: Look, after: Look) -> Finding | None:
     )
 
 
-def compare_runs(everything: Sequence[Look]) -> Iterator[Finding]:
+def compare_runs(everything: Sequence[FingerprintStep]) -> Iterator[Finding]:
     """The first step and tensor in which the run differs from the one that it is held against."""
     own, other = ({look.step: look for look in everything if look.run == run} for run in (0, 1))
     if not other:
@@ -95,7 +97,9 @@ def compare_runs(everything: Sequence[Look]) -> Iterator[Finding]:
     )
 
 
-def _first_difference(own: Look, other: Look, kinds: Sequence[str]) -> tuple[str, Print, Print] | None:
+def _first_difference(
+    own: FingerprintStep, other: FingerprintStep, kinds: Sequence[str]
+) -> tuple[str, Print, Print] | None:
     """By kind and then in the order of the model: rank with rank, or all with one that was alone."""
     alone = len(other.ranks) == 1 or len(own.ranks) == 1
     for what in kinds if not alone else [what for what in kinds if what in ("parameter", "gradient")]:

@@ -14,13 +14,13 @@ from ddx_tools.model.errors import HostError
 from ddx_tools.model.launch import Value
 from ddx_tools.parsers.launch.environment_file import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.parsers.launch.launch_command import layers_of
-from ddx_tools.parsers.launch.launchers import Job, Member, find_jobs
+from ddx_tools.parsers.launch.launchers import Job, JobProcess, find_jobs
 from ddx_tools.probes.declaration import ProbeArgs
 from ddx_tools.probes.env.rows import option_rows, rows_of_file, value_rows
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.job_target import select_job
-from ddx_tools.sources.kinds import Kind, launch_text
+from ddx_tools.sources.kinds import TextKind, launch_text
 from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 
@@ -32,7 +32,7 @@ def capture_environments(host: Host, args: ProbeArgs) -> Raw:
         return raw
     taken = intake_of(host, args.paths)
     taken.note_gaps(raw, "What this file says of the job's settings is not known.")
-    for material in taken.of(Kind.LAUNCH):
+    for material in taken.of(TextKind.LAUNCH):
         text = launch_text(material.path, material.head)
         raw.items.append(RawItem("file", text, material.source, {"path": material.name}))
     raw.searched.append(f"{len(raw.items)} files with environments or launch commands among {len(taken.materials)}")
@@ -129,12 +129,12 @@ def process_rows(job: Job, host: str, source: str) -> Rows:
     return rows
 
 
-def _launching(job: Job) -> list[Member]:
+def _launching(job: Job) -> list[JobProcess]:
     """The launchers, and one rank for the arguments of the program."""
     return [*(member for member in job.members if member.role == "launcher"), *job.live[:1]]
 
 
-def _head(job: Job, member: Member, host: str) -> dict[str, Any]:
+def _head(job: Job, member: JobProcess, host: str) -> dict[str, Any]:
     label = f"rank {member.rank}" if member.rank is not None else f"pid {member.pid}"
     if member.role == "launcher":
         label = f"launcher, pid {member.pid}"
@@ -142,6 +142,6 @@ def _head(job: Job, member: Member, host: str) -> dict[str, Any]:
     return head | {"host": host, "rank": member.rank, "job": job.id}
 
 
-def _values(member: Member) -> Iterator[Value]:
+def _values(member: JobProcess) -> Iterator[Value]:
     env = member.process.env if member.process else {}
     yield from (Value(name, value, value) for name, value in env.items() if is_of_interest(name))

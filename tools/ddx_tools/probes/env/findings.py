@@ -14,7 +14,7 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.model.launch import Environment, Value
 from ddx_tools.model.versions import Version, Versions
-from ddx_tools.probes.env.judge import Judged, judge
+from ddx_tools.probes.env.judge import JudgedVariable, judge
 from ddx_tools.probes.env.launch_checks import launch_findings, setting
 from ddx_tools.probes.env.rows import environments, of_kind
 
@@ -43,7 +43,7 @@ def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def judged(store: Store) -> list[tuple[Environment, Judged]]:
+def judged(store: Store) -> list[tuple[Environment, JudgedVariable]]:
     """The variables that deserve a word, with the environment that has them."""
     return [(one, word) for one in environments(store) for word in judge(one)]
 
@@ -57,7 +57,7 @@ def _suspicious(found: Sequence[Environment]) -> Iterator[Finding]:
         yield _finding(having)
 
 
-def _finding(having: list[tuple[Environment, Judged]]) -> Finding:
+def _finding(having: list[tuple[Environment, JudgedVariable]]) -> Finding:
     word = having[0][1]
     ranks = sorted({one.rank for one, _ in having if one.rank is not None})
     told = f" ({rank_list(ranks)})" if ranks else ""

@@ -40,14 +40,14 @@ _OLDER_THAN_MOST = Version.of("2.4")
 _ON = frozenset({"1", "y", "yes", "t", "true"})
 
 
-def judge(environment: Environment) -> list[Judged]:
+def judge(environment: Environment) -> list[JudgedVariable]:
     """Everything that deserves a word, in the order of the environment's variables; healthy ones give nothing."""
     found = [judged for value in environment.values for judged in _one(value, environment)]
     found += contradictions(environment)
     return list({(one.name, one.shown, one.problem, one.with_): one for one in reversed(found)}.values())[::-1]
 
 
-def _one(value: Value, environment: Environment) -> Iterator[Judged]:
+def _one(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
     known = variables().get(value.name)
     if not value.exported:
         if is_real(value.name) and known and known.owner in ("nccl", "torch", "gloo"):
@@ -68,12 +68,12 @@ def _one(value: Value, environment: Environment) -> Iterator[Judged]:
 
 def _judged(
     value: Value, problem: str, why: str, advice: str, severity: Severity | None = None, near: str | None = None
-) -> Judged:
+) -> JudgedVariable:
     severity = severity or _SEVERITY.get(problem, Severity.NOTICE)
-    return Judged(value.name, value.shown, problem, why, advice, severity, value.evidence, near)
+    return JudgedVariable(value.name, value.shown, problem, why, advice, severity, value.evidence, near)
 
 
-def _name(value: Value, environment: Environment) -> Iterator[Judged]:
+def _name(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
     """A name that is not described: unknown, misspelt, or real and of no further interest."""
     name = value.name
     if gone := nonexistent().get(name):
@@ -92,7 +92,7 @@ def _name(value: Value, environment: Environment) -> Iterator[Judged]:
         yield _judged(value, "unknown", f"no NCCL from {first} to {last} reads it; a plugin may", "unset it")
 
 
-def _version(value: Value, known: Variable, environment: Environment) -> Iterator[Judged]:
+def _version(value: Value, known: Variable, environment: Environment) -> Iterator[JudgedVariable]:
     if known.owner == "nccl" and (without_effect := list(_nccl_version(value, environment))):
         yield from without_effect
         return
@@ -115,7 +115,7 @@ def _version(value: Value, known: Variable, environment: Environment) -> Iterato
             yield _judged(value, "deprecated", why, instead, severity, known.replaced_by)
 
 
-def _nccl_version(value: Value, environment: Environment) -> Iterator[Judged]:
+def _nccl_version(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
     span = nccl_names().names.get(value.name)
     known = variables().get(value.name)
     if known and (span is None or known.owner != "nccl"):
@@ -133,7 +133,7 @@ def _nccl_version(value: Value, environment: Environment) -> Iterator[Judged]:
         yield _judged(value, "no_effect", f"NCCL {version} does not read it", f"it is read since NCCL {first}")
 
 
-def _settings(value: Value, known: Variable, environment: Environment) -> Iterator[Judged]:
+def _settings(value: Value, known: Variable, environment: Environment) -> Iterator[JudgedVariable]:
     for setting in known.settings:
         if _matches(setting, value.value or "", known):
             version = environment.versions.of(known.library)
@@ -184,7 +184,7 @@ def _rules() -> _Rules:
     return _Rules.model_validate(shipped("env_vars/contradictions.yaml"))
 
 
-def contradictions(environment: Environment) -> Iterator[Judged]:
+def contradictions(environment: Environment) -> Iterator[JudgedVariable]:
     """What does not go together in one environment."""
     for rule in _rules().rules:
         if _applies(rule, environment):
@@ -218,15 +218,15 @@ def _holds(environment: Environment, name: str, wanted: str | list[str]) -> bool
 
 def _contradiction(
     environment: Environment, name: str, other: str, problem: str, why: str, advice: str, severity: Severity
-) -> Judged:
+) -> JudgedVariable:
     value = environment.get(name)
     assert value is not None
     beside = environment.get(other)
     told = f"{other}={beside.shown}: {why}" if beside else why
-    return Judged(name, value.shown, problem, told, advice, severity, value.evidence, with_=other)
+    return JudgedVariable(name, value.shown, problem, told, advice, severity, value.evidence, with_=other)
 
 
-def _two_names(environment: Environment) -> Iterator[Judged]:
+def _two_names(environment: Environment) -> Iterator[JudgedVariable]:
     """An old and a new name of one variable with different values: the new one wins (getCvarInt, Utils.hpp)."""
     for name in environment.names():
         known = variables().get(name)
@@ -237,7 +237,7 @@ def _two_names(environment: Environment) -> Iterator[Judged]:
                 yield _contradiction(environment, name, alias, "contradiction", why, f"unset {alias}", Severity.WARNING)
 
 
-def _bounds(environment: Environment) -> Iterator[Judged]:
+def _bounds(environment: Environment) -> Iterator[JudgedVariable]:
     for low, high, how in _rules().at_most:
         first, second = environment.number(low), environment.number(high)
         if first is None or second is None or first < second or (first == second and how == "equal"):
@@ -251,7 +251,7 @@ def _bounds(environment: Environment) -> Iterator[Judged]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedVariable:
     """A variable of an environment that deserves a word."""
 
     name: str

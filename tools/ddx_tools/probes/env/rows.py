@@ -11,7 +11,7 @@ from ddx_tools.knowledge.variables import names
 from ddx_tools.model import launch as model
 from ddx_tools.model.versions import Version, Versions
 from ddx_tools.parsers.launch.environment_file import Found, FoundEnvironment
-from ddx_tools.parsers.launch.launch_command import Layer, Option
+from ddx_tools.parsers.launch.launch_command import CommandLayer, CommandOption
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.redaction.structures import redact_argv, redact_variable
 from ddx_tools.sources.raw import Rows
@@ -57,11 +57,11 @@ def option_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> I
             yield from (head | row | option for option in _options(layer))
 
 
-def _options(layer: Layer) -> Iterable[dict[str, Any]]:
+def _options(layer: CommandLayer) -> Iterable[dict[str, Any]]:
     return [_option(option) for option in layer.options] or [{"name": None, "value": None, "text": None}]
 
 
-def _option(option: Option) -> dict[str, Any]:
+def _option(option: CommandOption) -> dict[str, Any]:
     text = redact_argv([option.shown[:_VALUE_CHARS]])[0]
     value = None
     if option.value is not None:

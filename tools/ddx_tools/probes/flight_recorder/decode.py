@@ -14,7 +14,7 @@ from ddx_tools.probes.flight_recorder.tables import RecordTables
 
 
 @dataclass(frozen=True)
-class Material:
+class DumpMaterial:
     """A dump to decode: its bytes or the file that holds them, what to call it, and whose it is."""
 
     name: str
@@ -46,7 +46,7 @@ class Decoded:
     """Something was lost, not only left out on purpose."""
 
 
-def decode(materials: Sequence[Material]) -> Decoded:
+def decode(materials: Sequence[DumpMaterial]) -> Decoded:
     """Decode dumps, one after the other. One that cannot be read costs only itself."""
     found = Decoded()
     for material in materials:

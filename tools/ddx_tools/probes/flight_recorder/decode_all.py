@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from itertools import chain, islice
 from threading import Thread
 
-from ddx_tools.probes.flight_recorder.decode import Decoded, Material, decode
+from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
 from ddx_tools.sources.workers import WorkerEnded, Workers, worker_count, workers
 
 _PIECE_BYTES = 2 << 20
 _PIECE_FILES = 64
 
 
-def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | None = None) -> Iterator[Decoded]:
+def decode_all(materials: Iterable[DumpMaterial], meanwhile: Callable[[], None] | None = None) -> Iterator[Decoded]:
     """Decode dumps in pieces, in their order; many bytes by as many processes as there are CPUs.
 
     A dump that ends such a process costs itself, and a line in words. `meanwhile` is done by a thread of this process
@@ -32,12 +32,12 @@ def decode_all(materials: Iterable[Material], meanwhile: Callable[[], None] | No
         beside.join()
 
 
-def _submitted(processes: Workers, piece: list[Material]) -> Future[Decoded]:
+def _submitted(processes: Workers, piece: list[DumpMaterial]) -> Future[Decoded]:
     return processes.submit(decode, piece, sum(material.size for material in piece))
 
 
-def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:
-    piece: list[Material] = []
+def _pieces(materials: Iterable[DumpMaterial]) -> Iterator[list[DumpMaterial]]:
+    piece: list[DumpMaterial] = []
     size = 0
     for material in materials:
         piece.append(material)
@@ -49,9 +49,9 @@ def _pieces(materials: Iterable[Material]) -> Iterator[list[Material]]:
         yield piece
 
 
-def _in_order(processes: Workers, pieces: Iterator[list[Material]], ahead: int) -> Iterator[Decoded]:
+def _in_order(processes: Workers, pieces: Iterator[list[DumpMaterial]], ahead: int) -> Iterator[Decoded]:
     """Results in order, with few of them waiting: they are large."""
-    pending: deque[tuple[list[Material], Future[Decoded]]] = deque()
+    pending: deque[tuple[list[DumpMaterial], Future[Decoded]]] = deque()
     for piece in pieces:
         pending.append((piece, _submitted(processes, piece)))
         if len(pending) > ahead:
@@ -60,7 +60,7 @@ def _in_order(processes: Workers, pieces: Iterator[list[Material]], ahead: int) 
         yield from _results(processes, *pending.popleft())
 
 
-def _results(processes: Workers, piece: list[Material], result: Future[Decoded]) -> Iterator[Decoded]:
+def _results(processes: Workers, piece: list[DumpMaterial], result: Future[Decoded]) -> Iterator[Decoded]:
     """What was decoded of a piece; if that ended its process, of each dump by itself."""
     try:
         yield result.result()

@@ -6,7 +6,7 @@ from typing import Any
 
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError
-from ddx_tools.model.files.kinds import Kind
+from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.flight_records.debug_pages import TABLES_HELP
 from ddx_tools.parsers.flight_records.fr_origin import is_due
@@ -27,10 +27,10 @@ def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None 
     """Add the records and side-cars among some files and directories to `raw`; other files are left alone."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
-    if tables := taken.of(Kind.TABLE):
+    if tables := taken.of(FileKind.TABLE):
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         raw.problems.append(f"{shown(tables[-1].path)}{more}: {TABLES_HELP}")
-    records = [m for m in taken.of(Kind.DUMP, Kind.HEADER, Kind.PICKLE, Kind.EMPTY) if _matters(m)]
+    records = [m for m in taken.of(FileKind.DUMP, FileKind.HEADER, FileKind.PICKLE, FileKind.EMPTY) if _matters(m)]
     for material in records[:_MOST_RECORDS]:
         _take(raw, taken, material, rank_pattern)
     if len(records) > _MOST_RECORDS:
@@ -42,7 +42,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None 
 
 def _matters(material: Material) -> bool:
     """What begins as a record does; of an empty or damaged file the name has to promise one."""
-    return bool(material.kinds & {Kind.DUMP, Kind.HEADER}) or material.named or is_due(material.path)
+    return bool(material.kinds & {FileKind.DUMP, FileKind.HEADER}) or material.named or is_due(material.path)
 
 
 def _take(raw: Raw, taken: Intake, material: Material, rank_pattern: str | None) -> None:
@@ -50,7 +50,7 @@ def _take(raw: Raw, taken: Intake, material: Material, rank_pattern: str | None)
     label = shown(material.path, _MOST_PATH)
     facts: dict[str, Any] = {"path": label, "origin": "file", "rank_pattern": rank_pattern, **material.facts}
     facts["written_ns"] = material.written_ns
-    item, most = (HEADER, _MAX_HEADER_BYTES) if Kind.HEADER in material.kinds else (DUMP, MAX_BYTES)
+    item, most = (HEADER, _MAX_HEADER_BYTES) if FileKind.HEADER in material.kinds else (DUMP, MAX_BYTES)
     if material.head and not material.cut:
         raw.items.append(RawItem(item, material.head, material.source, facts))
         return

@@ -16,7 +16,7 @@ from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Missing
 from ddx_tools.model.errors import HostError
-from ddx_tools.parsers.launch.launchers import Job, Member
+from ddx_tools.parsers.launch.launchers import Job, JobProcess
 from ddx_tools.probes.flight_recorder.material import DUMP, record_rows
 from ddx_tools.sources.host import AgentReply, Host, ask_together
 from ddx_tools.sources.hosts.rank_agent import record_parts
@@ -46,12 +46,12 @@ def read_job(host: Host, raw: Raw, job: Job, *, frames: str) -> None:
     _read_watchdog_files(host, raw, ranks)
 
 
-def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: bool) -> None:
+def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[JobProcess], *, stacks: bool) -> None:
     """Ask ranks in parallel; one that does not answer does not stop the others."""
     request = {"op": "records", "stacks": stacks, "only_active": False}
     timeout_s = _FRAMES_S if stacks else _METADATA_S
 
-    def ask(member: Member) -> list[RawItem]:
+    def ask(member: JobProcess) -> list[RawItem]:
         reply = host.ask_agent(run_dir, member.rank or 0, member.pid or 0, request, timeout_s=timeout_s)
         return _items(reply, member, stacks)
 
@@ -64,7 +64,7 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[Member], *, stacks: boo
             raw.items += reply
 
 
-def _items(reply: AgentReply, member: Member, stacks: bool) -> list[RawItem]:
+def _items(reply: AgentReply, member: JobProcess, stacks: bool) -> list[RawItem]:
     """One item for each recorder of the process (NCCL has its own). Raises HostError if they do not add up."""
     source = reply.source or f"agent:rank-{member.rank}{'.frames' if stacks else ''}"
     parts = record_parts(reply.header, reply.payload)
@@ -74,7 +74,7 @@ def _items(reply: AgentReply, member: Member, stacks: bool) -> list[RawItem]:
     return [RawItem(DUMP, data, names[part], facts) for part, data in parts.items()]
 
 
-def _frames_for(raw: Raw, ranks: list[Member], frames: str) -> list[Member]:
+def _frames_for(raw: Raw, ranks: list[JobProcess], frames: str) -> list[JobProcess]:
     if frames == "none":
         return []
     if frames == "all":
@@ -104,7 +104,7 @@ def _say_what_would_help(raw: Raw, job: Job) -> None:
         )
 
 
-def _read_watchdog_files(host: Host, raw: Raw, ranks: list[Member]) -> None:
+def _read_watchdog_files(host: Host, raw: Raw, ranks: list[JobProcess]) -> None:
     """Files that NCCL's watchdog or pipe wrote for these ranks, where environment or default puts them."""
     tried = set()
     for member in ranks:
@@ -122,7 +122,7 @@ def _read_watchdog_files(host: Host, raw: Raw, ranks: list[Member]) -> None:
         raw.searched.append(f"dump files of NCCL's watchdog, such as {min(tried)}")
 
 
-def _watchdog_paths(member: Member) -> list[str]:
+def _watchdog_paths(member: JobProcess) -> list[str]:
     """Prefix + rank; by default `/tmp/nccl_trace_rank_` (older torch) or below `~/.cache/torch`."""
     env = member.process.env if member.process else {}
     named = [env[name] for name in _PREFIX_VARIABLES if env.get(name)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, RankPattern, facts_of_name, origin_of_header
-from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.probes.flight_recorder.entry_rows import EntryRows
 from ddx_tools.probes.flight_recorder.side_cars import SideCars
@@ -58,8 +58,8 @@ def _headers(raw: Raw) -> Iterator[tuple[str, bytes]]:
             raw.problems.append(f"{path}: {error.strerror or error}")
 
 
-def _material(item: RawItem, headers: SideCars) -> Material:
-    return Material(
+def _material(item: RawItem, headers: SideCars) -> DumpMaterial:
+    return DumpMaterial(
         name=str(item.facts.get("path") or item.source),
         origin=_origin(item, headers),
         data=item.data,

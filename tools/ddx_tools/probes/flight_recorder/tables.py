@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.evidence.schema import as_row
-from ddx_tools.knowledge.recorded_calls import Call
+from ddx_tools.knowledge.recorded_calls import RecordedCall
 from ddx_tools.model.rank_spans import runs
 from ddx_tools.parsers.flight_records.call_sites import call_site, user_path
 from ddx_tools.parsers.flight_records.fr_dump import FrDump, GroupStatus
@@ -146,7 +146,7 @@ class RecordTables:
             )
         self.entries.add(columns, kinds, [self._site(frames) for frames in columns.sites])
 
-    def _call(self, call: Call) -> int:
+    def _call(self, call: RecordedCall) -> int:
         row = _call_row(call)
         self.calls.setdefault(row["call"], row)
         return int(row["call"])
@@ -162,7 +162,7 @@ class RecordTables:
 
 
 @lru_cache(16_384)
-def _call_row(call: Call) -> dict[str, Any]:
+def _call_row(call: RecordedCall) -> dict[str, Any]:
     row = asdict(call)
     return {"call": identity(*row.values()), **row}
 

@@ -15,7 +15,7 @@ from ddx_tools.parsers.launch.launchers import Job, find_jobs
 from ddx_tools.probes.host.text_rows import fact_rows, goes_on
 from ddx_tools.sources.host import Host, Reply
 from ddx_tools.sources.intake import Intake, intake_of
-from ddx_tools.sources.kinds import Kind
+from ddx_tools.sources.kinds import TextKind
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
@@ -47,7 +47,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
 
     Counters are read twice, `interval_s` apart; 0 reads them once.
     """
-    asking = Asking(host)
+    asking = HostQueries(host)
     jobs = _jobs(asking, pids)
     subjects = _subjects(jobs, pids)
     # A launcher that waits for those of other hosts has no rank yet, and a connection that tells why.
@@ -74,7 +74,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     return asking.raw
 
 
-def _jobs(asking: Asking, pids: Sequence[int]) -> list[Job]:
+def _jobs(asking: HostQueries, pids: Sequence[int]) -> list[Job]:
     """The jobs that are meant, as the table of processes tells."""
     reply = asking.ask("processes", asking.host.processes, PROCESSES)
     if reply is None:
@@ -100,7 +100,7 @@ def jobs_meant(jobs: Sequence[Job], pids: Sequence[int]) -> list[Job]:
 # --- processes and their containers
 
 
-def _process_files(asking: Asking, subjects: Sequence[int]) -> tuple[list[str], list[int]]:
+def _process_files(asking: HostQueries, subjects: Sequence[int]) -> tuple[list[str], list[int]]:
     """Limits and namespaces; the directories of the cgroups, and the processes that see another network."""
     names = [str(pid) for pid in subjects] or ["self"]
     paths = [f"/proc/{name}/{file}" for name in dict.fromkeys([*names, "self"]) for file in _OF_PROCESS]
@@ -155,7 +155,9 @@ def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
 # --- counters
 
 
-def _counters(asking: Asking, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool) -> None:
+def _counters(
+    asking: HostQueries, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool
+) -> None:
     """What counts up, in both looks; what stands still, in the first."""
     asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
     asking.ask("interfaces", asking.host.interfaces, INTERFACES)
@@ -168,7 +170,7 @@ def _counters(asking: Asking, cgroups: Sequence[str], ports: Sequence[str], *, c
             asking.ask("neighbours", lambda: asking.host.read("/proc/net/arp"), absent=False)
 
 
-def _rdma_ports(asking: Asking) -> list[str]:
+def _rdma_ports(asking: HostQueries) -> list[str]:
     ports = asking.glob("/sys/class/infiniband/*/ports/*", "rdma", "no RDMA device in /sys/class/infiniband")
     if not ports:
         return []
@@ -181,7 +183,7 @@ def _rdma_ports(asking: Asking) -> list[str]:
 # --- the machine
 
 
-def _kernel_log(asking: Asking) -> None:
+def _kernel_log(asking: HostQueries) -> None:
     """dmesg, or the journal where the kernel's buffer is not for everybody."""
     journal = ["journalctl", "-k", "-b", "-o", "short-monotonic", "--no-pager", "-q"]
     for argv in (["dmesg"], journal):
@@ -199,7 +201,7 @@ def _printed(host: Host, argv: Sequence[str]) -> Reply:
     return reply
 
 
-def _names(asking: Asking, jobs: Sequence[Job]) -> None:
+def _names(asking: HostQueries, jobs: Sequence[Job]) -> None:
     """What the host's own name means to those who ask the resolver, as Gloo does, and that of the meeting point."""
     asking.ask("default route", lambda: asking.host.read("/proc/net/route"))
     try:
@@ -232,7 +234,7 @@ def _first_label(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-def _pci(asking: Asking) -> None:
+def _pci(asking: HostQueries) -> None:
     """Accelerators and network devices, the width of their links, and what ACS and the IOMMU do to peer traffic."""
     devices = asking.glob("/sys/bus/pci/devices/*", "PCI", "no devices in /sys/bus/pci")
     classes = asking.files("PCI", [f"{device}/class" for device in devices])
@@ -247,7 +249,7 @@ def _pci(asking: Asking) -> None:
         asking.run("ACS", "lspci", "-vvv", timeout_s=10.0)
 
 
-def _gpus(asking: Asking) -> None:
+def _gpus(asking: HostQueries) -> None:
     if asking.ask("GPUs", asking.host.gpus, NVML):
         asking.ask("driver", lambda: asking.host.read("/proc/driver/nvidia/version"))
         asking.run("fabric manager", "nv-fabricmanager", "--version")
@@ -261,7 +263,7 @@ UNAVAILABLE = "unavailable"
 _FILES_PER_QUESTION = 1_000
 
 
-class Asking:
+class HostQueries:
     """One look at one machine."""
 
     def __init__(self, host: Host) -> None:
@@ -325,7 +327,7 @@ def read_files(host: Host, paths: Sequence[str]) -> Raw:
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     left = _ALL_BYTES
-    for material in taken.of(Kind.MACHINE):
+    for material in taken.of(TextKind.MACHINE):
         try:
             left -= _take(raw, taken, material, left)
         except HostError as error:

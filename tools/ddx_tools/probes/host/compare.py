@@ -6,20 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, finding, gibibytes, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, finding, gibibytes, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 
 _Value = str
 _MOST_NAMED = 6
 
 
-def comparison_findings(facts: list[Seen]) -> Iterator[Finding]:
+def comparison_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """One finding for each thing in which a host differs from most others; of two hosts nobody is the odd one."""
     hosts = {host: of_host for host, of_host in by_host(facts).items() if host is not None}
     if len(hosts) < 2:
         return
     for what, read in _COMPARED.items():
-        said: dict[str, dict[str, tuple[_Value, Seen]]] = defaultdict(dict)
+        said: dict[str, dict[str, tuple[_Value, HostFactRow]]] = defaultdict(dict)
         for host, of_host in hosts.items():
             for subject, value, fact in read(of_host):
                 said[subject][host] = (value, fact)
@@ -28,7 +28,7 @@ def comparison_findings(facts: list[Seen]) -> Iterator[Finding]:
             yield from _odd(what, subject, by_name)
 
 
-def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, Seen]]) -> Iterator[Finding]:
+def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, HostFactRow]]) -> Iterator[Finding]:
     counts = Counter(value for value, _ in by_name.values())
     if len(counts) < 2:
         return
@@ -53,16 +53,16 @@ def _odd(what: str, subject: str, by_name: dict[str, tuple[_Value, Seen]]) -> It
     )
 
 
-Reading = Iterator[tuple[str, _Value, Seen]]
-_Fits = Callable[[Seen], bool]
+Reading = Iterator[tuple[str, _Value, HostFactRow]]
+_Fits = Callable[[HostFactRow], bool]
 
 
 def _of(
     topic: str, key: str, show: Callable[[Any], str] = str, *, one: str | None = None, fit: _Fits = lambda _: True
-) -> Callable[[list[Seen]], Reading]:
+) -> Callable[[list[HostFactRow]], Reading]:
     """One value for each subject of a topic; with `one` the first of the host, of that subject if it is named."""
 
-    def read(facts: list[Seen]) -> Reading:
+    def read(facts: list[HostFactRow]) -> Reading:
         known = [fact for fact in of_topic(facts, topic) if fact.values.get(key) is not None and fit(fact)]
         if one is not None:
             known = [fact for fact in known if one in ("", fact.subject)][:1]
@@ -73,20 +73,20 @@ def _of(
     return read
 
 
-def _gpu_models(facts: list[Seen]) -> Reading:
+def _gpu_models(facts: list[HostFactRow]) -> Reading:
     gpus = {fact.subject: fact for fact in of_topic(facts, "gpu")}
     if gpus:
         models = Counter(str(gpu.values.get("name", "?")) for gpu in gpus.values())
         yield "", ", ".join(f"{count} x {name}" for name, count in sorted(models.items())), next(iter(gpus.values()))
 
 
-def _is_connected(interface: Seen) -> bool:
+def _is_connected(interface: HostFactRow) -> bool:
     """Physical interfaces by name; MTU has a finding of its own."""
     return bool(interface.values.get("carrier") and not interface.values.get("loopback"))
 
 
-def _limit(name: str) -> Callable[[list[Seen]], Reading]:
-    def read(facts: list[Seen]) -> Reading:
+def _limit(name: str) -> Callable[[list[HostFactRow]], Reading]:
+    def read(facts: list[HostFactRow]) -> Reading:
         for fact in [fact for fact in of_topic(facts, "limit") if fact.subject == name][:1]:
             size, number = fact.values.get("limit_bytes"), fact.values.get("limit")
             yield "", "unlimited" if size is number is None else str(number) if size is None else gibibytes(size), fact
@@ -100,14 +100,14 @@ def _about(total: int) -> str:
     return f"about {gibibytes(round(total / step) * step)}"
 
 
-def _ports(facts: list[Seen]) -> Reading:
+def _ports(facts: list[HostFactRow]) -> Reading:
     ports = {(fact.subject, fact.values.get("port")): fact for fact in of_topic(facts, "ib_port") if fact.subject}
     if ports:
         active = sum(fact.values.get("state") == "active" for fact in ports.values())
         yield "", f"{active} of {len(ports)}", next(iter(ports.values()))
 
 
-_COMPARED: dict[str, Callable[[list[Seen]], Reading]] = {
+_COMPARED: dict[str, Callable[[list[HostFactRow]], Reading]] = {
     "GPU driver": _of("gpu", "driver", one=""),
     "CUDA version of the driver": _of("gpu", "cuda", one=""),
     "GPUs": _gpu_models,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, finding, gibibytes, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, finding, gibibytes, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -23,7 +23,7 @@ _SCOPES = {
 """Documentation/admin-guide/LSM/Yama.rst."""
 
 
-def container_findings(facts: list[Seen]) -> Iterator[Finding]:
+def container_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """All of them; each rests on the files of the kernel that a live look, or somebody with grep, has read."""
     hosts = by_host(facts)
     free = sorted(host for host, of_host in hosts.items() if host and _is_free(of_host))
@@ -37,7 +37,7 @@ def container_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _stacks(of_host)
 
 
-def _memory_room(cgroups: list[Seen]) -> Iterator[Finding]:
+def _memory_room(cgroups: list[HostFactRow]) -> Iterator[Finding]:
     for group in cgroups:
         limit, used = group.values.get("limit_bytes"), group.values.get("used_bytes")
         if limit and used is not None and limit - used < _LITTLE_ROOM * limit:
@@ -55,7 +55,7 @@ def _memory_room(cgroups: list[Seen]) -> Iterator[Finding]:
             )
 
 
-def _less_than_the_host(cgroups: list[Seen], memories: list[Seen]) -> Iterator[Finding]:
+def _less_than_the_host(cgroups: list[HostFactRow], memories: list[HostFactRow]) -> Iterator[Finding]:
     """A limit of the container below the host's memory: what `free` shows in it, the container may not use."""
     total = max((memory.values.get("total_bytes") or 0 for memory in memories), default=0)
     limited = [group for group in cgroups if 0 < group.values.get("limit_bytes", 0) < _SMALL_PART * total]
@@ -73,7 +73,7 @@ def _less_than_the_host(cgroups: list[Seen], memories: list[Seen]) -> Iterator[F
         )
 
 
-def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator[Finding]:
+def _quota(readings: list[HostFactRow], ranks: list[HostFactRow], free: list[str]) -> Iterator[Finding]:
     """A quota that holds processes back. `free`: hosts of the job that have none, or never use it up."""
     numbers = sorted(one.values["rank"] for one in ranks if "rank" in one.values)
     for path, of_group in _by_subject(readings).items():
@@ -99,11 +99,11 @@ def _quota(readings: list[Seen], ranks: list[Seen], free: list[str]) -> Iterator
         )
 
 
-def _by_subject(readings: list[Seen]) -> dict[str | None, list[Seen]]:
+def _by_subject(readings: list[HostFactRow]) -> dict[str | None, list[HostFactRow]]:
     return gathered((reading.subject, reading) for reading in readings)
 
 
-def _share_held_back(readings: list[Seen]) -> tuple[float, bool]:
+def _share_held_back(readings: list[HostFactRow]) -> tuple[float, bool]:
     """Of a cgroup's periods those in which it was held back; whether between two readings, else since it was made."""
     counted = [one.values for one in readings if {"periods", "throttled"} <= set(one.values)]
     if not counted:
@@ -115,7 +115,7 @@ def _share_held_back(readings: list[Seen]) -> tuple[float, bool]:
     return held / periods if periods >= _LEAST_PERIODS else 0.0, between
 
 
-def _is_free(of_host: list[Seen]) -> bool:
+def _is_free(of_host: list[HostFactRow]) -> bool:
     """The host runs ranks, and its CPU quotas were read: none holds them back."""
     groups = _by_subject(of_topic(of_host, "cpu_quota")).values()
     return bool(groups and of_topic(of_host, "rank_process")) and all(
@@ -123,7 +123,7 @@ def _is_free(of_host: list[Seen]) -> bool:
     )
 
 
-def _affinity(facts: list[Seen]) -> Iterator[Finding]:
+def _affinity(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Ranks that may run on fewer CPUs than there are ranks, although the machine has more."""
     ranks = {fact.subject: fact for fact in of_topic(facts, "rank_process")}
     pinned = [one for one in of_topic(facts, "process") if one.subject in ranks and "cpus_allowed" in one.values]
@@ -141,7 +141,7 @@ def _affinity(facts: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _process_count(counts: list[Seen]) -> Iterator[Finding]:
+def _process_count(counts: list[HostFactRow]) -> Iterator[Finding]:
     for count in counts:
         current, most = count.values["current"], count.values["most"]
         if current >= _MANY * most:
@@ -149,7 +149,7 @@ def _process_count(counts: list[Seen]) -> Iterator[Finding]:
             yield finding("limits.resource", Severity.WARNING, [count], words, what="processes", place=count.subject)
 
 
-def _open_files(ranks: list[Seen]) -> Iterator[Finding]:
+def _open_files(ranks: list[HostFactRow]) -> Iterator[Finding]:
     """Ranks that hold nearly as many descriptors as they may: the next file, socket or shared tensor fails."""
     for rank in ranks:
         held, most = rank.values.get("open_files"), rank.values.get("open_files_limit")
@@ -168,7 +168,7 @@ def _open_files(ranks: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _stacks(facts: list[Seen]) -> Iterator[Finding]:
+def _stacks(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Whether `ddx stacks` can work: Yama's scope, and whether ddx may trace what belongs to others."""
     own = next((one for one in of_topic(facts, "process") if one.subject == "self"), None)
     if own is None or own.values.get("sys_ptrace") is None:

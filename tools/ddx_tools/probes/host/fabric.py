@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, devices_text, finding, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, devices_text, finding, of_topic
 from ddx_tools.analysis.host_facts.sockets import ends, host_of
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
@@ -16,7 +16,7 @@ from ddx_tools.probes.host.packet_loss import LOSS, port_losses
 _UNPLUGGED = {"disabled", "polling", "sleep"}
 
 
-def fabric_findings(facts: list[Seen]) -> Iterator[Finding]:
+def fabric_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """All findings about the network and about PCIe."""
     ports = of_topic(facts, "ib_port")
     for of_host in by_host(ports).values():
@@ -41,11 +41,11 @@ def fabric_findings(facts: list[Seen]) -> Iterator[Finding]:
 # --- ports of RDMA devices
 
 
-def _name(port: Seen) -> str:
+def _name(port: HostFactRow) -> str:
     return f"{port.subject}:{port.values.get('port', 1)}"
 
 
-def _ports_down(ports: list[Seen]) -> Iterator[Finding]:
+def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
     states = [port for port in ports if "state" in port.values and port.subject]
     active = {_name(port) for port in states if port.values["state"] == "active"}
     told: set[str] = set()
@@ -70,7 +70,7 @@ def _ports_down(ports: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _rdma(ports: list[Seen]) -> Iterator[Finding]:
+def _rdma(ports: list[HostFactRow]) -> Iterator[Finding]:
     """What RDMA there is: how many ports are active, and where somebody looked and found none."""
     active = {(port.host, _name(port)): port for port in ports if port.values.get("state") == "active" and port.subject}
     none = [port for port in ports if port.values.get("state") == "none"]
@@ -83,7 +83,7 @@ def _rdma(ports: list[Seen]) -> Iterator[Finding]:
     )
 
 
-def _port_mtu(ports: list[Seen]) -> Iterator[Finding]:
+def _port_mtu(ports: list[HostFactRow]) -> Iterator[Finding]:
     known = [port for port in ports if "active_mtu" in port.values and port.values.get("state") == "active"]
     for kind, group in gathered((str(port.values.get("link_layer", "unknown")), port) for port in known).items():
         mtus = {f"{port.host}/{_name(port)}" if port.host else _name(port): port.values["active_mtu"] for port in group}
@@ -122,7 +122,7 @@ def _listed(values: dict[str, Any]) -> str:
 # --- RoCE
 
 
-def _gids(ports: list[Seen], gids: list[Seen]) -> Iterator[Finding]:
+def _gids(ports: list[HostFactRow], gids: list[HostFactRow]) -> Iterator[Finding]:
     """RoCE needs a GID of the right kind on both ends: which one is taken, the job's environment says."""
     ethernet = {
         (port.host, port.subject): port
@@ -159,7 +159,7 @@ def _gids(ports: list[Seen], gids: list[Seen]) -> Iterator[Finding]:
 # --- counters
 
 
-def _errors(readings: list[Seen]) -> Iterator[Finding]:
+def _errors(readings: list[HostFactRow]) -> Iterator[Finding]:
     by_port = gathered((f"{reading.subject}:{reading.values.get('port', '')}", reading) for reading in readings)
     for of_port in by_port.values():
         last = of_port[-1]
@@ -189,7 +189,7 @@ def _errors(readings: list[Seen]) -> Iterator[Finding]:
 # --- interfaces of the host
 
 
-def _interfaces_down(interfaces: list[Seen], sockets: list[Seen]) -> Iterator[Finding]:
+def _interfaces_down(interfaces: list[HostFactRow], sockets: list[HostFactRow]) -> Iterator[Finding]:
     """Interfaces that carry nothing: a matter of course, unless connections to other hosts go through them."""
     talking = {
         (socket.host, local)
@@ -217,9 +217,9 @@ def _interfaces_down(interfaces: list[Seen], sockets: list[Seen]) -> Iterator[Fi
             )
 
 
-def _interface_mtu(interfaces: list[Seen]) -> Iterator[Finding]:
+def _interface_mtu(interfaces: list[HostFactRow]) -> Iterator[Finding]:
     """One name with different MTUs on different hosts; on one host, names differ for good reasons."""
-    by_name: dict[str, dict[str, Seen]] = defaultdict(dict)
+    by_name: dict[str, dict[str, HostFactRow]] = defaultdict(dict)
     for fact in interfaces:
         if fact.host and "mtu" in fact.values:
             by_name[str(fact.subject)][fact.host] = fact
@@ -241,7 +241,7 @@ def _interface_mtu(interfaces: list[Seen]) -> Iterator[Finding]:
 # --- PCIe
 
 
-def _acs(settings: list[Seen]) -> Iterator[Finding]:
+def _acs(settings: list[HostFactRow]) -> Iterator[Finding]:
     on = [fact for fact in settings if fact.values["redirects"]]
     if on:
         bridges = [fact.subject for fact in on if fact.subject]
@@ -251,7 +251,7 @@ def _acs(settings: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _iommu(said: list[Seen]) -> Iterator[Finding]:
+def _iommu(said: list[HostFactRow]) -> Iterator[Finding]:
     """How the IOMMU treats devices, where there is one in use: the kernel's default, else what it was booted with."""
     domains = [fact for fact in said if "domain" in fact.values]
     options = [fact for fact in said if fact.values.get("boot_options")]

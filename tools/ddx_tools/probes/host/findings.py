@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from ddx_tools.analysis.host_facts.host_fact import (
-    Seen,
+    HostFactRow,
     by_host,
     by_place,
     devices_text,
@@ -36,7 +36,7 @@ def machine_findings(store: Store) -> list[Finding]:
     return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
 
 
-def findings_of_facts(facts: list[Seen]) -> list[Finding]:
+def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
     """What facts of any number of machines amount to."""
     return [
         *kernel_findings(facts),
@@ -60,7 +60,7 @@ def findings_of_facts(facts: list[Seen]) -> list[Finding]:
 # --- findings about versions that a machine has, and that do not fit each other
 
 
-def package_findings(facts: list[Seen]) -> Iterator[Finding]:
+def package_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """The fabric manager refuses every driver but the one of its own version."""
     for said in by_place(of_topic(facts, "package")):
         drivers = {one.values["version"]: one for one in said if one.subject == "driver"}
@@ -81,7 +81,7 @@ def package_findings(facts: list[Seen]) -> Iterator[Finding]:
 # --- findings about PCIe links that came up with fewer lanes than they could
 
 
-def link_width_findings(facts: list[Seen]) -> Iterator[Finding]:
+def link_width_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Accelerators and network devices on narrowed links. The speed of an idle link falls to save power: no fault."""
     for links in by_host(of_topic(facts, "pcie_link")).values():
         last = {link.subject: link for link in links}
@@ -113,7 +113,7 @@ _MUCH_BYTES = 256 << 20
 """A context of CUDA alone takes about as much."""
 
 
-def job_gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
+def job_gpu_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """What NVML lists against PCI and against the ranks; only where a live look saw all of them."""
     for of_host in by_host(facts).values():
         gpus = of_topic(of_host, "gpu")
@@ -122,7 +122,7 @@ def job_gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _left_over(of_topic(of_host, "gpu_process"), of_topic(of_host, "job"))
 
 
-def _gone(gpus: list[Seen], devices: list[Seen], unavailable: list[Seen]) -> Iterator[Finding]:
+def _gone(gpus: list[HostFactRow], devices: list[HostFactRow], unavailable: list[HostFactRow]) -> Iterator[Finding]:
     """On the bus and not with the driver. Without NVML nothing is known; a container may have been given some only."""
     on_bus = [one for one in devices if one.values.get("nvidia") and one.values["kind"] == "gpu"]
     if not gpus or any(one.subject == "GPUs" for one in unavailable):
@@ -136,7 +136,7 @@ def _gone(gpus: list[Seen], devices: list[Seen], unavailable: list[Seen]) -> Ite
         yield finding("device.unavailable", Severity.NOTICE, gone, words, what="not_listed", devices=names[:64])
 
 
-def _too_few(gpus: list[Seen], ranks: list[Seen]) -> Iterator[Finding]:
+def _too_few(gpus: list[HostFactRow], ranks: list[HostFactRow]) -> Iterator[Finding]:
     places = [rank.values["local_rank"] for rank in ranks if rank.values.get("local_rank") is not None]
     split = any(gpu.values.get("mig") == "enabled" for gpu in gpus)
     if gpus and places and max(places) >= len(gpus) and not split:
@@ -144,7 +144,7 @@ def _too_few(gpus: list[Seen], ranks: list[Seen]) -> Iterator[Finding]:
         yield finding("device.unavailable", Severity.NOTICE, [*ranks[:4], *gpus[:4]], words, what="fewer_than_ranks")
 
 
-def _left_over(processes: list[Seen], jobs: list[Seen]) -> Iterator[Finding]:
+def _left_over(processes: list[HostFactRow], jobs: list[HostFactRow]) -> Iterator[Finding]:
     """Memory held by processes of no job here. Pids count only where the ranks' own are among them.
 
     A driver outside the container lists the pids of the host.
@@ -186,7 +186,7 @@ _LOW_MEMORY_SHARE = 0.02
 _PSEUDO = ("tmpfs", "devtmpfs", "udev", "squashfs", "overlay", "shm", "none", "cgroup", "efivarfs", "/dev/loop")
 
 
-def limit_findings(facts: list[Seen]) -> Iterator[Finding]:
+def limit_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """All findings about limits."""
     running = {one.host for one in of_topic(facts, "job")}
     shared = [disk for disk in of_topic(facts, "disk") if disk.subject == "/dev/shm"]
@@ -205,11 +205,11 @@ def limit_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _cgroup(events)
 
 
-def _is_full(disk: Seen) -> bool:
+def _is_full(disk: HostFactRow) -> bool:
     return disk.values.get("used_percent", 0) >= _FULL_PERCENT or disk.values.get("available_bytes") == 0
 
 
-def _shared_memory(readings: list[Seen], if_small: Severity) -> Iterator[Finding]:
+def _shared_memory(readings: list[HostFactRow], if_small: Severity) -> Iterator[Finding]:
     """The worst reading of a host: somebody may have looked before and after.
 
     A small one with room is enough for many jobs; one that runs, as a live look sees it, may be among them.
@@ -237,7 +237,7 @@ def _shared_memory(readings: list[Seen], if_small: Severity) -> Iterator[Finding
     )
 
 
-def _disk(disk: Seen) -> Iterator[Finding]:
+def _disk(disk: HostFactRow) -> Iterator[Finding]:
     kind = "inodes" if disk.topic == "inodes" else "bytes"
     device, mount = str(disk.values.get("device", "")), str(disk.subject)
     free = disk.values.get(f"available_{kind}")
@@ -251,7 +251,7 @@ def _disk(disk: Seen) -> Iterator[Finding]:
     yield finding("limits.resource", Severity.WARNING, [disk], words, what=what, place=mount)
 
 
-def _locked_memory(limits: list[Seen]) -> Iterator[Finding]:
+def _locked_memory(limits: list[HostFactRow]) -> Iterator[Finding]:
     """The lowest of a host: the limit of a shell and that of a job can differ."""
     low = [limit for limit in limits if limit.values.get("limit_bytes", _LOW_LOCKED_BYTES) < _LOW_LOCKED_BYTES]
     if low:
@@ -260,14 +260,14 @@ def _locked_memory(limits: list[Seen]) -> Iterator[Finding]:
         yield finding("limits.locked_memory", Severity.NOTICE, low, words, limit_bytes=least)
 
 
-def _host_memory(memory: Seen) -> Iterator[Finding]:
+def _host_memory(memory: HostFactRow) -> Iterator[Finding]:
     total, free = memory.values.get("total_bytes"), memory.values.get("available_bytes")
     if total and free is not None and free < _LOW_MEMORY_SHARE * total:
         words = f"The host has {gibibytes(free)} of {gibibytes(total)} memory left."
         yield finding("limits.resource", Severity.WARNING, [memory], words, what="host_memory", available_bytes=free)
 
 
-def _cgroup(events: Seen) -> Iterator[Finding]:
+def _cgroup(events: HostFactRow) -> Iterator[Finding]:
     kills = events.values.get("oom_kill", 0)
     if kills and not events.values.get("dated_by_log"):
         words = (

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, devices_text, finding, gibibytes, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, devices_text, finding, gibibytes, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -20,7 +20,7 @@ _UNAVAILABLE = {
 _MUCH_BYTES = 1 << 30
 
 
-def gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
+def gpu_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """All findings about GPUs that do not come from the kernel's log."""
     for of_host in by_host(of_topic(facts, "gpu", "gpu_query")).values():
         yield from _memory_errors(of_host)
@@ -41,7 +41,7 @@ def gpu_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _processes(of_host)
 
 
-def _devices(gpus: list[Seen]) -> list[str]:
+def _devices(gpus: list[HostFactRow]) -> list[str]:
     return sorted({str(gpu.subject) for gpu in gpus})
 
 
@@ -67,7 +67,7 @@ _MEMORY: tuple[tuple[str, tuple[str, ...], Severity, str], ...] = (
 )
 
 
-def _memory_errors(gpus: list[Seen]) -> Iterator[Finding]:
+def _memory_errors(gpus: list[HostFactRow]) -> Iterator[Finding]:
     """One finding for each kind, of the GPUs that have nothing worse to tell."""
     told: set[str | None] = set()
     for kind, names, severity, words in _MEMORY:
@@ -86,7 +86,7 @@ def _memory_errors(gpus: list[Seen]) -> Iterator[Finding]:
 # --- clocks
 
 
-def _throttled(gpus: list[Seen]) -> Iterator[Finding]:
+def _throttled(gpus: list[HostFactRow]) -> Iterator[Finding]:
     held = [gpu for gpu in gpus if gpu.values.get("throttle_reasons")]
     hard = [gpu for gpu in held if _HARD_REASONS & set(gpu.values["throttle_reasons"])]
     soft = [gpu for gpu in held if gpu not in hard]
@@ -110,11 +110,11 @@ def _throttled(gpus: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _by_device(gpus: list[Seen], name: str) -> dict[str, Any] | None:
+def _by_device(gpus: list[HostFactRow], name: str) -> dict[str, Any] | None:
     return {str(gpu.subject): gpu.values[name] for gpu in gpus if name in gpu.values} or None
 
 
-def _unreadable(gpus: list[Seen]) -> Iterator[Finding]:
+def _unreadable(gpus: list[HostFactRow]) -> Iterator[Finding]:
     hit = [gpu for gpu in gpus if gpu.values.get("unreadable")]
     if hit:
         devices = _devices(hit)
@@ -130,7 +130,7 @@ def _unreadable(gpus: list[Seen]) -> Iterator[Finding]:
 # --- links
 
 
-def _fabric(gpus: list[Seen]) -> Iterator[Finding]:
+def _fabric(gpus: list[HostFactRow]) -> Iterator[Finding]:
     bad = [
         gpu
         for gpu in gpus
@@ -143,12 +143,14 @@ def _fabric(gpus: list[Seen]) -> Iterator[Finding]:
         yield _nvlink(bad, words, Severity.WARNING, "fabric", _devices(bad), "fabric_state", "fabric_status")
 
 
-def _nvlink(gpus: list[Seen], words: str, severity: Severity, what: str, devices: list[str], *values: str) -> Finding:
+def _nvlink(
+    gpus: list[HostFactRow], words: str, severity: Severity, what: str, devices: list[str], *values: str
+) -> Finding:
     places = [place for gpu in gpus for place in gpu.evidence_of(*values)]
     return finding("gpu.nvlink_error", severity, gpus, words, places, devices=devices, what=what)
 
 
-def _links(links: list[Seen]) -> Iterator[Finding]:
+def _links(links: list[HostFactRow]) -> Iterator[Finding]:
     for of_host in by_host(links).values():
         counted = [gpu for gpu in of_host if gpu.values["errors"]]
         if counted:
@@ -167,7 +169,7 @@ def _links(links: list[Seen]) -> Iterator[Finding]:
             yield _nvlink(least, words, Severity.WARNING, "inactive", devices, "inactive")
 
 
-def _services(services: list[Seen]) -> Iterator[Finding]:
+def _services(services: list[HostFactRow]) -> Iterator[Finding]:
     for service in services:
         if service.values["state"] != "active":
             words = f"The service {service.subject} is {service.values['state']}: GPUs behind an NVSwitch need it."
@@ -180,7 +182,7 @@ def _services(services: list[Seen]) -> Iterator[Finding]:
 _ORDER = ("NV", "PIX", "PXB", "PXN", "PHB", "NODE", "SYS")
 
 
-def _topology(links: list[Seen]) -> Iterator[Finding]:
+def _topology(links: list[HostFactRow]) -> Iterator[Finding]:
     pairs = {str(fact.subject): str(fact.values["link"]) for fact in links if fact.topic == "gpu_link"}
     peers = Counter(str(fact.values["link"]) for fact in links if fact.topic == "gpu_p2p")
     if not pairs and not peers:
@@ -211,7 +213,7 @@ def _topology(links: list[Seen]) -> Iterator[Finding]:
 # --- processes
 
 
-def _processes(facts: list[Seen]) -> Iterator[Finding]:
+def _processes(facts: list[HostFactRow]) -> Iterator[Finding]:
     """GPUs with more than one program on them, and memory in use where no program is listed."""
     processes = [fact for fact in of_topic(facts, "gpu_process") if "C" in str(fact.values.get("type", ""))]
     by_gpu = gathered((process.values["gpu"], process) for process in processes)
@@ -234,7 +236,7 @@ def _processes(facts: list[Seen]) -> Iterator[Finding]:
     yield from _unlisted(facts, by_gpu)
 
 
-def _unlisted(facts: list[Seen], by_gpu: dict[int, list[Seen]]) -> Iterator[Finding]:
+def _unlisted(facts: list[HostFactRow], by_gpu: dict[int, list[HostFactRow]]) -> Iterator[Finding]:
     """Only where other GPUs list theirs: inside a container nvidia-smi lists none at all."""
     held = [
         gpu

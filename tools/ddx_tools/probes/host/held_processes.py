@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, of_topic
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -18,7 +18,7 @@ _CODES = {"T": "rank.stopped", "t": "rank.stopped", "D": "rank.uninterruptible"}
 _WORDS = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "D": "sits in an uninterruptible kernel call"}
 
 
-def held_process_findings(store: Store, facts: list[Seen]) -> Iterator[Finding]:
+def held_process_findings(store: Store, facts: list[HostFactRow]) -> Iterator[Finding]:
     """One finding for each such rank whose stack nobody brought: a stack tells more."""
     held = of_topic(facts, "held_process")
     if not held:
@@ -63,7 +63,7 @@ def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:
     return owners
 
 
-def _rank(fact: Seen, owners: dict[int, set[tuple[str | None, int]]]) -> int | None:
+def _rank(fact: HostFactRow, owners: dict[int, set[tuple[str | None, int]]]) -> int | None:
     """A process id counts on one host: where that is not known, only one rank of the whole job may have it."""
     known = owners.get(int(fact.subject or 0), set())
     ranks = {rank for host, rank in known if fact.host is None or host in (None, fact.host)}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_host, finding, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_host, finding, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.files.names import is_loopback
 
@@ -27,11 +27,11 @@ _VIRTUAL = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class InterfaceChoice:
     """What a library takes."""
 
     library: str
-    interfaces: list[Seen]
+    interfaces: list[HostFactRow]
     """In its order; none if it finds nothing."""
     why: str
     variable: str | None = None
@@ -39,7 +39,7 @@ class Choice:
     loopback: bool = False
 
 
-def interface_findings(facts: list[Seen]) -> Iterator[Finding]:
+def interface_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """The choices on every host that a live look saw, and names that mean loopback."""
     for of_host in by_host(facts).values():
         interfaces = list({fact.subject: fact for fact in of_topic(of_host, "interface")}.values())
@@ -58,12 +58,12 @@ def interface_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from (_peer_name(name) for name in of_topic(of_host, "peer_name") if _means_this_host(name))
 
 
-def _means_this_host(name: Seen) -> bool:
+def _means_this_host(name: HostFactRow) -> bool:
     addresses = name.values["addresses"]
     return bool(addresses) and all(map(is_loopback, addresses))
 
 
-def _peer_name(name: Seen) -> Finding:
+def _peer_name(name: HostFactRow) -> Finding:
     address = name.values["addresses"][0]
     return finding(
         "network.hostname_loopback",
@@ -77,7 +77,7 @@ def _peer_name(name: Seen) -> Finding:
     )
 
 
-def nccl_choice(interfaces: list[Seen], variables: Mapping[str, str]) -> Choice:
+def nccl_choice(interfaces: list[HostFactRow], variables: Mapping[str, str]) -> InterfaceChoice:
     """As NCCL's bootstrap and its socket transport choose."""
     family = {"AF_INET": "addresses", "AF_INET6": "addresses6"}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
     keys = [family] if family else ["addresses", "addresses6"]
@@ -98,8 +98,10 @@ def nccl_choice(interfaces: list[Seen], variables: Mapping[str, str]) -> Choice:
     return _choice("nccl", chosen, why, None)
 
 
-def _choice(library: str, chosen: list[Seen], why: str, variable: str | None) -> Choice:
-    return Choice(library, chosen, why, variable, bool(chosen) and all(one.values.get("loopback") for one in chosen))
+def _choice(library: str, chosen: list[HostFactRow], why: str, variable: str | None) -> InterfaceChoice:
+    return InterfaceChoice(
+        library, chosen, why, variable, bool(chosen) and all(one.values.get("loopback") for one in chosen)
+    )
 
 
 def _matches(name: str, asked: str) -> bool:
@@ -111,7 +113,7 @@ def _matches(name: str, asked: str) -> bool:
     return hit != without
 
 
-def gloo_choice(interfaces: list[Seen], name: Seen, variables: Mapping[str, str]) -> Choice:
+def gloo_choice(interfaces: list[HostFactRow], name: HostFactRow, variables: Mapping[str, str]) -> InterfaceChoice:
     """As torch's ProcessGroupGloo chooses: whole names, or the address that the host's name resolves to."""
     asked = variables.get("GLOO_SOCKET_IFNAME", "")
     if asked:
@@ -122,26 +124,30 @@ def gloo_choice(interfaces: list[Seen], name: Seen, variables: Mapping[str, str]
         owner = next((one for one in interfaces if address in _addresses(one)), None)
         if owner or is_loopback(address):
             chosen = [owner] if owner else [one for one in interfaces if one.values.get("loopback")]
-            return Choice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
+            return InterfaceChoice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
     loopback = [one for one in interfaces if one.values.get("loopback")]
-    return Choice("gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True)
+    return InterfaceChoice(
+        "gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True
+    )
 
 
-def is_virtual(interface: Seen) -> bool:
+def is_virtual(interface: HostFactRow) -> bool:
     """Whether an interface is none of the machine's own: that it is down, or has another MTU, is a matter of course."""
     return str(interface.subject).startswith(_VIRTUAL) or bool(interface.values.get("loopback"))
 
 
-def _addresses(interface: Seen) -> list[str]:
+def _addresses(interface: HostFactRow) -> list[str]:
     return [*interface.values.get("addresses", []), *interface.values.get("addresses6", [])]
 
 
-def _is_down(interface: Seen) -> bool:
+def _is_down(interface: HostFactRow) -> bool:
     """It has an address that others could reach, and carries nothing now."""
     return not is_virtual(interface) and bool(_addresses(interface)) and interface.values.get("carrier") is False
 
 
-def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | None) -> Iterator[Finding]:
+def _told(
+    choice: InterfaceChoice, names: list[HostFactRow], several: bool | None, down: HostFactRow | None
+) -> Iterator[Finding]:
     library = {"nccl": "NCCL", "gloo": "Gloo"}[choice.library]
     facts = choice.interfaces or names
     shown = ", ".join(str(one.subject) for one in choice.interfaces[:_MOST_SHOWN])
@@ -166,7 +172,7 @@ def _told(choice: Choice, names: list[Seen], several: bool | None, down: Seen | 
         yield finding("network.interface_chosen", Severity.INFO, facts, words, **named, why=choice.why)
 
 
-def _name(name: Seen, several: bool | None) -> Iterator[Finding]:
+def _name(name: HostFactRow, several: bool | None) -> Iterator[Finding]:
     addresses = name.values["addresses"]
     first = addresses[0] if addresses else None
     if first is not None and not is_loopback(first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, devices_text, finding, gibibytes, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
 from ddx_tools.knowledge.xid_codes import xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
@@ -30,7 +30,7 @@ _ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
 _LASTING = {"gpu_off_bus", "iommu"}
 
 
-def kernel_findings(facts: list[Seen]) -> Iterator[Finding]:
+def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """What the kernel logged, worst first."""
     logged = of_topic(facts, "kernel")
     # What is older than the job, or happened to another container, explains none of its troubles; a GPU that was lost
@@ -47,14 +47,14 @@ def kernel_findings(facts: list[Seen]) -> Iterator[Finding]:
     yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
 
 
-def _groups(facts: Iterable[Seen], *keys: str) -> list[list[Seen]]:
+def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]:
     grouped = gathered(
         ((fact.host, fact.subject, *(str(fact.values.get(key)) for key in keys)), fact) for fact in facts
     )
     return list(grouped.values())
 
 
-def _xids(kernel: list[Seen]) -> Iterator[Finding]:
+def _xids(kernel: list[HostFactRow]) -> Iterator[Finding]:
     for group in _groups((fact for fact in kernel if fact.subject == "xid"), "xid"):
         number = group[0].values["xid"]
         code = xid_code(number)
@@ -79,7 +79,7 @@ def _xids(kernel: list[Seen]) -> Iterator[Finding]:
             yield finding("gpu.nvlink_error", Severity.FAILURE, group, words, devices=devices, what="xid")
 
 
-def _memory_errors(kernel: list[Seen]) -> Iterator[Finding]:
+def _memory_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
     by_kind = gathered(
         ((fact.host, _MEMORY_KINDS.get(fact.values["xid"], "uncorrectable")), fact)
         for fact in kernel
@@ -99,7 +99,7 @@ def _memory_errors(kernel: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _off_bus(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
+def _off_bus(kernel: list[HostFactRow], troubles: list[HostFactRow]) -> Iterator[Finding]:
     gone = [fact for fact in kernel if fact.subject == "gpu_off_bus" or fact.values.get("xid") == 79]
     gone += [fact for fact in troubles if fact.subject in ("lost", "unknown_error")]
     for host in dict.fromkeys(fact.host for fact in gone):
@@ -109,7 +109,7 @@ def _off_bus(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
         yield finding("gpu.off_bus", Severity.FAILURE, of_host, words, devices=devices)
 
 
-def _switch_errors(kernel: list[Seen]) -> Iterator[Finding]:
+def _switch_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
     for group in _groups((fact for fact in kernel if fact.subject == "sxid"), "device"):
         fatal = any(fact.values.get("fatal") for fact in group)
         codes = sorted({fact.values["sxid"] for fact in group})
@@ -125,7 +125,7 @@ def _switch_errors(kernel: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _kills(kernel: list[Seen]) -> Iterator[Finding]:
+def _kills(kernel: list[HostFactRow]) -> Iterator[Finding]:
     """One finding for each process that was killed: the kernel writes several lines about it."""
     for group in _groups((fact for fact in kernel if fact.subject == "oom_kill"), "pid"):
         said: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def _kills(kernel: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _links(kernel: list[Seen]) -> Iterator[Finding]:
+def _links(kernel: list[HostFactRow]) -> Iterator[Finding]:
     """A link that went down while the log was written; it may have come back."""
     for group in _groups((fact for fact in kernel if fact.subject == "link"), "device"):
         downs = [fact for fact in group if fact.values["state"] == "down"]
@@ -168,7 +168,7 @@ def _links(kernel: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _messages(kernel: list[Seen]) -> Iterator[Finding]:
+def _messages(kernel: list[HostFactRow]) -> Iterator[Finding]:
     told = [fact for fact in kernel if fact.subject in _MESSAGES and "client" not in fact.values]
     for group in _groups(told):
         what = str(group[0].subject)
@@ -192,12 +192,12 @@ def _messages(kernel: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _worst(group: list[Seen]) -> str:
+def _worst(group: list[HostFactRow]) -> str:
     seen = {fact.values["severity"] for fact in group}
     return next(name for name in ("fatal", "uncorrected", "corrected") if name in seen)
 
 
-def _driver_versions(kernel: list[Seen], troubles: list[Seen]) -> Iterator[Finding]:
+def _driver_versions(kernel: list[HostFactRow], troubles: list[HostFactRow]) -> Iterator[Finding]:
     said = [fact for fact in kernel if "client" in fact.values]
     said += [fact for fact in troubles if fact.subject == "driver_mismatch"]
     for host in dict.fromkeys(fact.host for fact in said):

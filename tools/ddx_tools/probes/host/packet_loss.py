@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, by_place, finding, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_place, finding, of_topic
 from ddx_tools.analysis.host_facts.sockets import ends, host_of, owned_by_others, owners_of_addresses
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
@@ -26,7 +26,7 @@ LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re
 """Counters of packets that never came, or were thrown away for want of room; a bad cable counts errors of symbols."""
 
 
-def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
+def loss_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """All of them, but for the counters of ports."""
     for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
         yield from _too_large(pings)
@@ -41,7 +41,7 @@ def loss_findings(facts: list[Seen]) -> Iterator[Finding]:
         yield from _dropped(readings)
 
 
-def _too_large(pings: list[Seen]) -> Iterator[Finding]:
+def _too_large(pings: list[HostFactRow]) -> Iterator[Finding]:
     """Small packets arrive, large ones that may not be cut vanish, and nobody says that they are too large.
 
     Where the own interface or a router refuses the size, ping says so, and TCP learns of it as well.
@@ -77,16 +77,16 @@ def _too_large(pings: list[Seen]) -> Iterator[Finding]:
     )
 
 
-def _connections(facts: list[Seen]) -> list[Seen]:
+def _connections(facts: list[HostFactRow]) -> list[HostFactRow]:
     """One for each connection, as it was seen last; a half of one, of which no address was kept, for itself."""
     others = owned_by_others(facts)
-    last: dict[object, Seen] = {}
+    last: dict[object, HostFactRow] = {}
     for place, socket in enumerate(one for one in of_topic(facts, "tcp_socket") if not others(one)):
         last[(socket.host, ends(socket)) if "local" in socket.values else place] = socket
     return list(last.values())
 
 
-def stalled_sockets(facts: list[Seen]) -> list[Seen]:
+def stalled_sockets(facts: list[HostFactRow]) -> list[HostFactRow]:
     """Connections whose oldest segment is sent again and again and is not acknowledged."""
     return [
         socket
@@ -98,7 +98,7 @@ def stalled_sockets(facts: list[Seen]) -> list[Seen]:
     ]
 
 
-def _stalled(facts: list[Seen]) -> Iterator[Finding]:
+def _stalled(facts: list[HostFactRow]) -> Iterator[Finding]:
     for socket in stalled_sockets(facts):
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
@@ -109,13 +109,13 @@ def _stalled(facts: list[Seen]) -> Iterator[Finding]:
         yield finding("network.packet_loss", Severity.WARNING, [socket], words, counters=counters, how="stalled")
 
 
-def _sent_again_to_others(sockets: list[Seen]) -> Iterator[Finding]:
+def _sent_again_to_others(sockets: list[HostFactRow]) -> Iterator[Finding]:
     """Connections to other hosts of which TCP sent a large share again since they were made.
 
     A host's counters hold its connections to itself as well, and those of everybody else. What the peer had already
     (`dsack_dups`) was sent again for nothing and is no loss.
     """
-    lossy: dict[tuple[str | None, str], list[tuple[int, Seen]]] = defaultdict(list)
+    lossy: dict[tuple[str | None, str], list[tuple[int, HostFactRow]]] = defaultdict(list)
     for socket in sockets:
         sent = socket.values.get("data_segs_out", 0)
         again = socket.values.get("again", 0) - socket.values.get("dsack_dups", 0)
@@ -140,7 +140,7 @@ def _sent_again_to_others(sockets: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _sent_again(readings: list[Seen]) -> Iterator[Finding]:
+def _sent_again(readings: list[HostFactRow]) -> Iterator[Finding]:
     """The share of segments that TCP sent again, between two readings; else since boot, which says less."""
     whole = [one for one in readings if {"sent", "again"} <= set(one.values)]
     if not whole:
@@ -163,7 +163,7 @@ def _sent_again(readings: list[Seen]) -> Iterator[Finding]:
     )
 
 
-def _sent_again_now(readings: list[Seen]) -> Iterator[Finding]:
+def _sent_again_now(readings: list[HostFactRow]) -> Iterator[Finding]:
     """As `_sent_again`, within the second of a live look at whatever the host does.
 
     Its connections to itself are counted, too, and on a busy host they send a few of a thousand again for nothing.
@@ -174,7 +174,7 @@ def _sent_again_now(readings: list[Seen]) -> Iterator[Finding]:
         yield from _sent_again(readings)
 
 
-def _dropped(readings: list[Seen]) -> Iterator[Finding]:
+def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:
     """Packets that an interface dropped or found damaged between two looks.
 
     Totals since boot say nothing: every interface drops what nobody has asked for, such as protocols it does not know.
@@ -199,7 +199,7 @@ def _dropped(readings: list[Seen]) -> Iterator[Finding]:
     )
 
 
-def port_losses(ports: list[Seen], shown: dict[str, int], *, growing: bool, **facts: Any) -> Iterator[Finding]:
+def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: bool, **facts: Any) -> Iterator[Finding]:
     """Losses among the error counters of one port, `shown`: how far each grew, or else its total."""
     losses = {name: count for name, count in shown.items() if LOSS.search(name)}
     if not losses:
@@ -218,14 +218,14 @@ def port_losses(ports: list[Seen], shown: dict[str, int], *, growing: bool, **fa
     )
 
 
-def cut_pair_findings(facts: list[Seen]) -> Iterator[Finding]:
+def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Pairs of hosts between which a connection stands still, while each of them is looked at and reaches others.
 
     The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
     """
     owners = owners_of_addresses(facts)
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
-    stalled: dict[frozenset[str], list[Seen]] = {}
+    stalled: dict[frozenset[str], list[HostFactRow]] = {}
     for socket in stalled_sockets(facts):
         owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
         # Where a window is shut, nothing is on its way: the peer answers, and does not read.

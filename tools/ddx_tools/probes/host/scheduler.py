@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, finding, of_topic
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, finding, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -20,7 +20,7 @@ _NOT_STARTED = re.compile(
 _FEW = 3
 
 
-def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
+def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """How jobs ended; nodes on which several of them failed."""
     jobs = of_topic(facts, "job_state")
     yield from _jobs_ended(jobs)
@@ -38,7 +38,7 @@ def scheduler_findings(facts: list[Seen]) -> Iterator[Finding]:
             yield finding("host.out_of_service", Severity.WARNING, [node], words, state=state, reason=why, about=about)
 
 
-def _jobs_ended(jobs: list[Seen]) -> Iterator[Finding]:
+def _jobs_ended(jobs: list[HostFactRow]) -> Iterator[Finding]:
     for state, group in gathered((job.values["state"], job) for job in jobs if job.values["state"] in _BAD).items():
         names = list(dict.fromkeys(str(job.subject) for job in group))
         nodes = sorted({job.values["nodes"] for job in group if "nodes" in job.values})
@@ -67,7 +67,7 @@ def _is_one_node(nodes: str) -> bool:
     return not re.search(r"[\[,]", nodes)
 
 
-def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
+def _failing_nodes(jobs: list[HostFactRow]) -> Iterator[Finding]:
     """A node on which several different jobs failed and none ended well, apart from those on other nodes."""
     by_node = gathered(
         (job.values["nodes"], job) for job in jobs if "nodes" in job.values and _is_one_node(job.values["nodes"])
@@ -94,7 +94,7 @@ def _failing_nodes(jobs: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _not_started(pods: list[Seen]) -> Iterator[Finding]:
+def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
     """Pods that wait for a place or an image while others of the same workload run."""
     last = {pod.subject: pod for pod in pods}
     running = {_workload(pod) for pod in last.values() if pod.values["state"] == "Running"}
@@ -114,12 +114,12 @@ def _not_started(pods: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def _workload(pod: Seen) -> str:
+def _workload(pod: HostFactRow) -> str:
     """What pods of one job share of their names: operators put the role and a number behind it."""
     return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
 
 
-def _pod(pod: Seen) -> Iterator[Finding]:
+def _pod(pod: HostFactRow) -> Iterator[Finding]:
     reason = pod.values.get("reason") or pod.values["state"]
     if reason not in _BAD_REASONS and pod.values.get("exit_code") in (None, 0):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ddx_tools.analysis.host_facts.host_fact import Seen, gibibytes, read_facts
+from ddx_tools.analysis.host_facts.host_fact import HostFactRow, gibibytes, read_facts
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.findings import findings_of_facts
@@ -48,13 +48,13 @@ def fact_table(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def _is_idle(fact: Seen) -> bool:
+def _is_idle(fact: HostFactRow) -> bool:
     """A connection that holds nothing now: it is known only for what it sent again at some time."""
     held = fact.values.get("unread_bytes"), fact.values.get("unsent_bytes")
     return fact.topic == "tcp_socket" and held == (0, 0) and "backoff" not in fact.values
 
 
-def _row(fact: Seen, verdict: str) -> dict[str, Any]:
+def _row(fact: HostFactRow, verdict: str) -> dict[str, Any]:
     value = _value(fact)[:_VALUE_CHARS]
     topic = str(fact.subject) if fact.topic == "unavailable" else fact.topic.replace("_", " ")
     subject = None if fact.topic == "unavailable" else fact.subject
@@ -71,7 +71,7 @@ def _verdicts(findings: list[Finding]) -> dict[tuple[str, int | None, str], set[
     return told
 
 
-def _verdict(fact: Seen, told: dict[tuple[str, int | None, str], set[str]]) -> str:
+def _verdict(fact: HostFactRow, told: dict[tuple[str, int | None, str], set[str]]) -> str:
     """Codes, `ok`, when it was, or nothing where nobody judges it."""
     if fact.topic == "unavailable":
         return NOT_AVAILABLE
@@ -162,6 +162,6 @@ _SHOWN: dict[str, Callable[[Values], str]] = {
 """Other topics are shown in the words that say it."""
 
 
-def _value(fact: Seen) -> str:
+def _value(fact: HostFactRow) -> str:
     show = _SHOWN.get(fact.topic)
     return show(fact.values) if show else str(fact.evidence.quote or "")

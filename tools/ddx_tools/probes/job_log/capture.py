@@ -23,7 +23,7 @@ from ddx_tools.redaction.text import redact_bytes
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
 from ddx_tools.sources.job_target import job_on
-from ddx_tools.sources.kinds import Kind, is_log_name, plain_name
+from ddx_tools.sources.kinds import TextKind, is_log_name, plain_name
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
@@ -38,7 +38,7 @@ def capture_logs(host: Host, args: ProbeArgs) -> Raw:
     paths = args.paths or _paths_of_live_job(host, args.target, raw)
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
-    files = taken.of(Kind.LOG, Kind.ERROR_FILE)
+    files = taken.of(TextKind.LOG, TextKind.ERROR_FILE)
     if len(files) > _FILES_LIMIT:
         raw.problems.append(
             f"{len(files)} files: {_FILES_LIMIT} were read, first those that are called as logs are, then the newest. "
@@ -64,7 +64,7 @@ def capture_logs(host: Host, args: ProbeArgs) -> Raw:
 
 def _promise(log: Material) -> tuple[bool, bool, int]:
     """What is read first, where there are too many files, is more."""
-    is_log = Kind.ERROR_FILE in log.kinds or is_log_name(log.path)
+    is_log = TextKind.ERROR_FILE in log.kinds or is_log_name(log.path)
     return log.named, is_log, log.written_ns or 0
 
 
@@ -76,7 +76,7 @@ def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
     if log.damaged:
         raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
     facts = {"path": log.path, "cut": log.damaged}
-    if Kind.ERROR_FILE in log.kinds:
+    if TextKind.ERROR_FILE in log.kinds:
         return [RawItem("error_file", _text(log.head), log.source, facts)]
     parts = taken.whole(log)
     if log.why_not:

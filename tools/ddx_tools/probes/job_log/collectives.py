@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Aspect, Shown, Where
-from ddx_tools.analysis.collectives.participation import Call, Job, Member, Party, party_findings
+from ddx_tools.analysis.collectives.findings import Aspect, FindingPlace, Where
+from ddx_tools.analysis.collectives.participation import (
+    GroupMember,
+    GroupParticipation,
+    JobRanks,
+    PendingCall,
+    party_findings,
+)
 from ddx_tools.analysis.log_events.attribution import (
     Enclosing,
     by_ranks,
@@ -24,13 +30,13 @@ from ddx_tools.analysis.log_events.attribution import (
     who_reports,
 )
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
 from ddx_tools.parsers.logs.fingerprint import Fingerprint, MismatchReport, operation_name, parse_mismatch
 from ddx_tools.probes.job_log.desync import desync_reports, transfer_findings, watchdog_parties
-from ddx_tools.probes.job_log.watchdog_reports import Report, read_reports
+from ddx_tools.probes.job_log.watchdog_reports import WatchdogReport, read_reports
 from ddx_tools.probes.job_log.watchdog_stacks import Whereabouts
 
 _MISMATCH = "c10d_fingerprint_mismatch"
@@ -40,7 +46,7 @@ _EVIDENCE_LIMIT = 8
 
 
 def collective_findings(
-    events: list[Event], signature_findings: dict[str, list[str]], known_ranks: set[int], seen_size: int | None
+    events: list[LogEvent], signature_findings: dict[str, list[str]], known_ranks: set[int], seen_size: int | None
 ) -> list[Finding]:
     """Findings about collectives.
 
@@ -54,14 +60,14 @@ def collective_findings(
     crowd = read_crowd(events, seen_size)
     whereabouts = Whereabouts(events)
 
-    def raising_code(code: str) -> list[Event]:
+    def raising_code(code: str) -> list[LogEvent]:
         return [event for event in reports if code in signature_findings.get(event.row["code"], ())]
 
     lost = raising_code("collective.connection_lost")
     printed = party_findings(printed_parties(reports))
     explained = {finding.attributes["seq"] for finding in printed}
     timeouts = raising_code("collective.timeout_reported")
-    job = Job(crowd.everybody, crowd.complete, crowd.world_size, crowd.silent_among)
+    job = JobRanks(crowd.everybody, crowd.complete, crowd.world_size, crowd.silent_among)
     return [
         *party_findings(watchdog_parties(watchdog, job, whereabouts), explained),
         *transfer_findings(watchdog, crowd, whereabouts),
@@ -75,10 +81,14 @@ def collective_findings(
 
 
 def _timeouts(
-    events: list[Event], watchdog: list[Report], enclosing: Enclosing, known_ranks: set[int], whereabouts: Whereabouts
+    events: list[LogEvent],
+    watchdog: list[WatchdogReport],
+    enclosing: Enclosing,
+    known_ranks: set[int],
+    whereabouts: Whereabouts,
 ) -> list[Finding]:
     by_event = {id(report.event): report for report in watchdog if report.timed_out}
-    groups: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[LogEvent]] = defaultdict(list)
     for event in events:
         facts, report = event.details, by_event.get(id(event))
         operation = facts.get("operation")
@@ -92,8 +102,8 @@ def _timeouts(
 
 def _timeout(
     key: tuple[Any, ...],
-    told: list[Event],
-    watchdog: list[Report],
+    told: list[LogEvent],
+    watchdog: list[WatchdogReport],
     enclosing: Enclosing,
     silent: set[int],
     whereabouts: Whereabouts,
@@ -126,7 +136,7 @@ def _timeout(
     return finding
 
 
-def _without_repeats(groups: dict[tuple[Any, ...], list[Event]]) -> list[tuple[tuple[Any, ...], list[Event]]]:
+def _without_repeats(groups: dict[tuple[Any, ...], list[LogEvent]]) -> list[tuple[tuple[Any, ...], list[LogEvent]]]:
     """A report is repeated without its group or its limit: what names none belongs to the only one that is named."""
     merged = dict(groups)
     for place in (2, 3):
@@ -141,7 +151,9 @@ def _but(key: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return key[:place] + key[place + 1 :]
 
 
-def _gloo_parties(timeouts: list[Event], lost: list[Event], enclosing: Enclosing, job: Job) -> list[Party]:
+def _gloo_parties(
+    timeouts: list[LogEvent], lost: list[LogEvent], enclosing: Enclosing, job: JobRanks
+) -> list[GroupParticipation]:
     """Gloo raises in every rank that waits, in the call that waits: a rank without a word waits for nobody.
 
     A rank that only lost a connection may have come when the others had given up: nothing says where it was.
@@ -152,21 +164,21 @@ def _gloo_parties(timeouts: list[Event], lost: list[Event], enclosing: Enclosing
     places = distinct_places([place for place, _ in where.values() if place])
     # All may be in one operation only if they are at one place.
     operation = next(iter(operations)) if len(operations) == len(places) == 1 else None
-    members: dict[int, Member] = {}
+    members: dict[int, GroupMember] = {}
     for event in told:
         limit = event.details.get("timeout_ms")
         called: dict[raising.Aspect, str] = {"operation": operation} if operation else {}
-        call = Call(called, event.evidence, timeout_s=int(limit) / 1000 if limit else None)
+        call = PendingCall(called, event.evidence, timeout_s=int(limit) / 1000 if limit else None)
         for rank in event.ranks:
-            members.setdefault(rank, Member(rank, call))
+            members.setdefault(rank, GroupMember(rank, call))
     attempts = sorted({event.attempt for event in told} - {0})
     spoke = frozenset(rank for event in lost for rank in event.ranks)
-    party = Party("log", members, job, attempts=attempts, spoke=spoke)
+    party = GroupParticipation("log", members, job, attempts=attempts, spoke=spoke)
     party.places = lambda ranks: places if members.keys() & set(ranks) else []
     return [party]
 
 
-def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:
+def _lost(events: list[LogEvent], enclosing: Enclosing) -> list[Finding]:
     if not events:
         return []
     operations = sorted({operation for event in events if (operation := operation_of(event, enclosing))})
@@ -185,7 +197,7 @@ def _lost(events: list[Event], enclosing: Enclosing) -> list[Finding]:
     return [finding]
 
 
-def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -> Iterator[Finding]:
+def _missing(events: list[LogEvent], enclosing: Enclosing, known_ranks: set[int]) -> Iterator[Finding]:
     # Rank 0 says it in its log and in its exception.
     reports = gathered(
         (tuple(int(number) for number in re.findall(r"\d+", event.details["missing"])), event) for event in events
@@ -196,7 +208,7 @@ def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -
             Where("log", operation=operation, attempts=sorted({event.attempt for event in told} - {0})),
             missing,
             known_ranks - set(missing),
-            Shown([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
+            FindingPlace([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
             severity=Severity.FAILURE,
             simultaneous="yes",
             says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
@@ -210,7 +222,7 @@ def _missing(events: list[Event], enclosing: Enclosing, known_ranks: set[int]) -
 _ASPECTS: tuple[Aspect, ...] = ("operation", "shape", "dtype")
 
 
-def fingerprint_parties(events: list[Event], enclosing: Enclosing) -> list[Party]:
+def fingerprint_parties(events: list[LogEvent], enclosing: Enclosing) -> list[GroupParticipation]:
     """What the reports in these messages say, the same of all ranks together."""
     by_seq = gathered(
         (report.own.seq, (event, report)) for event in events if (report := parse_mismatch(event.row["text"]))
@@ -218,9 +230,9 @@ def fingerprint_parties(events: list[Event], enclosing: Enclosing) -> list[Party
     return [_party(seq, reports, enclosing) for seq, reports in by_seq.items()]
 
 
-def _party(seq: int | None, reports: list[tuple[Event, MismatchReport]], enclosing: Enclosing) -> Party:
+def _party(seq: int | None, reports: list[tuple[LogEvent, MismatchReport]], enclosing: Enclosing) -> GroupParticipation:
     differing = [aspect for aspect in _ASPECTS if _differs(aspect, [report for _, report in reports])]
-    members: dict[int, Member] = {}
+    members: dict[int, GroupMember] = {}
     where: dict[int, Location] = {}
     for event, report in reports:
         if place := part_of(event, enclosing)[0]:
@@ -228,15 +240,17 @@ def _party(seq: int | None, reports: list[tuple[Event, MismatchReport]], enclosi
         # A rank is right about itself, and not always about its peer.
         for said in (report.own, report.peer):
             if said and (said is report.own or said.rank not in members):
-                member = members[said.rank] = Member(said.rank)
-                member.call = Call(_values(said, differing), event.evidence, seq)
+                member = members[said.rank] = GroupMember(said.rank)
+                member.call = PendingCall(_values(said, differing), event.evidence, seq)
                 member.hosts = {event.row["host"]} - {None}
 
     def places(ranks: Collection[int]) -> list[Location]:
         return distinct_places([where[rank] for rank in sorted(ranks) if rank in where])
 
     attempts = sorted({event.attempt for event, _ in reports} - {0})
-    return Party("log", members, Job(frozenset()), named=True, one_point=True, attempts=attempts, places=places)
+    return GroupParticipation(
+        "log", members, JobRanks(frozenset()), named=True, one_point=True, attempts=attempts, places=places
+    )
 
 
 def _values(said: Fingerprint, differing: list[Aspect]) -> dict[Aspect, str]:
@@ -276,22 +290,22 @@ _RAGGED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "b
 
 @dataclass(frozen=True)
 class _Entry:
-    event: Event
+    event: LogEvent
     rank: int
     told: dict[str, str]
 
 
-def printed_parties(events: Iterable[Event]) -> list[Party]:
+def printed_parties(events: Iterable[LogEvent]) -> list[GroupParticipation]:
     """What ranks were in at numbers that did not complete."""
     by_number: dict[tuple[int, str, str], dict[int, _Entry]] = defaultdict(dict)
     for entry in _entries(events):
         if {"seq", "group", "operation"} <= entry.told.keys():
             by_number[entry.event.attempt, entry.told["group"], entry.told["seq"]][entry.rank] = entry
     return [
-        Party(
+        GroupParticipation(
             "log",
-            {rank: Member(rank, _call(entry, int(seq))) for rank, entry in sorted(entries.items())},
-            Job(frozenset()),
+            {rank: GroupMember(rank, _call(entry, int(seq))) for rank, entry in sorted(entries.items())},
+            JobRanks(frozenset()),
             label=group,
             named=True,
             attempts=[attempt] if attempt else [],
@@ -302,14 +316,16 @@ def printed_parties(events: Iterable[Event]) -> list[Party]:
     ]
 
 
-def _call(entry: _Entry, seq: int) -> Call:
+def _call(entry: _Entry, seq: int) -> PendingCall:
     ragged = entry.told["operation"].strip("_").startswith(_RAGGED)
     aspects: tuple[Aspect, ...] = ("operation", "dtype") if ragged else ("operation", "shape", "dtype")
-    return Call({aspect: entry.told[aspect] for aspect in aspects if aspect in entry.told}, entry.event.evidence, seq)
+    return PendingCall(
+        {aspect: entry.told[aspect] for aspect in aspects if aspect in entry.told}, entry.event.evidence, seq
+    )
 
 
-def _entries(events: Iterable[Event]) -> Iterable[_Entry]:
-    head: Event | None = None
+def _entries(events: Iterable[LogEvent]) -> Iterable[_Entry]:
+    head: LogEvent | None = None
     for event in events:
         code = event.row["code"]
         if code == _HEAD:
@@ -322,7 +338,7 @@ def _entries(events: Iterable[Event]) -> Iterable[_Entry]:
                 yield _Entry(event, rank, told)
 
 
-def _rank(event: Event, head: Event | None) -> int | None:
+def _rank(event: LogEvent, head: LogEvent | None) -> int | None:
     if head and head.row["source"] == event.row["source"]:
         distance = event.row["source_line"] - head.row["source_line"]
         return int(head.details["of_rank"]) if 0 <= distance <= _NEAR else None

@@ -23,14 +23,14 @@ from functools import partial
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown, Where
-from ddx_tools.analysis.collectives.participation import Call, Job, Member, Party
+from ddx_tools.analysis.collectives.findings import FindingPlace, Where
+from ddx_tools.analysis.collectives.participation import GroupMember, GroupParticipation, JobRanks, PendingCall
 from ddx_tools.analysis.log_events.known_ranks import Crowd
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.nccl.watchdog_lines import POINT_TO_POINT, sizes_to_agree_on
-from ddx_tools.probes.job_log.watchdog_reports import Report
+from ddx_tools.probes.job_log.watchdog_reports import WatchdogReport
 from ddx_tools.probes.job_log.watchdog_stacks import Whereabouts
 
 _HEAD = "torch_desync_timeout"
@@ -44,10 +44,10 @@ _WHOLE = 16
 class _Block:
     """One desync report: its head and what stands below it."""
 
-    head: Event
-    rest: list[Event] = field(default_factory=list)
+    head: LogEvent
+    rest: list[LogEvent] = field(default_factory=list)
 
-    def holds(self, event: Event) -> bool:
+    def holds(self, event: LogEvent) -> bool:
         """Whether a line belongs to it: the next lines if they bear no label, else those of the same process."""
         last = (self.rest or [self.head])[-1]
         stream = event.details.get("stream")
@@ -59,7 +59,7 @@ class _Block:
         return bool(stream == self.head.details.get("stream") and distance <= _FAR)
 
 
-def desync_reports(events: list[Event], watchdog: list[Report]) -> list[Report]:
+def desync_reports(events: list[LogEvent], watchdog: list[WatchdogReport]) -> list[WatchdogReport]:
     """What desync reports say of each member; the group is that of the timeout which they explain."""
     blocks = _blocks(events)
     for block in blocks[_WHOLE:-_WHOLE]:
@@ -67,7 +67,7 @@ def desync_reports(events: list[Event], watchdog: list[Report]) -> list[Report]:
     return [report for block in blocks for report in _reports(block, watchdog)]
 
 
-def _blocks(events: list[Event]) -> list[_Block]:
+def _blocks(events: list[LogEvent]) -> list[_Block]:
     blocks: list[_Block] = []
     for event in events:
         code = event.row["code"] or ""
@@ -80,13 +80,15 @@ def _blocks(events: list[Event]) -> list[_Block]:
     return blocks
 
 
-def _reports(block: _Block, watchdog: list[Report]) -> Iterator[Report]:
+def _reports(block: _Block, watchdog: list[WatchdogReport]) -> Iterator[WatchdogReport]:
     member, seq = int(block.head.details["group_rank"]), int(block.head.details["seq"])
     at_hand = (r for r in watchdog if r.timed_out and (r.seq, r.event.attempt) == (seq, block.head.attempt))
     groups = {(r.group, r.name, r.is_world) for r in at_hand if member in (r.member, r.rank)}
     group, name, is_world = next(iter(groups)) if len(groups) == 1 else (None, None, False)
     ranks = _job_ranks(group, is_world, watchdog)
-    told = Report(event=block.head, rank=ranks(member), member=member, group=group, name=name, is_world=is_world)
+    told = WatchdogReport(
+        event=block.head, rank=ranks(member), member=member, group=group, name=name, is_world=is_world
+    )
     yield replace(told, op_type=block.head.details["operation"], seq=seq)
     number: int | None = None
     for event in block.rest:
@@ -104,7 +106,7 @@ def _reports(block: _Block, watchdog: list[Report]) -> Iterator[Report]:
                 yield replace(at, op_type=details["operation"], seq=number)
 
 
-def _job_ranks(group: str | None, is_world: bool, watchdog: list[Report]) -> Callable[[int], int | None]:
+def _job_ranks(group: str | None, is_world: bool, watchdog: list[WatchdogReport]) -> Callable[[int], int | None]:
     known = {r.member: r.rank for r in watchdog if r.group == group and None not in (r.member, r.rank)}
     shifted = any(member != rank for member, rank in known.items())
 
@@ -119,11 +121,13 @@ def _job_ranks(group: str | None, is_world: bool, watchdog: list[Report]) -> Cal
 # --- watchdog and desync reports as a table: by group and rank, what it waits in and how far it got
 
 
-def watchdog_parties(reports: list[Report], job: Job, whereabouts: Whereabouts) -> list[Party]:
+def watchdog_parties(
+    reports: list[WatchdogReport], job: JobRanks, whereabouts: Whereabouts
+) -> list[GroupParticipation]:
     """All groups whose ranks' numbers count the same operations; reports of ranks that nothing names are left out."""
     by_group = gathered(((report.event.attempt, report.group), report) for report in reports if report.rank is not None)
     return [
-        Party(
+        GroupParticipation(
             "log",
             _members(told),
             job,
@@ -146,12 +150,12 @@ def _contexts(whereabouts: Whereabouts, attempt: int, ranks: Sequence[int], peer
     return {"own_contexts": enclosing, "contexts": enclosing, "user_functions": list(own.user_functions)}
 
 
-def _members(reports: list[Report]) -> dict[int, Member]:
-    members: dict[int, Member] = {}
+def _members(reports: list[WatchdogReport]) -> dict[int, GroupMember]:
+    members: dict[int, GroupMember] = {}
     for report in reports:
         if report.rank is None:
             continue
-        member = members.setdefault(report.rank, Member(report.rank))
+        member = members.setdefault(report.rank, GroupMember(report.rank))
         member.evidence.append(report.event.evidence)
         if host := report.event.row["host"]:
             member.hosts.add(host)
@@ -165,9 +169,9 @@ def _members(reports: list[Report]) -> dict[int, Member]:
     return dict(sorted(members.items()))
 
 
-def _call(report: Report) -> Call:
+def _call(report: WatchdogReport) -> PendingCall:
     size = sizes_to_agree_on(report.op_type or "", report.sizes)
-    return Call(
+    return PendingCall(
         {"operation": report.operation or "", **({"shape": size} if size is not None else {})},
         report.event.evidence,
         report.seq,
@@ -176,7 +180,7 @@ def _call(report: Report) -> Call:
     )
 
 
-def _is_comparable(group: str | None, reports: list[Report]) -> bool:
+def _is_comparable(group: str | None, reports: list[WatchdogReport]) -> bool:
     if any(report.op_type in POINT_TO_POINT for report in reports):
         return False
     if group is not None:
@@ -193,7 +197,7 @@ def _is_comparable(group: str | None, reports: list[Report]) -> bool:
     return True
 
 
-def _repeats(report: Report, reports: list[Report]) -> bool:
+def _repeats(report: WatchdogReport, reports: list[WatchdogReport]) -> bool:
     same = [each for each in reports if (each.rank, each.seq) == (report.rank, report.seq)]
     return same[0] is not report
 
@@ -206,14 +210,14 @@ _BLOCKS = {None, "COALESCED"}
 """What may hold either half: several operations under one name, or none told."""
 
 
-def transfer_findings(reports: list[Report], crowd: Crowd, whereabouts: Whereabouts) -> list[Finding]:
+def transfer_findings(reports: list[WatchdogReport], crowd: Crowd, whereabouts: Whereabouts) -> list[Finding]:
     """Ranks that all wait in a send, or some in one half of a transfer and all others in collectives; by attempt.
 
     A send waits for its receiver. If every rank of the job is held in one, each of them waits for a rank that is held
     in a send itself: there is a circle, whoever sends to whom. If nobody is in the other half, and who is in none is
     held in a collective, the waiting ends at those: they went on without their part, or have it behind the collective.
     """
-    oldest: dict[int, dict[int, Report]] = defaultdict(dict)
+    oldest: dict[int, dict[int, WatchdogReport]] = defaultdict(dict)
     for report in reports:
         if report.timed_out and report.rank is not None:
             before = oldest[report.event.attempt].setdefault(report.rank, report)
@@ -227,7 +231,9 @@ def transfer_findings(reports: list[Report], crowd: Crowd, whereabouts: Whereabo
     ]
 
 
-def _of_attempt(attempt: int, waiting: dict[int, Report], crowd: Crowd, whereabouts: Whereabouts) -> Iterator[Finding]:
+def _of_attempt(
+    attempt: int, waiting: dict[int, WatchdogReport], crowd: Crowd, whereabouts: Whereabouts
+) -> Iterator[Finding]:
     """The finding about what all ranks wait in, where it is one of the two patterns."""
     halves = {report.op_type for report in waiting.values() if report.op_type in _HALVES}
     elsewhere = [rank for rank, report in sorted(waiting.items()) if report.op_type not in _HALVES]
@@ -260,6 +266,6 @@ def _of_attempt(attempt: int, waiting: dict[int, Report], crowd: Crowd, whereabo
         ranks,
         summary,
         Where("log", operation=half.lower(), attempts=[attempt] if attempt else []),
-        Shown(lines, whereabouts.places(ranks, attempt), hosts),
+        FindingPlace(lines, whereabouts.places(ranks, attempt), hosts),
         complete=crowd.complete,
     )

@@ -6,24 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, rank_list
 
 EVIDENCE_LIMIT = 8
 
 
 @dataclass
-class Case:
+class EndReports:
     """Events that report the same end of one rank or several."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     independent: bool | None = None
     """Nothing says that it followed from another rank's end; None if that cannot be told."""
     reason: str | None = None
     """What it followed from."""
 
-    def add(self, event: Event, ranks: set[int]) -> None:
+    def add(self, event: LogEvent, ranks: set[int]) -> None:
         """Another event that reports it."""
         self.events.append(event)
         self.ranks |= ranks
@@ -72,7 +72,7 @@ class Case:
         code: str,
         severity: Severity,
         did: str,
-        more: Iterable[Event] = (),
+        more: Iterable[LogEvent] = (),
         places: Sequence[Location] = (),
         **facts: Any,
     ) -> Finding:

@@ -7,11 +7,11 @@ from collections import defaultdict
 from typing import Any
 
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
-from ddx_tools.analysis.log_events.log_event import Event, short_name
+from ddx_tools.analysis.log_events.log_event import LogEvent, short_name
 from ddx_tools.knowledge.known_messages import signature, signatures
 from ddx_tools.knowledge.library_messages import UNDECIDED
 from ddx_tools.model.diagnosis import Finding, Severity
-from ddx_tools.probes.job_log.end_reports import Case
+from ddx_tools.probes.job_log.end_reports import EndReports
 
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
 # What programs raise and catch all the time: such an exception was probably handled when the next one came.
@@ -21,9 +21,9 @@ _OFTEN_HANDLED = (
 )  # fmt: skip
 
 
-def raises(events: list[Event]) -> list[Case]:
+def raises(events: list[LogEvent]) -> list[EndReports]:
     """The exceptions that ended ranks, equal ones of several ranks as one case."""
-    cases: dict[tuple[Any, ...], Case] = defaultdict(Case)
+    cases: dict[tuple[Any, ...], EndReports] = defaultdict(EndReports)
     handled = handled_exceptions(events)
     told: set[tuple[int, str, int]] = set()
     # A rank's own words first: an error file and the launcher's summary repeat them.
@@ -46,7 +46,7 @@ def raises(events: list[Event]) -> list[Case]:
     return list(cases.values())
 
 
-def _judge(event: Event) -> tuple[bool | None, str | None]:
+def _judge(event: LogEvent) -> tuple[bool | None, str | None]:
     """Whether an exception stands on its own, and if not, what it follows from."""
     if short_name(event.exception) in _INTERRUPTED:
         return False, "interrupted"
@@ -64,12 +64,12 @@ def _judge(event: Event) -> tuple[bool | None, str | None]:
     return True, None
 
 
-def is_consequence(event: Event) -> bool:
+def is_consequence(event: LogEvent) -> bool:
     """Whether an exception only follows from a peer's end, a timeout or an aborted communicator."""
     return _judge(event)[0] is False
 
 
-def _tells_of_peers(event: Event, *, origin: bool = False) -> str | None:
+def _tells_of_peers(event: LogEvent, *, origin: bool = False) -> str | None:
     for match in event.known_messages(origin=origin):
         known = match.signature
         if known.role == "secondary" or any(code.startswith("collective.") for code in known.findings):
@@ -77,7 +77,7 @@ def _tells_of_peers(event: Event, *, origin: bool = False) -> str | None:
     return None
 
 
-def _tells(event: Event) -> list[str] | None:
+def _tells(event: LogEvent) -> list[str] | None:
     """The findings that its own words raise: an exception that says what it ran into is no fault of the program."""
     known = [*event.known_messages(origin=True), *event.known_messages()]
     return sorted({code for match in known for code in match.signature.findings if code != "log.signature"}) or None
@@ -98,7 +98,7 @@ _OF_INSTALLED = re.compile(r"(?:site|dist)-packages/(?!numpy/|pandas/|PIL/|cv2/|
 """Of what is installed, other than what a program calls for each line of its own."""
 
 
-def raised_finding(case: Case, codes: dict[int, int]) -> Finding:
+def raised_finding(case: EndReports, codes: dict[int, int]) -> Finding:
     """The finding of an exception."""
     event = case.events[0]
     # A rank that failed, and lost its peers while it cleaned up, raised what it failed of.

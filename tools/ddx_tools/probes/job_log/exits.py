@@ -6,22 +6,24 @@ from collections import defaultdict
 from typing import Any
 
 from ddx_tools.analysis.log_events.attribution import distinct_places
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
 from ddx_tools.parsers.logs.launcher_words import signal_name
-from ddx_tools.probes.job_log.end_reports import Case
+from ddx_tools.probes.job_log.end_reports import EndReports
 
 _NOTICE_S = 29.0
 """torchrun's notice, less the fraction of a second that its times leave out."""
 _REAPED_S = 2.0
 
 
-def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted: list[Case]) -> list[Case]:
+def ends(
+    events: list[LogEvent], codes: dict[int, int], raised: list[EndReports], aborted: list[EndReports]
+) -> list[EndReports]:
     """Ends that no exception and no abort explains."""
     explained = {rank for case in aborted for rank in case.ranks}
     raising = {rank for case in raised for rank in case.ranks}
     stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
-    cases: dict[tuple[str, Any], Case] = defaultdict(Case)
+    cases: dict[tuple[str, Any], EndReports] = defaultdict(EndReports)
     # Who called sys.exit may have caught that itself: how its process ended goes before.
     told = [event for event in events if not event.is_note and event.row["exit_code"] is not None]
     ended = {rank for event in told if event.row["exit_code"] >= 0 for rank in event.ranks}
@@ -52,7 +54,7 @@ def ends(events: list[Event], codes: dict[int, int], raised: list[Case], aborted
     return found
 
 
-def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: list[Event]) -> None:
+def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports], events: list[LogEvent]) -> None:
     if kind == "note":
         return
     if kind == "exit":
@@ -72,7 +74,7 @@ def _judge_end(case: Case, kind: str, what: Any, all_ends: list[Case], events: l
         case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog was at work")
 
 
-def _outlived_its_notice(case: Case, events: list[Event]) -> bool:
+def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
     """Whether torchrun killed it: 30 s after it had asked the rank to end, because another one had failed.
 
     (torch/distributed/elastic/multiprocessing/api.py, `close`: SIGTERM, then SIGKILL for who is left.) The summary has
@@ -92,7 +94,7 @@ def _outlived_its_notice(case: Case, events: list[Event]) -> bool:
     )
 
 
-def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | None:
+def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndReports | None:
     """torchrun lists every rank with an exit code other than 0; a gap in the list is a rank that left with 0.
 
     Only if each process that it had to stop is in the list: a rank may also answer SIGTERM with code 0.
@@ -116,10 +118,10 @@ def _left_without_failing(events: list[Event], codes: dict[int, int]) -> Case | 
     } - set(codes)
     if not gaps:
         return None
-    return Case(listed[:1], gaps, True, "missing from the launcher's list of failed ranks")
+    return EndReports(listed[:1], gaps, True, "missing from the launcher's list of failed ranks")
 
 
-def ended_finding(case: Case, events: list[Event]) -> Finding:
+def ended_finding(case: EndReports, events: list[LogEvent]) -> Finding:
     """The finding of such an end."""
     code = case.events[0].row["exit_code"]
     notes = _notes(case, events)
@@ -150,15 +152,15 @@ def ended_finding(case: Case, events: list[Event]) -> Finding:
     return _killed(case, code, [e for e in events if e.kind == "fatal_stack"])
 
 
-def _notes(case: Case, events: list[Event]) -> list[Event]:
+def _notes(case: EndReports, events: list[LogEvent]) -> list[LogEvent]:
     return [event for event in events if event.is_note and set(event.ranks) & case.ranks]
 
 
-def _called_exit(notes: list[Event]) -> list[Location]:
+def _called_exit(notes: list[LogEvent]) -> list[Location]:
     return distinct_places([event.location for event in notes if event.location])
 
 
-def _killed(case: Case, code: int | None, fatal: list[Event]) -> Finding:
+def _killed(case: EndReports, code: int | None, fatal: list[LogEvent]) -> Finding:
     signal = signal_name(-code) if code is not None else case.events[0].row["code"]
     mine = [event for event in fatal if set(event.ranks) & case.ranks or event in case.events]
     places = [event.location for event in mine if event.location]

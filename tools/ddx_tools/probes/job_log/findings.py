@@ -11,7 +11,7 @@ from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
 from ddx_tools.analysis.log_events.log_event import (
     OWN_ENDS,
     REPORTED_ENDS,
-    Event,
+    LogEvent,
     read_events,
     short_name,
     step_finding,
@@ -22,7 +22,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.probes.job_log.collectives import collective_findings
-from ddx_tools.probes.job_log.end_reports import Case
+from ddx_tools.probes.job_log.end_reports import EndReports
 from ddx_tools.probes.job_log.exceptions import raised_finding, raises
 from ddx_tools.probes.job_log.exits import ended_finding, ends
 from ddx_tools.probes.job_log.steps import step_findings
@@ -67,7 +67,7 @@ def _seen_size(store: Store) -> int | None:
     return sizes[0]["world_size"] if len(sizes) == 1 else None
 
 
-def _mark_caught(store: Store, events: list[Event]) -> None:
+def _mark_caught(store: Store, events: list[LogEvent]) -> None:
     """Mark the tracebacks of ranks that were seen to live on: they caught and logged these."""
     living = living_ranks(store)
     if not living or any(event.kind in (*REPORTED_ENDS, *OWN_ENDS) for event in events):
@@ -77,7 +77,7 @@ def _mark_caught(store: Store, events: list[Event]) -> None:
         event.caught = event.kind == "traceback" and (living.issuperset(event.ranks) if event.ranks else everybody)
 
 
-def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) -> Iterator[Finding]:
+def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding]) -> Iterator[Finding]:
     """One finding, if logs were read and nobody looked at any rank: then a look is what tells most."""
     if not store.query("SELECT path FROM logs LIMIT 1") or any(
         store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
@@ -94,7 +94,7 @@ def _ranks_unseen(store: Store, events: list[Event], findings: list[Finding]) ->
     )
 
 
-def _job_ended(events: list[Event], codes: dict[int, int]) -> Iterator[Finding]:
+def _job_ended(events: list[LogEvent], codes: dict[int, int]) -> Iterator[Finding]:
     ends = [
         event
         for event in events
@@ -147,7 +147,7 @@ def all_live(store: Store, living: frozenset[int]) -> bool:
 _FAILURES = ("traceback", "watchdog", "gloo", *REPORTED_ENDS, *OWN_ENDS)
 
 
-def parted(events: list[Event]) -> tuple[list[Event], list[Event]]:
+def parted(events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
     """(events of earlier attempts, all others). While the new attempt says nothing of itself, the old one counts."""
     earlier = [event for event in events if event.row["superseded"]]
     others = [event for event in events if not event.row["superseded"]]
@@ -156,7 +156,7 @@ def parted(events: list[Event]) -> tuple[list[Event], list[Event]]:
     return earlier, others
 
 
-def earlier_attempt(earlier: list[Event], events: list[Event]) -> Iterator[Finding]:
+def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent]) -> Iterator[Finding]:
     """What failed before the job was started again, and whether it has made steps since."""
     failed = [event for event in earlier if event.kind in _FAILURES]
     if not failed:
@@ -183,7 +183,7 @@ def earlier_attempt(earlier: list[Event], events: list[Event]) -> Iterator[Findi
 _LEAVES = "rank_leaves_loop"
 
 
-def left_the_loop(events: list[Event]) -> Iterator[Finding]:
+def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
     """One finding for all such ranks.
 
     Only if others, who print steps or wait, say nothing of the kind: a stop that all ranks agree on is none of this.
@@ -212,7 +212,7 @@ def left_the_loop(events: list[Event]) -> Iterator[Finding]:
 _COMPLETED = "epoch_completed"
 
 
-def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
+def ran_out_of_data(events: list[LogEvent], crowd: Crowd) -> list[Finding]:
     """One finding for all such ranks.
 
     Only where others print such a line at other times: what one rank prints for all says nothing of that rank. And only
@@ -235,8 +235,8 @@ def ran_out_of_data(events: list[Event], crowd: Crowd) -> list[Finding]:
     return [each for each in found if each.attributes["batches"] != [each.attributes["batches_of_others"]]]
 
 
-def _last_by_rank(events: list[Event]) -> dict[int, Event]:
-    last: dict[int, Event] = {}
+def _last_by_rank(events: list[LogEvent]) -> dict[int, LogEvent]:
+    last: dict[int, LogEvent] = {}
     for event in events:
         if len(event.ranks) == 1:
             known = last.setdefault(event.ranks[0], event)
@@ -244,12 +244,12 @@ def _last_by_rank(events: list[Event]) -> dict[int, Event]:
     return last
 
 
-def _is_below(one: Event, other: Event) -> bool:
+def _is_below(one: LogEvent, other: LogEvent) -> bool:
     """Whether it stands later in the output of a rank: in that of a later attempt, or further down."""
     return (one.attempt, one.row["source_line"] or 0) > (other.attempt, other.row["source_line"] or 0)
 
 
-def _epoch(event: Event) -> int | None:
+def _epoch(event: LogEvent) -> int | None:
     number = event.details.get("epoch")
     return None if number is None else int(number)
 
@@ -259,7 +259,7 @@ def _is_ahead(epoch: int | None, ends: list[int | None]) -> bool:
     return all(epoch is not None and end is not None and end < epoch for end in ends)
 
 
-def _through_with_epoch(through: dict[int, Event], others: list[Event]) -> Finding:
+def _through_with_epoch(through: dict[int, LogEvent], others: list[LogEvent]) -> Finding:
     batches = sorted({int(event.details["batches"]) for event in through.values()})
     usual = Counter(int(event.details["batches"]) for event in others).most_common(1)[0][0]
     epochs = {_epoch(event) for event in through.values()}
@@ -282,7 +282,7 @@ def _through_with_epoch(through: dict[int, Event], others: list[Event]) -> Findi
 # torchrun's "first observed" has a resolution of a second.
 
 
-def failure_findings(events: list[Event], codes: dict[int, int]) -> list[Finding]:
+def failure_findings(events: list[LogEvent], codes: dict[int, int]) -> list[Finding]:
     """Findings about the ends of ranks. `codes`: exit code by rank, as far as known."""
     aborted = _aborts(events)
     raised = raises(events)
@@ -294,7 +294,7 @@ def failure_findings(events: list[Event], codes: dict[int, int]) -> list[Finding
     return findings
 
 
-def _judge_restarts(cases: list[Case]) -> None:
+def _judge_restarts(cases: list[EndReports]) -> None:
     """What fails behind a restart may be the restart's fault; what failed before it cannot be."""
     first = min((min(case.attempts) for case in cases if case.independent), default=0)
     for case in cases:
@@ -302,8 +302,8 @@ def _judge_restarts(cases: list[Case]) -> None:
             case.independent, case.reason = False, "after a restart"
 
 
-def _aborts(events: list[Event]) -> list[Case]:
-    cases: dict[tuple[int, ...], Case] = defaultdict(Case)
+def _aborts(events: list[LogEvent]) -> list[EndReports]:
+    cases: dict[tuple[int, ...], EndReports] = defaultdict(EndReports)
     for event in events:
         if event.row["code"] == "gloo_size_mismatch":
             cases[tuple(event.ranks)].add(event, set(event.ranks))
@@ -312,7 +312,7 @@ def _aborts(events: list[Event]) -> list[Case]:
     return list(cases.values())
 
 
-def _aborted_finding(case: Case, events: list[Event], codes: dict[int, int]) -> Finding:
+def _aborted_finding(case: EndReports, events: list[LogEvent], codes: dict[int, int]) -> Finding:
     details = case.events[0].details
     fatal = [e for e in events if e.kind == "fatal_stack" and set(e.ranks) & case.ranks]
     received, expected = int(details["received_bytes"]), int(details["expected_bytes"])

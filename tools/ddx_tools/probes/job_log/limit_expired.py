@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from math import isclose
 
 from ddx_tools.analysis.log_events.known_ranks import Crowd
-from ddx_tools.analysis.log_events.log_event import Event, step_finding
+from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _ALIKE = 0.15
 """By so much the lengths of a wait and of what was waited for may differ."""
 
 
-def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> Iterator[Finding]:
+def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crowd) -> Iterator[Finding]:
     """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
     timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
         return
     limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
     firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
-    at_work: dict[str, list[Event]] = defaultdict(list)
+    at_work: dict[str, list[LogEvent]] = defaultdict(list)
     trained = [event for event in steps if not event.details.get("own_work")]
     for event in steps:
         if event.details.get("own_work") and event.details["what"] in ("last", "first"):
@@ -38,11 +38,11 @@ def work_at_the_limit(steps: list[Event], events: list[Event], crowd: Crowd) -> 
             yield _all_at_work(label, told)
 
 
-def _counter(event: Event) -> tuple[object, ...]:
+def _counter(event: LogEvent) -> tuple[object, ...]:
     return event.row["source"], tuple(event.ranks), event.details["shape"], event.details.get("total")
 
 
-def _is_over(event: Event, first: Event, trained: list[Event]) -> bool:
+def _is_over(event: LogEvent, first: LogEvent, trained: list[LogEvent]) -> bool:
     """Whether its rank made steps for longer than it counted: who counts every thousandth never says that all are done.
 
     Some work, such as tuning, goes on beside the steps.
@@ -57,15 +57,15 @@ def _is_over(event: Event, first: Event, trained: list[Event]) -> bool:
     )
 
 
-def _is_unfinished(event: Event) -> bool:
+def _is_unfinished(event: LogEvent) -> bool:
     return 0 < (event.details.get("step") or 0) < (event.details.get("total") or 0)
 
 
-def _how_long(event: Event) -> tuple[float, int]:
+def _how_long(event: LogEvent) -> tuple[float, int]:
     return event.details.get("elapsed_s") or 0.0, event.details["step"]
 
 
-def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float | None) -> bool:
+def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s: float | None) -> bool:
     """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
     if _outlasts(event, timeouts):
         return True
@@ -75,7 +75,7 @@ def _runs_on(event: Event, first: Event, timeouts: list[Event], limit_s: float |
     return limit_s is not None and bool(elapsed_s >= limit_s / 2)
 
 
-def _outlasts(event: Event, timeouts: list[Event]) -> bool:
+def _outlasts(event: LogEvent, timeouts: list[LogEvent]) -> bool:
     """Whether it is told of after a limit expired: its writer was not in the call that expired."""
     return any(
         timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
@@ -83,19 +83,19 @@ def _outlasts(event: Event, timeouts: list[Event]) -> bool:
     )
 
 
-def _is_as_long(event: Event, timeouts: list[Event]) -> bool:
+def _is_as_long(event: LogEvent, timeouts: list[LogEvent]) -> bool:
     """Whether the work took as long as a peer waited: the wait began with it."""
     waits = [int(timeout.details["elapsed_ms"]) / 1000 for timeout in timeouts if timeout.details.get("elapsed_ms")]
     elapsed_s = event.details.get("elapsed_s") or 0.0
     return elapsed_s > 0 and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
 
 
-def _at_work_itself(timeouts: list[Event]) -> bool:
+def _at_work_itself(timeouts: list[LogEvent]) -> bool:
     """Whether who reports may be at work itself: a watchdog reports beside it, Gloo raises in the call that waits."""
     return all(event.row["code"] != "gloo_timeout" for event in timeouts)
 
 
-def _continues(label: str, told: list[Event], timeouts: list[Event], crowd: Crowd) -> Finding:
+def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd: Crowd) -> Finding:
     """Whoever had not done it holds the others up; the one at it for longest is quoted."""
     event = max(told, key=_how_long)
     ranks, joined = sorted({rank for one in told for rank in one.ranks}), None
@@ -122,7 +122,7 @@ def _continues(label: str, told: list[Event], timeouts: list[Event], crowd: Crow
     )
 
 
-def _all_at_work(label: str, told: list[Event]) -> Finding:
+def _all_at_work(label: str, told: list[LogEvent]) -> Finding:
     furthest = max(told, key=_how_long)
     ranks = {rank for event in told for rank in event.ranks}
     return step_finding(
@@ -135,5 +135,5 @@ def _all_at_work(label: str, told: list[Event]) -> Finding:
     )
 
 
-def _percent(event: Event) -> float:
+def _percent(event: LogEvent) -> float:
     return round(100 * int(event.details["step"]) / int(event.details["total"]), 1)

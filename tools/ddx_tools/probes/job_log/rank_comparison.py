@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from ddx_tools.analysis.log_events.attribution import by_ranks
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
-from ddx_tools.analysis.log_events.log_event import Event, step_finding
+from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _ALIKE = 1e-4
@@ -25,12 +25,12 @@ _NAMES = {
 _SHOULD_DIFFER = ("samples", "batch")
 _OF = " of "
 
-_OfRank = dict[int, Event]
+_OfRank = dict[int, LogEvent]
 _Steps = dict[tuple[int, int | None], _OfRank]
 """The values of one kind: by attempt and step, of each rank."""
 
 
-def compared_by_rank(events: list[Event]) -> list[Finding]:
+def compared_by_rank(events: list[LogEvent]) -> list[Finding]:
     """One finding for each kind of value that at least two ranks printed at one step; the earliest odd step of it."""
     found: list[Finding] = []
     ranks = len(read_crowd(events).everybody)
@@ -75,7 +75,7 @@ def _one_of_pieces(findings: list[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def values_by_step(events: list[Event]) -> dict[str, _Steps]:
+def values_by_step(events: list[LogEvent]) -> dict[str, _Steps]:
     """The printed values by kind, earliest attempt and step first. "parameters of expert 1" are a kind of their own."""
     labelled = _labels_are_ranks(events)
     kinds: dict[str, _Steps] = defaultdict(lambda: defaultdict(dict))
@@ -90,7 +90,7 @@ def values_by_step(events: list[Event]) -> dict[str, _Steps]:
     }
 
 
-def measured(event: Event) -> float | None:
+def measured(event: LogEvent) -> float | None:
     """The value as a number, if it has decimals: numbers of hexadecimal look like whole ones."""
     value: str = event.details["value"]
     try:
@@ -99,14 +99,14 @@ def measured(event: Event) -> float | None:
         return None
 
 
-def _labels_are_ranks(events: list[Event]) -> bool:
+def _labels_are_ranks(events: list[LogEvent]) -> bool:
     """Whether the numbers before lines that name no rank count from 0, and each stands before several lines."""
     labels = [event.details.get("label") for event in events if event.kind == "value" and not event.ranks]
     known = set(labels)
     return len(known) > 1 and known == set(range(len(known))) and len(labels) >= 2 * len(known)
 
 
-def _rank_of(event: Event, labelled: bool) -> int | None:
+def _rank_of(event: LogEvent, labelled: bool) -> int | None:
     if len(event.ranks) == 1:
         return event.ranks[0]
     label: int | None = event.details.get("label")
@@ -196,7 +196,7 @@ def _minority(groups: list[list[int]], of_rank: _OfRank) -> list[int]:
     return odd
 
 
-def _alike(one: Event, other: Event) -> bool:
+def _alike(one: LogEvent, other: LogEvent) -> bool:
     first, second = measured(one), measured(other)
     if first is None or second is None:
         return bool(one.details["value"] == other.details["value"])

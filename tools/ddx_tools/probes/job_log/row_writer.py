@@ -18,7 +18,7 @@ from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine
 from ddx_tools.parsers.logs.torchrun import FailureBlock
 from ddx_tools.parsers.python.fatal_stack import FatalStack
 from ddx_tools.parsers.python.python_traceback import parse_traceback
-from ddx_tools.parsers.python.traceback_parts import Frame, Traceback
+from ddx_tools.parsers.python.traceback_parts import Traceback, TracebackFrame
 
 Row = dict[str, Any]
 
@@ -219,14 +219,14 @@ def _causes(traceback: Traceback) -> list[dict[str, Any]] | None:
     return causes or None
 
 
-def user_place(frame: Frame | None) -> dict[str, Any]:
+def user_place(frame: TracebackFrame | None) -> dict[str, Any]:
     """The columns of a place in the program."""
     if frame is None:
         return {}
     return {"file": frame.file, "line": frame.line, "function": frame.function or None, "code_line": frame.code or None}
 
 
-def frame_names(frames: Iterable[Frame]) -> list[str]:
+def frame_names(frames: Iterable[TracebackFrame]) -> list[str]:
     """Frames as the column `frames` holds them."""
     return [f"{frame.file}:{frame.line} {frame.function}".rstrip() for frame in frames]
 

@@ -16,8 +16,8 @@ from typing import Any
 from ddx_tools.analysis.log_events.log_event import REPORTED_ENDS
 from ddx_tools.knowledge.known_messages import match_signatures
 from ddx_tools.knowledge.library_messages import line_messages
-from ddx_tools.model.files.log_text import BLOCK_BYTES, HEAD_BYTES, Block, Readable
-from ddx_tools.parsers.lines.selection import Allowance, Selection
+from ddx_tools.model.files.log_text import BLOCK_BYTES, HEAD_BYTES, Readable, TextBlock
+from ddx_tools.parsers.lines.selection import Allowance, LineSelection
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine, lines_of
@@ -85,7 +85,7 @@ class JobLog:
         """Attempts are told by the ends that the log reports."""
         self._labels: Labels | None = None
         self._allowance = Allowance()
-        self._held: Selection | None = None
+        self._held: LineSelection | None = None
         """The block before, which is read when it is known what the next one goes on with."""
         self._streams: dict[str, _Stream] = {}
         self._awake: set[str] = set()
@@ -93,15 +93,15 @@ class JobLog:
         """Line behind which nobody goes on with what he has begun."""
         self._key_until = 0
         """Line behind which nothing is of a private key any more."""
-        self._ends: list[End] = []
+        self._ends: list[AttemptEnd] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
 
-    def look(self, block: Block) -> Selection:
+    def look(self, block: TextBlock) -> LineSelection:
         """Which of its lines can matter."""
-        return Selection(block)
+        return LineSelection(block)
 
-    def take(self, block: Block, seen: Selection) -> None:
+    def take(self, block: TextBlock, seen: LineSelection) -> None:
         """Read what matters of the block before."""
         if self._labels is None:
             self._labels = Labels(seen.block.data[:HEAD_BYTES])
@@ -114,7 +114,7 @@ class JobLog:
         """How many lines that could have woken a reader were not read, because their like was."""
         return self._allowance.left_out
 
-    def _take_block(self, block: Selection, following: set[bytes]) -> None:
+    def _take_block(self, block: LineSelection, following: set[bytes]) -> None:
         """Read what matters of a block, and what follows on it."""
         assert self._labels is not None
         block.choose(self._allowance, following)
@@ -216,7 +216,7 @@ class JobLog:
             else:
                 self._rows.event(line, event)
             if event.kind == "failed":
-                self._ends.append(End(line.number, agent=(line.host, line.writer)))
+                self._ends.append(AttemptEnd(line.number, agent=(line.host, line.writer)))
         if start := new_start(line.number, line.text):
             self._starts.append(start)
         for match in match_signatures(line.text) or line_messages(line.text):
@@ -250,7 +250,7 @@ class JobLog:
     def _add_summary(self, block: FailureBlock, last_line: int) -> None:
         self._rows.summary(block)
         ranks = frozenset(failure.rank for failure in block.failures if failure.rank is not None)
-        self._ends.append(End(last_line, ranks=ranks))
+        self._ends.append(AttemptEnd(last_line, ranks=ranks))
 
 
 def _with_number(first: LogLine, number: int, raw: str) -> LogLine:
@@ -271,7 +271,7 @@ def _is_aside(stream: _Stream, traceback: Traceback) -> bool | None:
 
 
 @dataclass(frozen=True)
-class End:
+class AttemptEnd:
     """The end of an attempt, as a launcher reports it."""
 
     line: int
@@ -281,7 +281,7 @@ class End:
     """The ranks that a summary lists."""
 
 
-def attempt_bounds(ends: Iterable[End]) -> list[int]:
+def attempt_bounds(ends: Iterable[AttemptEnd]) -> list[int]:
     """The lines behind which another attempt begins."""
     bounds: set[int] = set()
     agents: set[Any] = set()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 
-from ddx_tools.analysis.log_events.log_event import Event, step_finding, step_number, step_position, step_unit
+from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding, step_number, step_position, step_unit
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _SLOWER = 1.3
@@ -17,9 +17,9 @@ _SETTLED_STEPS = 10
 """A loss scaler that starts too high skips its first steps with an infinite norm, one after the other."""
 
 
-def slowing_steps(steps: list[Event]) -> Iterator[Finding]:
+def slowing_steps(steps: list[LogEvent]) -> Iterator[Finding]:
     """Whether the last steps take clearly longer than the first."""
-    slower: list[tuple[Event, float, float, int, int]] = []
+    slower: list[tuple[LogEvent, float, float, int, int]] = []
     for event in steps:
         points = (event.details.get("points") or [])[1:]  # the first step compiles and warms up
         if len(points) < _LEAST_POINTS:
@@ -42,7 +42,7 @@ def slowing_steps(steps: list[Event]) -> Iterator[Finding]:
     )
 
 
-def non_finite_numbers(steps: list[Event]) -> list[Finding]:
+def non_finite_numbers(steps: list[LogEvent]) -> list[Finding]:
     """Losses and gradient norms that are NaN or infinite."""
     findings: list[Finding] = []
     for name in ("loss", "grad_norm"):
@@ -52,7 +52,7 @@ def non_finite_numbers(steps: list[Event]) -> list[Finding]:
     return findings
 
 
-def _is_odd(event: Event, name: str, steps: list[Event]) -> bool:
+def _is_odd(event: LogEvent, name: str, steps: list[LogEvent]) -> bool:
     """Whether a number is not finite and means anything: the norms that a loss scaler's first steps have do not."""
     if name not in (event.details.get("non_finite") or {}):
         return False
@@ -64,12 +64,12 @@ def _is_odd(event: Event, name: str, steps: list[Event]) -> bool:
     return end - (step_number(event) or 0) >= _SETTLED_STEPS
 
 
-def _same_lines(one: Event, other: Event) -> bool:
+def _same_lines(one: LogEvent, other: LogEvent) -> bool:
     same_stream = one.details.get("stream") == other.details.get("stream")
     return same_stream and (one.row["source"], one.ranks) == (other.row["source"], other.ranks)
 
 
-def _non_finite_finding(name: str, odd: list[Event]) -> Finding:
+def _non_finite_finding(name: str, odd: list[LogEvent]) -> Finding:
     first = min(odd, key=lambda event: (*step_position(event), event.row["source_line"]))
     ranks = {rank for event in odd for rank in event.ranks}
     earliest = {rank for event in odd if step_position(event) == step_position(first) for rank in event.ranks}
@@ -108,7 +108,7 @@ _SHARE = 0.75
 """Of the steps, the same rank has the longest."""
 
 
-def slow_input(steps: list[Event]) -> Iterator[Finding]:
+def slow_input(steps: list[LogEvent]) -> Iterator[Finding]:
     """One finding, if the same rank is clearly the slowest in most of the steps that at least two ranks tell of."""
     lasts = [event for event in steps if event.details.get("inputs") and len(event.ranks) == 1]
     took: dict[float, dict[int, float]] = defaultdict(dict)
@@ -140,7 +140,7 @@ def slow_input(steps: list[Event]) -> Iterator[Finding]:
     )
 
 
-def _step_s(lasts: list[Event], steps: list[Event]) -> float | None:
+def _step_s(lasts: list[LogEvent], steps: list[LogEvent]) -> float | None:
     """Seconds of a step (median), as the lines say, or as their times do; None if neither tells."""
     said: list[float] = [whole for event in lasts for _, _, whole in event.details["inputs"] if whole is not None]
     if said:
@@ -175,9 +175,9 @@ _LEAST_LATE_SHARE = 0.2
 _MUCH_INPUT = 0.3
 
 
-def growing_memory(steps: list[Event]) -> Iterator[Finding]:
+def growing_memory(steps: list[LogEvent]) -> Iterator[Finding]:
     """Whether what is allocated rises from line to line, and goes on to."""
-    grown: list[tuple[Event, list[list[float]]]] = []
+    grown: list[tuple[LogEvent, list[list[float]]]] = []
     for event in steps:
         points = event.details.get("held") or []
         if len(points) >= _LEAST_OF_MEMORY and _rises(points):
@@ -212,7 +212,7 @@ def _rises(points: list[list[float]]) -> bool:
     return setbacks <= _MOST_SETBACKS * len(pairs) and last - middle >= _LEAST_LATE_SHARE * (last - first)
 
 
-def waiting_for_input(steps: list[Event]) -> Iterator[Finding]:
+def waiting_for_input(steps: list[LogEvent]) -> Iterator[Finding]:
     """How much of an iteration the meters give to waiting for data; of several ranks' meters, those in the middle.
 
     What one rank alone waits for data is no matter of the whole job.
@@ -220,7 +220,7 @@ def waiting_for_input(steps: list[Event]) -> Iterator[Finding]:
     shares = [(statistics.median(event.details["shares"]), event) for event in steps if event.details.get("shares")]
     if not shares:
         return
-    of_rank: dict[int | None, tuple[float, Event]] = {}
+    of_rank: dict[int | None, tuple[float, LogEvent]] = {}
     for each in shares:
         rank = each[1].ranks[0] if len(each[1].ranks) == 1 else None
         of_rank[rank] = max(of_rank.get(rank, each), each, key=lambda one: one[0])

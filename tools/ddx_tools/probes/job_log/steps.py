@@ -13,7 +13,7 @@ from itertools import combinations
 
 from ddx_tools.analysis.log_events.attribution import by_ranks
 from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
-from ddx_tools.analysis.log_events.log_event import Event, step_finding, step_number, step_position, step_unit
+from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding, step_number, step_position, step_unit
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.logs.step_lines import evaluates
@@ -30,7 +30,7 @@ from ddx_tools.probes.job_log.step_numbers import (
 _FEWEST_COUNTS = 3
 
 
-def step_findings(events: list[Event], cut: Set[str]) -> list[Finding]:
+def step_findings(events: list[LogEvent], cut: Set[str]) -> list[Finding]:
     """Findings about printed progress. `cut`: the sources whose end could not be read."""
     steps = [event for event in events if event.kind == "step"]
     compared = [*compared_by_rank(events), *mean_longer_than_parts(events), *first_with_nan(events)]
@@ -55,7 +55,7 @@ def step_findings(events: list[Event], cut: Set[str]) -> list[Finding]:
 # --- how far
 
 
-def _progress(steps: list[Event], events: list[Event]) -> list[Finding]:
+def _progress(steps: list[LogEvent], events: list[LogEvent]) -> list[Finding]:
     """One finding of the lines that tell most: those with a loss, else those with a step, else progress bars."""
     best = min((_worth(event) for event in steps), default=9)
     told = [event for event in steps if _worth(event) == best and step_number(event) is not None]
@@ -90,7 +90,7 @@ def _progress(steps: list[Event], events: list[Event]) -> list[Finding]:
     ]
 
 
-def _before_the_first(steps: list[Event]) -> list[Finding]:
+def _before_the_first(steps: list[LogEvent]) -> list[Finding]:
     """One finding, if no step is printed yet and what was counted last is neither done nor a single line."""
     lasts = [event for event in steps if event.details["what"] == "last" and event.details.get("own_work")]
     grown = [event for event in lasts if event.details["lines"] >= _FEWEST_COUNTS]
@@ -109,7 +109,7 @@ def _before_the_first(steps: list[Event]) -> list[Finding]:
     ]
 
 
-def _worth(event: Event) -> int:
+def _worth(event: LogEvent) -> int:
     if event.details.get("loss") is not None or event.details.get("non_finite"):
         return 0 if step_number(event) is not None else 3
     return 2 if event.details.get("bar") is not None else 1
@@ -118,7 +118,7 @@ def _worth(event: Event) -> int:
 # --- who is behind
 
 
-def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
+def _behind(steps: list[LogEvent], crowd: Crowd) -> list[Finding]:
     by_shape = gathered(
         ((event.attempt, event.details["shape"]), event)
         for event in steps
@@ -126,7 +126,7 @@ def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
     )
     worst: tuple[float, Finding] | None = None
     for (_, shape), lasts in by_shape.items():
-        furthest: dict[int, Event] = {}
+        furthest: dict[int, LogEvent] = {}
         for event in lasts:
             known = furthest.setdefault(event.ranks[0], event)
             furthest[event.ranks[0]] = max(known, event, key=step_position)
@@ -139,7 +139,9 @@ def _behind(steps: list[Event], crowd: Crowd) -> list[Finding]:
     return [worst[1]] if worst else []
 
 
-def _steps_behind(shape: str, furthest: dict[int, Event], behind: dict[int, Event], phases: dict[int, str]) -> Finding:
+def _steps_behind(
+    shape: str, furthest: dict[int, LogEvent], behind: dict[int, LogEvent], phases: dict[int, str]
+) -> Finding:
     last = {rank: step_number(event) for rank, event in furthest.items()}
     epochs = {rank: event.details["epoch"] for rank, event in furthest.items() if "epoch" in event.details}
     ahead = sorted(furthest.keys() - behind.keys())
@@ -164,9 +166,9 @@ def _steps_behind(shape: str, furthest: dict[int, Event], behind: dict[int, Even
     )
 
 
-def _last_phases(steps: list[Event]) -> dict[int, str]:
+def _last_phases(steps: list[LogEvent]) -> dict[int, str]:
     """Of each rank, whether its last line is one of training or of evaluation."""
-    last: dict[int, Event] = {}
+    last: dict[int, LogEvent] = {}
     for event in steps:
         if len(event.ranks) == 1:
             known = last.setdefault(event.ranks[0], event)
@@ -183,7 +185,7 @@ _SAME = 1e-4
 _LEAST_STEPS = 2
 
 
-def mean_longer_than_parts(events: list[Event]) -> Iterator[Finding]:
+def mean_longer_than_parts(events: list[LogEvent]) -> Iterator[Finding]:
     """Whether what is printed as the mean gradient exceeds every rank's own, at all steps that say both.
 
     By the triangle inequality ‖mean(g)‖ ≤ max ‖g‖; a sum over N ranks may be N times as long. A number that differs
@@ -191,7 +193,7 @@ def mean_longer_than_parts(events: list[Event]) -> Iterator[Finding]:
     """
     kinds = values_by_step(events)
     own, mean = kinds.get("own_grad_norm", {}), kinds.get("mean_grad_norm", {})
-    told: list[tuple[int | None, float, list[Event]]] = []
+    told: list[tuple[int | None, float, list[LogEvent]]] = []
     for key in own.keys() & mean.keys():
         parts = [value for event in own[key].values() if (value := measured(event)) is not None]
         means = [value for event in mean[key].values() if (value := measured(event)) is not None]
@@ -222,7 +224,7 @@ _MOST_RUNS = 16
 _LARGEST_GROUP = 65_536
 
 
-def ratio_between_runs(steps: list[Event]) -> Iterator[Finding]:
+def ratio_between_runs(steps: list[LogEvent]) -> Iterator[Finding]:
     """Whether two logs print, at the same step and loss, gradient norms whose ratio is a whole number above 1."""
     firsts = [
         event
@@ -243,7 +245,7 @@ def ratio_between_runs(steps: list[Event]) -> Iterator[Finding]:
     )
 
 
-def _ratio(one: Event, other: Event) -> tuple[int, Event, Event] | None:
+def _ratio(one: LogEvent, other: LogEvent) -> tuple[int, LogEvent, LogEvent] | None:
     low, high = sorted((one, other), key=lambda event: event.details["grad_norm"])
     if one.row["source"] == other.row["source"] or one.ranks != other.ranks:
         return None
@@ -268,8 +270,8 @@ _Place = tuple[int, int]
 class _OfRank:
     """What one rank printed of its own gradient, by place."""
 
-    nan: dict[_Place, Event]
-    finite: dict[_Place, Event]
+    nan: dict[_Place, LogEvent]
+    finite: dict[_Place, LogEvent]
 
     @property
     def bad_since(self) -> _Place | None:
@@ -288,7 +290,7 @@ class _OfRank:
         return any(own >= step for own, _ in self.finite)
 
 
-def first_with_nan(events: list[Event]) -> Iterator[Finding]:
+def first_with_nan(events: list[LogEvent]) -> Iterator[Finding]:
     """The one rank whose own gradient was NaN while that of all others who print theirs was finite.
 
     After the reduction all have it. Infinite values count for nothing: a loss scaler produces them at work.
@@ -327,7 +329,7 @@ def first_with_nan(events: list[Event]) -> Iterator[Finding]:
     )
 
 
-def _by_rank(events: list[Event]) -> dict[int, _OfRank] | None:
+def _by_rank(events: list[LogEvent]) -> dict[int, _OfRank] | None:
     """None if the place of a NaN is unknown."""
     found: dict[int, _OfRank] = defaultdict(lambda: _OfRank({}, {}))
     for event in events:
@@ -342,7 +344,7 @@ def _by_rank(events: list[Event]) -> dict[int, _OfRank] | None:
     return found
 
 
-def _place(event: Event) -> _Place | None:
+def _place(event: LogEvent) -> _Place | None:
     step, behind = event.details.get("step"), event.details.get("behind")
     if step is not None:
         return step, 0

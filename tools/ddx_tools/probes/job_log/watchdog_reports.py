@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.parsers.logs.fingerprint import operation_name
 from ddx_tools.parsers.nccl.watchdog_lines import speaker
 
@@ -16,10 +16,10 @@ _PROGRESS = "torch_watchdog_progress"
 
 
 @dataclass(frozen=True)
-class Report:
+class WatchdogReport:
     """What one line says of one rank in one group. What it does not say is None."""
 
-    event: Event
+    event: LogEvent
     rank: int | None
     member: int | None
     """Number within the group."""
@@ -67,20 +67,20 @@ class Report:
         return self.name or ("default_pg" if self.is_world else f"group {self.group}")
 
 
-def read_reports(events: list[Event]) -> list[Report]:
+def read_reports(events: list[LogEvent]) -> list[WatchdogReport]:
     """The reports of timeouts and of progress, in the order of the lines."""
     reports = [_report(event) for event in events if event.row["code"] in (*_TIMEOUTS, _PROGRESS)]
     return _with_groups(reports)
 
 
-def _report(event: Event) -> Report:
+def _report(event: LogEvent) -> WatchdogReport:
     details = event.details
     who = speaker(details.get("quote") or "")
     number = _numbers(details)
     enqueued, completed = number("last_enqueued"), number("last_completed")
     if enqueued is not None and completed is not None and completed > enqueued:
         completed = None  # torch 2.3 prints a number that was never set
-    return Report(
+    return WatchdogReport(
         event=event,
         rank=_rank(event, who.job_rank, who.member, is_part=who.group is not None and not who.is_world),
         member=who.member,
@@ -98,7 +98,7 @@ def _report(event: Event) -> Report:
     )
 
 
-def _rank(event: Event, job_rank: int | None, member: int | None, *, is_part: bool) -> int | None:
+def _rank(event: LogEvent, job_rank: int | None, member: int | None, *, is_part: bool) -> int | None:
     if job_rank is not None:
         return job_rank
     rank = event.ranks[0] if len(event.ranks) == 1 else None
@@ -120,7 +120,7 @@ Named = tuple[str, str | None, bool]
 """Key of a group, its name, and whether it is that of all ranks."""
 
 
-def _with_groups(reports: list[Report]) -> list[Report]:
+def _with_groups(reports: list[WatchdogReport]) -> list[WatchdogReport]:
     """The line of a timeout does not name the group; others do: of the same rank and number, or of its peers.
 
     A line behind it, of the same rank and number; else one of another rank in the same operation and number; else, if
@@ -138,7 +138,9 @@ def _with_groups(reports: list[Report]) -> list[Report]:
     return _joined(told, lambda report: (report.event.attempt, report.seq), needs_rank=False)
 
 
-def _joined(reports: list[Report], key: Callable[[Report], Any], *, needs_rank: bool) -> list[Report]:
+def _joined(
+    reports: list[WatchdogReport], key: Callable[[WatchdogReport], Any], *, needs_rank: bool
+) -> list[WatchdogReport]:
     """Timeouts without a group get the only one that others with the same key name."""
     known: dict[Any, set[Named]] = defaultdict(set)
     for report in reports:

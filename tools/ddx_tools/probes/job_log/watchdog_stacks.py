@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ddx_tools.analysis.log_events.attribution import distinct_places
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Location
 from ddx_tools.model.stack_frame import Frame
@@ -39,11 +39,11 @@ class Context(NamedTuple):
 class Whereabouts:
     """By rank and attempt: the user's line of the failed collective, and what enclosed it."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[LogEvent]) -> None:
         self._called: dict[tuple[int, int], Location] = {}
         self._raised: dict[tuple[int, int], Location | None] = {}
         self._contexts: dict[tuple[int, int], Context] = {}
-        head: Event | None = None
+        head: LogEvent | None = None
         last = 0
         for event in events:
             code, line = event.row["code"], event.row["source_line"]
@@ -59,7 +59,7 @@ class Whereabouts:
                 last = line
                 self._take(head, event)
 
-    def _take(self, head: Event, frame: Event) -> None:
+    def _take(self, head: LogEvent, frame: LogEvent) -> None:
         rank = speaker(head.details.get("quote") or "").job_rank
         if rank is None and len(head.ranks) == 1:
             rank = head.ranks[0]
@@ -85,7 +85,7 @@ class Whereabouts:
         return Context(frozenset[str]().union(*(found.contexts for found in told)) - shared, functions)
 
 
-def _context(event: Event) -> Context:
+def _context(event: LogEvent) -> Context:
     frames = [_frame(text) for text in reversed(event.said[-1].frames)]
     functions = [frame.bare_function for frame in frames if frame.is_user]
     return Context(frozenset(frame_rules().contexts(frames, functions)), tuple(functions))

@@ -13,7 +13,7 @@ from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.launch.launch_command import meeting_of
-from ddx_tools.parsers.launch.launchers import Job, Member, find_jobs
+from ddx_tools.parsers.launch.launchers import Job, JobProcess, find_jobs
 from ddx_tools.probes.declaration import ProbeArgs
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.job_target import select_job
@@ -64,7 +64,7 @@ def rank_rows(raw: Raw) -> Rows:
     return {"ranks": rows}
 
 
-def _row(host: str, job: Job, member: Member, snapshot: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _row(host: str, job: Job, member: JobProcess, snapshot: Mapping[str, Any], source: str) -> dict[str, Any]:
     row = as_row("ranks", member, job, host=host, job=job.id, run_dir=None, source=source)
     process = member.process
     if process is None:

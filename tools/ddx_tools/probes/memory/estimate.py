@@ -28,7 +28,7 @@ _RESERVE = 0.92
 """Of a GPU, what tensors can have: CUDA, NCCL and cuBLAS keep one to three GiB, pieces are lost."""
 
 
-class Plan(BaseModel, extra="forbid", frozen=True):
+class MemoryPlan(BaseModel, extra="forbid", frozen=True):
     """A model, a batch and the dimensions that divide them."""
 
     parameters: float = Field(gt=0, le=1e14)
@@ -91,18 +91,18 @@ class Plan(BaseModel, extra="forbid", frozen=True):
         return list(found.values())
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str) -> MemoryPlan:
     """`parameters=8e9,layers=32,…`. Raises UsageError."""
     pairs = [pair.partition("=") for pair in text.replace(" ", ",").split(",") if pair]
     try:
-        return Plan.model_validate({name.strip(): value.strip() for name, _, value in pairs})
+        return MemoryPlan.model_validate({name.strip(): value.strip() for name, _, value in pairs})
     except ValidationError as error:
-        known = ", ".join(Plan.model_fields)
+        known = ", ".join(MemoryPlan.model_fields)
         help = f"It is made of NAME=VALUE of: {known}."
         raise UsageError(f"this is no plan: {first_mistake(error)}", help) from error
 
 
-def estimate(plan: Plan) -> Finding:
+def estimate(plan: MemoryPlan) -> Finding:
     """The finding about a plan."""
     needs, total = plan.needs(), plan.total
     fits = total <= plan.gpu_bytes

@@ -12,7 +12,7 @@ from ddx_tools.analysis.bandwidth.measured import size_text
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.memory.estimate import Plan, estimate
+from ddx_tools.probes.memory.estimate import MemoryPlan, estimate
 
 _PHASES = {
     "optimizer state": "optimizer",
@@ -53,7 +53,10 @@ def memory_findings(store: Store) -> list[Finding]:
         *_grows(store),
         *_rank_skew(store, held),
         *(_unsharded(store) or _whole_beside_shards(store)),
-        *(estimate(Plan.model_validate_json(row["plan"])) for row in store.query("SELECT plan FROM memory_plans")),
+        *(
+            estimate(MemoryPlan.model_validate_json(row["plan"]))
+            for row in store.query("SELECT plan FROM memory_plans")
+        ),
     ]
 
 

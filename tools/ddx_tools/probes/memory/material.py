@@ -11,7 +11,7 @@ from typing import Any
 from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError, UnreadableInput
-from ddx_tools.model.files.kinds import Kind
+from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.parsers.launch.launchers import Job
 from ddx_tools.parsers.memory.snapshot import MAX_BYTES, DeviceMemory, read_snapshot
 from ddx_tools.parsers.plain_json import LARGEST, whole
@@ -31,7 +31,7 @@ _AGENT_S = 4.0
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the snapshots and reports among some files and directories to `raw`."""
-    take_files(host, raw, paths, {Kind.SNAPSHOT: "bin", Kind.MEMORY: "json"}, MAX_BYTES, _WHY)
+    take_files(host, raw, paths, {FileKind.SNAPSHOT: "bin", FileKind.MEMORY: "json"}, MAX_BYTES, _WHY)
 
 
 def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> None:
@@ -57,7 +57,7 @@ def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> N
 
 def memory_rows(raw: Raw) -> Batches:
     """Rows of all that was captured. What cannot be read becomes a line in `raw.problems`."""
-    for item in raw.of(Kind.SNAPSHOT):
+    for item in raw.of(FileKind.SNAPSHOT):
         try:
             data = item.data if item.file is None else Path(item.file).read_bytes()
             yield from _snapshot_rows(_unpickled(data), item).items()
@@ -66,7 +66,7 @@ def memory_rows(raw: Raw) -> Batches:
             raw.status = ProbeStatus.PARTIAL
     for item in raw.of(PLAN):
         yield "memory_plans", [{"plan": item.data.decode()}]
-    for item in [*raw.of(Kind.MEMORY), *raw.of(ANSWER)]:
+    for item in [*raw.of(FileKind.MEMORY), *raw.of(ANSWER)]:
         odd = 0
         with io.BytesIO(item.data) if item.file is None else Path(item.file).open("rb") as stream:
             for _ in range(_MOST_LINES):

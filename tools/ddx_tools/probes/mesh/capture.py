@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddx_tools.analysis.mesh.knowledge import mesh_knowledge
-from ddx_tools.analysis.mesh.plan import AS_WRITTEN, TYPED, Plan, plan_rows
+from ddx_tools.analysis.mesh.plan import AS_WRITTEN, TYPED, MeshPlan, plan_rows
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.mesh_setting import MeshSetting
@@ -19,7 +19,7 @@ from ddx_tools.parsers.launch.degree_settings import parse_dims
 from ddx_tools.probes.mesh.read import engine_of
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
-from ddx_tools.sources.kinds import Kind, launch_text
+from ddx_tools.sources.kinds import TextKind, launch_text
 from ddx_tools.sources.raw import Raw, RawItem
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def capture_mesh(host: Host, args: MeshArgs) -> Raw:
 def _read_files(host: Host, raw: Raw, paths: list[str]) -> None:
     taken = intake_of(host, paths)
     taken.note_gaps(raw, "What it says of the parallel dimensions is not known.")
-    for material in taken.of(Kind.MESH):
+    for material in taken.of(TextKind.MESH):
         text = launch_text(material.path, material.head)
         raw.items.append(RawItem(FILE, text, material.source, {"path": material.name}))
     raw.searched.append(f"{len(raw.of(FILE))} files that set parallel dimensions, among {len(taken.materials)}")
@@ -102,7 +102,7 @@ def _question_rows(args: MeshArgs) -> dict[str, list[dict[str, Any]]]:
     return {"mesh_settings": list(plan_rows(plans)), "mesh_questions": questions}
 
 
-def _typed_plans(args: MeshArgs) -> Iterator[Plan]:
+def _typed_plans(args: MeshArgs) -> Iterator[MeshPlan]:
     facts = [
         MeshSetting(name, value, f"--{name.replace('_', '-')} {value}")
         for name, value in (("world_size", args.world_size), ("gpus_per_host", args.gpus_per_host))
@@ -127,7 +127,7 @@ def _typed_plans(args: MeshArgs) -> Iterator[Plan]:
     yield _typed(TYPED, framework or AS_WRITTEN, "", dims + facts)
 
 
-def _typed_allocation(allocation: Allocation, facts: list[MeshSetting]) -> Plan:
+def _typed_allocation(allocation: Allocation, facts: list[MeshSetting]) -> MeshPlan:
     settings = [MeshSetting(name, size, allocation.text) for name, size in allocation.degrees.items()]
     return _typed(f"{TYPED} {allocation.text}", engine_of(allocation), allocation.name, settings + facts)
 
@@ -141,5 +141,5 @@ def _known_framework(name: str) -> str | None:
     return name or None
 
 
-def _typed(id_: str, framework_id: str | None, label: str, settings: list[MeshSetting]) -> Plan:
-    return Plan(id_, framework_id, label, [replace(setting, source="arguments") for setting in settings])
+def _typed(id_: str, framework_id: str | None, label: str, settings: list[MeshSetting]) -> MeshPlan:
+    return MeshPlan(id_, framework_id, label, [replace(setting, source="arguments") for setting in settings])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddx_tools.analysis.mesh.knowledge import framework_of
-from ddx_tools.analysis.mesh.plan import Plan
+from ddx_tools.analysis.mesh.plan import MeshPlan
 from ddx_tools.knowledge.launch_facts import dealing_option, facts_of
 from ddx_tools.model import launch as model
 from ddx_tools.model.mesh_setting import MeshSetting
@@ -21,12 +21,12 @@ from ddx_tools.parsers.launch.framework_files import (
     stages_vary_before_replicas,
     torchtitan_settings,
 )
-from ddx_tools.parsers.launch.launch_command import Layer, layers_of
+from ddx_tools.parsers.launch.launch_command import CommandLayer, layers_of
 
 _OF_ALLOCATION = {"fsdp": "areal-fsdp", "archon": "archon", "megatron": "megatron"}
 
 
-def plans_in(path: str, data: bytes, source: str) -> list[Plan]:
+def plans_in(path: str, data: bytes, source: str) -> list[MeshPlan]:
     """What a file says of a mesh; nothing for a file that says nothing. Any bytes will do."""
     if b"\0" in data[:4096]:
         return []
@@ -52,7 +52,7 @@ def recognises(path: str, data: bytes) -> bool:
     return bool(plans_in(path, data, path))
 
 
-def plans_of_words(words: list[list[str]], source: str) -> list[Plan]:
+def plans_of_words(words: list[list[str]], source: str) -> list[MeshPlan]:
     """The plan in the command lines of a live job: the launcher's first, then a rank's."""
     launches = [FoundLaunch(layers, 1, True) for command in words if (layers := layers_of(command))]
     text = "\n".join(" ".join(command) for command in words)
@@ -66,17 +66,17 @@ def engine_of(allocation: Allocation) -> str:
     return _OF_ALLOCATION[allocation.backend]
 
 
-def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) -> Plan:
-    return Plan(source, framework_id, placed=[replace(setting, source=source) for setting in settings])
+def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) -> MeshPlan:
+    return MeshPlan(source, framework_id, placed=[replace(setting, source=source) for setting in settings])
 
 
-def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> Plan:
+def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> MeshPlan:
     degrees = allocation.degrees.items()
     placed = [MeshSetting(name, size, allocation.text[:200], line, source) for name, size in degrees]
-    return Plan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
+    return MeshPlan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
 
 
-def _plans_of_commands(path: str, data: bytes, text: str, source: str) -> Iterator[Plan]:
+def _plans_of_commands(path: str, data: bytes, text: str, source: str) -> Iterator[MeshPlan]:
     for number, environment in enumerate(read_file(path, data).environments):
         if any(launch.certain for launch in environment.launches):
             plan = _plan_of_launches(environment, text, source)
@@ -84,12 +84,12 @@ def _plans_of_commands(path: str, data: bytes, text: str, source: str) -> Iterat
             yield plan
 
 
-def _plan_of_launches(environment: FoundEnvironment, text: str, source: str) -> Plan:
+def _plan_of_launches(environment: FoundEnvironment, text: str, source: str) -> MeshPlan:
     """The degrees, the size of the job and the model, as far as the commands of one file agree."""
     seen: dict[str, list[MeshSetting]] = {}
     spelt: Counter[str] = Counter()
     whole = model.Environment(source, "script")
-    whole.batch = _layer(Layer("sbatch", [option for option, _ in environment.batch]), source, 1)
+    whole.batch = _layer(CommandLayer("sbatch", [option for option, _ in environment.batch]), source, 1)
     for launch in environment.launches:
         if not launch.certain:
             continue
@@ -118,6 +118,6 @@ def _plan_of_launches(environment: FoundEnvironment, text: str, source: str) -> 
     return _plan(source, framework_id, settings)
 
 
-def _layer(layer: Layer, source: str, line: int) -> model.Layer:
+def _layer(layer: CommandLayer, source: str, line: int) -> model.Layer:
     options = [model.Option(layer.tool, one.name, one.value, one.shown, source, line) for one in layer.options]
     return model.Layer(layer.tool, layer.program, options, source, line)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ddx_tools.analysis.mesh.groups import Mesh, Meshes, RecordedGroup, group_of_row, meshes_of
 from ddx_tools.analysis.mesh.layout import Layout
-from ddx_tools.analysis.mesh.plan import Plan, plan_rows, plans_of_rows
+from ddx_tools.analysis.mesh.plan import MeshPlan, plan_rows, plans_of_rows
 from ddx_tools.evidence.schema import arrow_array, arrow_types, columns
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.mesh_setting import MeshSetting
@@ -24,7 +24,7 @@ _MOST_RANKS = 1 << 17
 
 def mesh_rows(raw: Raw) -> Batches:
     """Rows of `mesh_settings`, `mesh_questions`, `fr_groups` and `mesh`."""
-    plans: list[Plan] = []
+    plans: list[MeshPlan] = []
     questions: list[dict[str, Any]] = []
     for item in raw.items:
         if item.kind == FILE:
@@ -57,7 +57,7 @@ def _record_groups(raw: Raw) -> Batches:
         raw.problems += records.problems
 
 
-def _plans_of_job(item: RawItem) -> Iterator[Plan]:
+def _plans_of_job(item: RawItem) -> Iterator[MeshPlan]:
     for job in find_jobs(json.loads(item.data)):
         if job.id != item.facts["job"]:
             continue

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.log_events.log_event import Event
+from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.analysis.log_events.message_findings import message_findings
-from ddx_tools.analysis.nccl.process_rows import Case, Process, Row, evidence, read_case
+from ddx_tools.analysis.nccl.process_rows import NcclLogs, Process, Row, evidence, read_case
 from ddx_tools.analysis.nccl.ras_findings import ras_findings
 from ddx_tools.evidence.schema import columns
 from ddx_tools.evidence.store import Store
@@ -52,7 +52,7 @@ ORDER BY source, source_line LIMIT {_MOST_ROWS}
 """
 
 
-def raised_versions(case: Case, store: Store) -> Iterator[Finding]:
+def raised_versions(case: NcclLogs, store: Store) -> Iterator[Finding]:
     """One finding if ranks raised errors of different versions of NCCL.
 
     A rank that names two has been started twice, with something changed between: then nothing is said. Banners count
@@ -92,7 +92,7 @@ _MOST_VALUES = 32
 _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_COMM_ID"})
 
 
-def setting_findings(case: Case, store: Store) -> list[Finding]:
+def setting_findings(case: NcclLogs, store: Store) -> list[Finding]:
     """One finding for each variable that is not the same everywhere."""
     by_variable: dict[str, dict[Process, Row]] = defaultdict(dict)
     for row in store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid"):
@@ -106,7 +106,7 @@ def setting_findings(case: Case, store: Store) -> list[Finding]:
     ]
 
 
-def _values_differ(case: Case, variable: str, rows: dict[Process, Row]) -> Iterator[Finding]:
+def _values_differ(case: NcclLogs, variable: str, rows: dict[Process, Row]) -> Iterator[Finding]:
     by_value = gathered((row["value"], row) for row in rows.values())
     if len(by_value) < 2:
         return
@@ -127,7 +127,9 @@ def _values_differ(case: Case, variable: str, rows: dict[Process, Row]) -> Itera
     )
 
 
-def _set_on_some_hosts(case: Case, variable: str, rows: dict[Process, Row], members: set[Process]) -> Iterator[Finding]:
+def _set_on_some_hosts(
+    case: NcclLogs, variable: str, rows: dict[Process, Row], members: set[Process]
+) -> Iterator[Finding]:
     """Set for all processes of some hosts and for none of the others.
 
     NCCL reads many variables only where it needs them, so what one process alone prints says nothing.
@@ -157,7 +159,7 @@ def _hosts(rows: list[Row]) -> str:
     return ", ".join(sorted({row["host"] for row in rows})[:6])
 
 
-def _places(case: Case, rows: list[Row]) -> list[str]:
+def _places(case: NcclLogs, rows: list[Row]) -> list[str]:
     """Ranks where they are known, else hosts."""
     ranks = case.ranks_of(rows)
     return [str(rank) for rank in ranks] if len(ranks) == len(rows) else sorted({row["host"] for row in rows})
@@ -171,9 +173,9 @@ _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _BASIS = "nccl_log"
 
 
-def warning_findings(case: Case, store: Store) -> list[Finding]:
+def warning_findings(case: NcclLogs, store: Store) -> list[Finding]:
     """Known warnings by what they mean, the others as they stand."""
-    events: list[Event] = []
+    events: list[LogEvent] = []
     unknown: dict[str, list[Row]] = defaultdict(list)
     for row in store.query("SELECT * FROM nccl_warnings ORDER BY source, source_line"):
         matches = match_signatures(f"NCCL WARN {row['text']}")
@@ -186,7 +188,7 @@ def warning_findings(case: Case, store: Store) -> list[Finding]:
     return findings + [_unknown(case, rows) for rows in list(unknown.values())[:_MOST_UNKNOWN]]
 
 
-def _lost(case: Case, events: list[Event]) -> list[Finding]:
+def _lost(case: NcclLogs, events: list[LogEvent]) -> list[Finding]:
     """Connections that peers closed, which is a consequence: of an end, of an abort."""
     told = [event for event in events if "collective.connection_lost" in signature(event.row["code"]).findings]
     if not told:
@@ -211,7 +213,7 @@ def _lost(case: Case, events: list[Event]) -> list[Finding]:
     ]
 
 
-def _event(case: Case, row: Row, signature_id: str, groups: dict[str, str]) -> Event:
+def _event(case: NcclLogs, row: Row, signature_id: str, groups: dict[str, str]) -> LogEvent:
     rank = case.rank_of(row)
     details: dict[str, Any] = {**groups, "quote": row["quote"]}
     as_log_event = {
@@ -225,10 +227,10 @@ def _event(case: Case, row: Row, signature_id: str, groups: dict[str, str]) -> E
         "source": row["source"],
         "source_line": row["source_line"],
     }
-    return Event(as_log_event, details, [] if rank is None else [rank])
+    return LogEvent(as_log_event, details, [] if rank is None else [rank])
 
 
-def _unknown(case: Case, rows: list[Row]) -> Finding:
+def _unknown(case: NcclLogs, rows: list[Row]) -> Finding:
     first = rows[0]
     ranks = case.ranks_of(rows)
     hosts = sorted({row["host"] for row in rows})

@@ -26,7 +26,7 @@ class Sums(NamedTuple):
     checksum: int
 
 
-class Kind(NamedTuple):
+class OperationKind(NamedTuple):
     """An operation without what differs between ranks anyway (pointers, streams)."""
 
     name: str
@@ -36,12 +36,12 @@ class Kind(NamedTuple):
     root: int
 
 
-Launch = tuple[Kind, ...]
+Launch = tuple[OperationKind, ...]
 """The operations of one opCount, sorted: one, or those of a group."""
 
 
 @dataclass(frozen=True)
-class Bucket:
+class PartingRange:
     """A range of opCounts in which not all ranks enqueued the same, or not all of it yet."""
 
     number: int
@@ -55,7 +55,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Parting:
+class OperationParting:
     """The first launch that is not the same on all ranks that came to it."""
 
     op_count: int
@@ -65,19 +65,19 @@ class Parting:
     """The last opCount known to be the same on these ranks."""
 
 
-def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[Bucket]:
+def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[PartingRange]:
     """Buckets with more than one class, in order; `sums` by rank and bucket."""
     shown = 0
     for number in sorted({number for of_rank in sums.values() for number in of_rank}):
         classes = gathered((sums[rank][number], rank) for rank in sorted(sums) if number in sums[rank])
         if len(classes) > 1:
-            yield Bucket(number, dict(list(classes.items())[:MOST_CLASSES]))
+            yield PartingRange(number, dict(list(classes.items())[:MOST_CLASSES]))
             shown += 1
             if shown >= MOST_BUCKETS:
                 return
 
 
-def parting(bucket: Bucket, operations: Mapping[int, Mapping[int, Launch]]) -> Parting | None:
+def parting(bucket: PartingRange, operations: Mapping[int, Mapping[int, Launch]]) -> OperationParting | None:
     """Where the classes of a bucket part; `operations` by rank and opCount, of at least one rank of each class."""
     known: dict[Sums, Mapping[int, Launch]] = {}
     for sums, ranks in bucket.classes.items():
@@ -91,7 +91,7 @@ def parting(bucket: Bucket, operations: Mapping[int, Mapping[int, Launch]]) -> P
         there = {sums: ops[op_count] for sums, ops in known.items() if op_count in ops}
         if len(there) > 1 and not _agree([(ops, op_count == sums.last) for sums, ops in there.items()]):
             launches = {rank: launch for sums, launch in there.items() for rank in bucket.classes[sums]}
-            return Parting(op_count, launches, before)
+            return OperationParting(op_count, launches, before)
         if len(there) == len(known):
             before = op_count
     return None
@@ -119,7 +119,7 @@ def _is_part(small: Launch, large: Launch) -> bool:
     return True
 
 
-def launches_of(operations: Iterable[tuple[int, Kind]]) -> dict[int, Launch]:
+def launches_of(operations: Iterable[tuple[int, OperationKind]]) -> dict[int, Launch]:
     """Operations by opCount."""
     grouped = gathered((op_count, kind) for op_count, kind in operations)
     return {op_count: tuple(sorted(kinds)) for op_count, kinds in grouped.items()}

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from ddx_tools.model.files.log_text import Block
+from ddx_tools.model.files.log_text import TextBlock
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.lines.stream import Consumer
-from ddx_tools.parsers.nccl.nccl_blocks import Block as NcclBlock
-from ddx_tools.parsers.nccl.nccl_blocks import read_block
+from ddx_tools.parsers.nccl.nccl_blocks import NcclBlock, read_block
 from ddx_tools.parsers.nccl.nccl_lines import plain, read_banner, read_nccl_line, read_test_rank
-from ddx_tools.probes.nccl_log.process_log import Membership, Place, ProcessLog, quote_of
+from ddx_tools.probes.nccl_log.process_log import LinePlace, Membership, ProcessLog, quote_of
 from ddx_tools.probes.nccl_log.streams import TAIL_OPS, Op, Stream, streams_of
 
 _MOST_PROCESSES = 20_000
@@ -35,7 +34,7 @@ class LogFile:
 
 
 @dataclass
-class Bucket:
+class EnqueuedRange:
     """What a process enqueued on a communicator within 128 opCounts."""
 
     operations: int
@@ -64,7 +63,7 @@ class Total:
     """opCounts, sends and receives included."""
     names: Counter[str] = field(default_factory=Counter)
     peers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    buckets: dict[int, Bucket] = field(default_factory=dict)
+    buckets: dict[int, EnqueuedRange] = field(default_factory=dict)
     tail: list[tuple[Op, int | None]] = field(default_factory=list)
     """The last operations, each with the 1-based number of its line if that is known."""
     gap: bool = False
@@ -74,14 +73,14 @@ class Total:
 
 
 @dataclass
-class Gathered:
+class NcclGathered:
     """What some logs of NCCL hold."""
 
     logs: list[LogFile] = field(default_factory=list)
     processes: dict[tuple[str, int], ProcessLog] = field(default_factory=dict)
     totals: dict[tuple[str, int, int], Total] = field(default_factory=dict)
     """{(host, pid, number): total}"""
-    banners: dict[str, tuple[str, str | None, Place]] = field(default_factory=dict)
+    banners: dict[str, tuple[str, str | None, LinePlace]] = field(default_factory=dict)
     """{source: version without a prefix, so that nothing says which process printed it}"""
     cut: set[tuple[str, int]] = field(default_factory=set)
     """Processes whose log ends within a line: what they wrote last is still in a buffer."""
@@ -95,12 +94,12 @@ class _OfOneLog:
     log: LogFile
     begun: bool = False
 
-    def look(self, block: Block) -> tuple[NcclBlock, list[Stream]]:
+    def look(self, block: TextBlock) -> tuple[NcclBlock, list[Stream]]:
         """What a block holds of NCCL."""
         read = read_block(block.data)
         return read, streams_of(read)
 
-    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+    def take(self, block: TextBlock, seen: tuple[NcclBlock, list[Stream]]) -> None:
         """Tell the reader of all logs."""
         if not self.begun:
             self.begun = True
@@ -112,7 +111,7 @@ class NcclLog:
     """What logs of NCCL say, one after the other."""
 
     def __init__(self) -> None:
-        self._found = Gathered()
+        self._found = NcclGathered()
         self._current: dict[tuple[str, int, str], int] = {}
 
     def of(self, log: LogFile) -> Consumer:
@@ -123,7 +122,7 @@ class NcclLog:
         """The lines that come next are of another log."""
         self._found.logs.append(log)
 
-    def take(self, block: Block, seen: tuple[NcclBlock, list[Stream]]) -> None:
+    def take(self, block: TextBlock, seen: tuple[NcclBlock, list[Stream]]) -> None:
         """The lines and the streams of a block, by where they begin."""
         read, found = seen
         streams = iter(sorted(found, key=lambda stream: stream.first_line))
@@ -137,7 +136,7 @@ class NcclLog:
             self._add_stream(block, stream)
             stream = next(streams, None)
 
-    def gathered(self, open_ends: set[str]) -> Gathered:
+    def gathered(self, open_ends: set[str]) -> NcclGathered:
         """All of it; `open_ends`: the sources that end within a line."""
         for total in self._found.totals.values():
             if total.torn is not None:
@@ -147,35 +146,35 @@ class NcclLog:
         self._found.cut = {keys[0] for source, keys in writers.items() if len(keys) == 1 and source in open_ends}
         return self._found
 
-    def _take_line(self, block: Block, number: int, text: str) -> None:
+    def _take_line(self, block: TextBlock, number: int, text: str) -> None:
         line = read_nccl_line(text)
         source, at = self._found.logs[-1].source, self._number(block, number)
         if line is None:
             if told := read_test_rank(text):
                 host, pid, rank = told
-                if process := self._process(host, pid, Place(source, at, text[:200].strip())):
+                if process := self._process(host, pid, LinePlace(source, at, text[:200].strip())):
                     process.rank_label = rank
             elif (banner := read_banner(plain(text))) and source not in self._found.banners:
-                self._found.banners[source] = (*banner, Place(source, at, text[:200].strip()))
+                self._found.banners[source] = (*banner, LinePlace(source, at, text[:200].strip()))
             return
-        place = Place(source, at, quote_of(line))
+        place = LinePlace(source, at, quote_of(line))
         process = self._process(line.host, line.pid, place)
         if process is not None:
             process.take(line, place)
 
-    def _process(self, host: str, pid: int, place: Place) -> ProcessLog | None:
+    def _process(self, host: str, pid: int, place: LinePlace) -> ProcessLog | None:
         known = self._found.processes.get((host, pid))
         if known is None and len(self._found.processes) < _MOST_PROCESSES:
             label = self._found.logs[-1].rank_label
             known = self._found.processes[host, pid] = ProcessLog(host, pid, place, rank_label=label)
         return known
 
-    def _number(self, block: Block, line: int) -> int | None:
+    def _number(self, block: TextBlock, line: int) -> int | None:
         return block.number + line if self._found.logs[-1].at_start else None
 
-    def _add_stream(self, block: Block, stream: Stream) -> None:
+    def _add_stream(self, block: TextBlock, stream: Stream) -> None:
         found, log = self._found, self._found.logs[-1]
-        place = Place(log.source, self._number(block, stream.first_line))
+        place = LinePlace(log.source, self._number(block, stream.first_line))
         process = self._process(stream.host, stream.pid, place)
         if process is None:
             return
@@ -196,7 +195,7 @@ class NcclLog:
             total.torn = min(stream.buckets, default=None)
         self._add(total, stream, block)
 
-    def _add(self, total: Total, stream: Stream, block: Block) -> None:
+    def _add(self, total: Total, stream: Stream, block: TextBlock) -> None:
         if self._found.logs[-1].source != total.source and stream.last_op <= total.last_op:
             return  # the same lines in another file: output that was both kept for each rank and collected
         total.last_op = max(total.last_op, stream.last_op)
@@ -210,7 +209,7 @@ class NcclLog:
                 bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
                 bucket.checksum = (bucket.checksum + checksum) & _MASK
             else:
-                total.buckets[number] = Bucket(count, first, last, checksum, log, block.offset, block.number)
+                total.buckets[number] = EnqueuedRange(count, first, last, checksum, log, block.offset, block.number)
         total.tail += [(op, self._number(block, op.line)) for op in stream.tail]
         if len(total.tail) > 2 * TAIL_OPS:
             newest = max(op.op_count for op, _ in total.tail)

@@ -14,7 +14,7 @@ from ddx_tools.probes.nccl_log.gather import LogFile, NcclLog
 from ddx_tools.probes.nccl_log.rows import log_rows
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
-from ddx_tools.sources.kinds import Kind, plain_name
+from ddx_tools.sources.kinds import TextKind, plain_name
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
@@ -29,7 +29,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     reader = NcclLog()
-    for material in taken.of(Kind.RAS, Kind.NCCL):
+    for material in taken.of(TextKind.RAS, TextKind.NCCL):
         try:
             raw.items += _items(raw, taken, material, reader)
         except HostError as error:
@@ -43,7 +43,7 @@ def _items(raw: Raw, taken: Intake, log: Material, reader: NcclLog) -> list[RawI
 
     Raises HostError.
     """
-    if Kind.RAS in log.kinds:
+    if TextKind.RAS in log.kinds:
         return [RawItem(RAS, taken.beginning(log, _MOST_RAS_BYTES), log.source, {"path": shown(log.path)})]
     parts = taken.whole(log)
     if log.why_not:

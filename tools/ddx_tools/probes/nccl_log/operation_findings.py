@@ -12,14 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Aspect, Shown, Where
+from ddx_tools.analysis.collectives.findings import Aspect, FindingPlace, Where
 from ddx_tools.analysis.collectives.odd_ranks import part
 from ddx_tools.analysis.collectives.wait_solver import circle_in
 from ddx_tools.analysis.nccl.operation_names import described, dtype_name, operation_name
-from ddx_tools.analysis.nccl.process_rows import Case, Communicator, Row
+from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, Row
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
-from ddx_tools.probes.nccl_log.compare import Bucket, Kind, Launch, Parting, Sums, differing, launches_of, parting
+from ddx_tools.probes.nccl_log.compare import (
+    Launch,
+    OperationKind,
+    OperationParting,
+    PartingRange,
+    Sums,
+    differing,
+    launches_of,
+    parting,
+)
 
 _MOST_EVIDENCE = 8
 _BASIS = "nccl_log"
@@ -45,14 +54,17 @@ class Enqueued:
         """Known launches by rank and opCount."""
         return {
             rank: launches_of(
-                (row["op_count"], Kind(row["name"], row["count"], row["datatype"], row["reduction"], row["root"]))
+                (
+                    row["op_count"],
+                    OperationKind(row["name"], row["count"], row["datatype"], row["reduction"], row["root"]),
+                )
                 for row in rows
             )
             for rank, rows in self.ops.items()
         }
 
 
-def read_enqueued(case: Case, store: Store) -> list[Enqueued]:
+def read_enqueued(case: NcclLogs, store: Store) -> list[Enqueued]:
     """By communicator; those that nothing ties to other processes are left out."""
     found: dict[str, Enqueued] = {}
     for row in store.query("SELECT * FROM nccl_streams WHERE communicator IS NOT NULL ORDER BY communicator, rank"):
@@ -70,7 +82,7 @@ def read_enqueued(case: Case, store: Store) -> list[Enqueued]:
     return list(found.values())
 
 
-def operation_findings(case: Case, enqueued: list[Enqueued]) -> Iterator[Finding]:
+def operation_findings(case: NcclLogs, enqueued: list[Enqueued]) -> Iterator[Finding]:
     """All of them, communicator by communicator."""
     for one in enqueued:
         if one.comparable and len(one.streams) > 1:
@@ -81,7 +93,7 @@ def operation_findings(case: Case, enqueued: list[Enqueued]) -> Iterator[Finding
 # --- operations that differ
 
 
-def _mismatch(case: Case, one: Enqueued) -> Iterator[Finding]:
+def _mismatch(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
     launches = one.launches()
     for bucket in differing(one.sums):
         if (parted := parting(bucket, launches)) is not None:
@@ -92,7 +104,7 @@ def _mismatch(case: Case, one: Enqueued) -> Iterator[Finding]:
             return
 
 
-def _parted(case: Case, one: Enqueued, parted: Parting) -> Finding:
+def _parted(case: NcclLogs, one: Enqueued, parted: OperationParting) -> Finding:
     aspect, values = _aspect(parted.launches)
     example = parted.launches[part(values).deviating[0]][0]
     return _differing(
@@ -108,7 +120,13 @@ def _parted(case: Case, one: Enqueued, parted: Parting) -> Finding:
 
 
 def _differing(
-    case: Case, one: Enqueued, aspect: Aspect, values: dict[int, str], at: Where, lines: list[Evidence], **facts: Any
+    case: NcclLogs,
+    one: Enqueued,
+    aspect: Aspect,
+    values: dict[int, str],
+    at: Where,
+    lines: list[Evidence],
+    **facts: Any,
 ) -> Finding:
     """`values` by rank of the communicator; `lines` are of one rank of each side, or more."""
     members = one.communicator.members
@@ -116,7 +134,7 @@ def _differing(
     names = case.names(one.communicator, values)
     hosts = {members[rank]["host"] for rank in deviating if rank in members}
     sides = part({names[rank]: value for rank, value in values.items()})
-    found = raising.mismatch(aspect, sides, at, Shown(lines[:_MOST_EVIDENCE], [], hosts), **facts)
+    found = raising.mismatch(aspect, sides, at, FindingPlace(lines[:_MOST_EVIDENCE], [], hosts), **facts)
     found.ranks = case.globally(one.communicator, deviating)
     return found
 
@@ -145,7 +163,7 @@ def _words(aspect: Aspect, launch: Launch) -> str:
     return ", ".join(map(said, launch[:4]))
 
 
-def _somewhere(case: Case, one: Enqueued, bucket: Bucket) -> Finding:
+def _somewhere(case: NcclLogs, one: Enqueued, bucket: PartingRange) -> Finding:
     """Checksums differ, and the operations themselves are on another host or were not read."""
     first = min(sums.first for sums in bucket.classes)
     last = max(sums.last for sums in bucket.classes)
@@ -171,7 +189,7 @@ def _last_of(one: Enqueued, rank: int) -> list[Evidence]:
 # --- ranks that are behind
 
 
-def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
+def _behind(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
     """Ranks that enqueued less, if the others stand at one and the same launch: as if all of these waited.
 
     Ranks of a job that goes on stand at many different launches, or only just differ; that is no finding.
@@ -199,7 +217,7 @@ def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
         Where(_BASIS, label, following, operation),
         [names[rank] for rank in behind],
         [names[rank] for rank in waiting],
-        Shown(
+        FindingPlace(
             [shown for rank in behind[:_MOST_EVIDENCE] for shown in _last_of(one, rank)]
             + [op_evidence(row) for row in (there or newest)[:1]],
             hosts={members[rank]["host"] for rank in behind if rank in members},
@@ -217,7 +235,7 @@ def _behind(case: Case, one: Enqueued) -> Iterator[Finding]:
     yield found
 
 
-def _silent(case: Case, one: Enqueued) -> list[int]:
+def _silent(case: NcclLogs, one: Enqueued) -> list[int]:
     """Members that enqueued nothing here, though they log what they enqueue elsewhere."""
     return [
         rank
@@ -241,7 +259,7 @@ def _reached(lasts: dict[int, int], behind: list[int]) -> str:
 _MOST_FINDINGS = 8
 
 
-def p2p_findings(case: Case, enqueued: list[Enqueued]) -> list[Finding]:
+def p2p_findings(case: NcclLogs, enqueued: list[Enqueued]) -> list[Finding]:
     """One for each circle of ranks that wait for each other, or for each pair whose ends do not agree."""
     findings: list[Finding] = []
     for one in enqueued:
@@ -285,7 +303,7 @@ def _circle(one: Enqueued, unmatched: list[Lonely]) -> list[int]:
     return circle_in(towards)
 
 
-def _circular(case: Case, one: Enqueued, circle: list[int]) -> Finding:
+def _circular(case: NcclLogs, one: Enqueued, circle: list[int]) -> Finding:
     last = {rank: one.ops[rank][-1] for rank in circle}
     return raising.finding(
         "p2p.circular_wait",
@@ -294,12 +312,12 @@ def _circular(case: Case, one: Enqueued, circle: list[int]) -> Finding:
         f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them "
         f"that has no counterpart, and nothing after it ({one.communicator.label}).",
         Where(_BASIS, one.communicator.label, operation=last[circle[0]]["name"].lower()),
-        Shown(_evidence(one, circle)),
+        FindingPlace(_evidence(one, circle)),
         peers={str(rank): row["root"] for rank, row in last.items()},
     )
 
 
-def _lonely(case: Case, one: Enqueued, name: str, rank: int, peer: int, more: int) -> Finding:
+def _lonely(case: NcclLogs, one: Enqueued, name: str, rank: int, peer: int, more: int) -> Finding:
     other = "receives from" if name == "Send" else "sends to"
     said = "sends to" if name == "Send" else "receives from"
     return raising.finding(
@@ -309,7 +327,7 @@ def _lonely(case: Case, one: Enqueued, name: str, rank: int, peer: int, more: in
         f"{case.who(one.communicator, [rank]).capitalize()} enqueued {more} more {said} "
         f"{case.who(one.communicator, [peer])} than that enqueued {other} it ({one.communicator.label}).",
         Where(_BASIS, one.communicator.label, operation=name.lower()),
-        Shown(_evidence(one, [rank, peer])),
+        FindingPlace(_evidence(one, [rank, peer])),
         peers={str(rank): peer},
     )
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ddx_tools.parsers.nccl.nccl_lines import (
     Edge,
-    Graph,
     Message,
+    NcclGraph,
     NcclLine,
     read_banner,
     read_edge,
@@ -34,7 +34,7 @@ _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 @dataclass(frozen=True)
-class Place:
+class LinePlace:
     """Where a line stands."""
 
     source: str
@@ -59,23 +59,23 @@ class Membership:
     parent: str | None = None
     color: int | None = None
     key: int | None = None
-    started: Place | None = None
-    completed: Place | None = None
+    started: LinePlace | None = None
+    completed: LinePlace | None = None
     ended: str | None = None
     """Destroy | Abort | Revoke, once that was complete; `… START` if only its start was logged."""
     stage: str = "bootstrap"
     """How far its set-up came: bootstrap | graphs | connecting | rings_connected | trees_connected | channels_ready |
     complete"""
-    last: Place | None = None
+    last: LinePlace | None = None
     """The last line of its set-up."""
     timings_s: dict[str, float] = field(default_factory=dict)
     total_s: float | None = None
     pxn: bool | None = None
     gdr: bool | None = None
     channels: dict[str, int] = field(default_factory=dict)
-    edges: dict[Edge, tuple[int, Place]] = field(default_factory=dict)
+    edges: dict[Edge, tuple[int, LinePlace]] = field(default_factory=dict)
     """{edge without its channel number: (channels, first line)}"""
-    graphs: list[tuple[Graph, Place]] = field(default_factory=list)
+    graphs: list[tuple[NcclGraph, LinePlace]] = field(default_factory=list)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Warned:
     """A warning, and how often a message of its kind came."""
 
     line: NcclLine
-    place: Place
+    place: LinePlace
     times: int = 1
 
 
@@ -93,7 +93,7 @@ class ProcessLog:
 
     host: str
     pid: int
-    first: Place
+    first: LinePlace
     rank_label: int | None = None
     device: int | None = None
     version: str | None = None
@@ -105,18 +105,18 @@ class ProcessLog:
     """Network interface of the bootstrap."""
     address: str | None = None
     devices: str | None = None
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, LinePlace] = field(default_factory=dict)
     """Where its version, driver, ofi, network, interface and devices are said, and that there is no RDMA device."""
-    settings: dict[str, tuple[str, Place]] = field(default_factory=dict)
+    settings: dict[str, tuple[str, LinePlace]] = field(default_factory=dict)
     memberships: list[Membership] = field(default_factory=list)
     warnings: dict[tuple[str, str | None, int | None], Warned] = field(default_factory=dict)
-    returned: tuple[int, str, Place] | None = None
+    returned: tuple[int, str, LinePlace] | None = None
     """The first error code that a function of NCCL returned, and where."""
     _by_thread: dict[int, Membership] = field(default_factory=dict)
     _used_ids: Counter[str] = field(default_factory=Counter)
     _edges: int = 0
 
-    def take(self, line: NcclLine, place: Place) -> None:
+    def take(self, line: NcclLine, place: LinePlace) -> None:
         """Read one more line of the process."""
         self.rank_label = line.rank_label if self.rank_label is None else self.rank_label
         self.device = line.device if self.device is None else self.device
@@ -139,14 +139,14 @@ class ProcessLog:
         """The communicator that a pointer stands for now."""
         return next((one for one in reversed(self.memberships) if one.pointer == pointer), None)
 
-    def _warn(self, line: NcclLine, place: Place) -> None:
+    def _warn(self, line: NcclLine, place: LinePlace) -> None:
         alike = (_DIGITS.sub("#", line.text), line.file, line.line)
         if known := self.warnings.get(alike):
             known.times += 1
         elif len(self.warnings) < _MOST_WARNINGS:
             self.warnings[alike] = Warned(line, place)
 
-    def _hear(self, tid: int, message: Message, place: Place) -> None:
+    def _hear(self, tid: int, message: Message, place: LinePlace) -> None:
         parts = message.parts
         if name := _FACTS.get(message.kind):
             self.places[name] = place
@@ -170,7 +170,7 @@ class ProcessLog:
         elif (membership := self._setting_up(tid)) is not None:
             _hear_setup(membership, message, place)
 
-    def _communicator(self, tid: int, message: Message, place: Place) -> None:
+    def _communicator(self, tid: int, message: Message, place: LinePlace) -> None:
         parts = message.parts
         membership = self.membership_of(parts["pointer"])
         if parts["what"] != "Init":
@@ -225,7 +225,7 @@ class ProcessLog:
             self.memberships[-1] if self.memberships else None,
         )
 
-    def _connect(self, tid: int, edge: Edge, place: Place) -> None:
+    def _connect(self, tid: int, edge: Edge, place: LinePlace) -> None:
         membership = self._setting_up(tid)
         if membership is None or max(edge.source, edge.target) >= membership.nranks:
             return
@@ -240,14 +240,14 @@ class ProcessLog:
             membership.edges[alike] = (1, place)
 
 
-def _is_told_twice(membership: Membership, message: Message, place: Place) -> bool:
+def _is_told_twice(membership: Membership, message: Message, place: LinePlace) -> bool:
     """The same line in another file: output that was both kept for each rank and collected."""
     told = membership.started if message.parts["state"] == "START" else membership.completed
     same = (membership.rank, membership.nranks) == (int(message.parts["rank"]), int(message.parts["nranks"]))
     return told is not None and told.source != place.source and same
 
 
-def _hear_setup(membership: Membership, message: Message, place: Place) -> None:
+def _hear_setup(membership: Membership, message: Message, place: LinePlace) -> None:
     if message.kind == "timings":
         membership.total_s = float(message.parts["total"])
         membership.timings_s = timing_parts(message)
@@ -269,7 +269,7 @@ _FACTS = {name: name for name in ("network", "driver", "ofi", "no_rdma", "device
 STAGES = ("bootstrap", "graphs", "connecting", "rings_connected", "trees_connected", "channels_ready", "complete")
 
 
-def _advance(membership: Membership, stage: str, place: Place) -> None:
+def _advance(membership: Membership, stage: str, place: LinePlace) -> None:
     if STAGES.index(stage) >= STAGES.index(membership.stage):
         membership.stage = stage
         membership.last = place

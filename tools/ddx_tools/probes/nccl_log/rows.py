@@ -11,8 +11,8 @@ from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.files.log_text import read_blocks
 from ddx_tools.parsers.nccl.nccl_blocks import read_block
 from ddx_tools.probes.nccl_log.compare import Sums, differing
-from ddx_tools.probes.nccl_log.gather import Bucket, Gathered, LogFile, Total
-from ddx_tools.probes.nccl_log.process_log import Membership, Place, ProcessLog, Warned
+from ddx_tools.probes.nccl_log.gather import EnqueuedRange, LogFile, NcclGathered, Total
+from ddx_tools.probes.nccl_log.process_log import LinePlace, Membership, ProcessLog, Warned
 from ddx_tools.probes.nccl_log.streams import BUCKET_OPS, POINT_TO_POINT, Op, streams_of
 from ddx_tools.sources.raw import Rows
 
@@ -21,7 +21,7 @@ _MOST_BLOCKS = 64
 """Blocks that are read again for one range of operations: ranks that share a file lie far apart in it."""
 
 
-def log_rows(found: Gathered) -> Rows:
+def log_rows(found: NcclGathered) -> Rows:
     """The rows of all tables whose names begin with `nccl_`, but those of RAS."""
     rows: Rows = {
         "nccl_processes": [_process(process, found) for process in found.processes.values()],
@@ -56,11 +56,11 @@ def _of(process: ProcessLog) -> dict[str, Any]:
     return {"host": process.host, "pid": process.pid}
 
 
-def _at(place: Place) -> dict[str, Any]:
+def _at(place: LinePlace) -> dict[str, Any]:
     return {"quote": place.quote, "source": place.source, "source_line": place.line}
 
 
-def _process(process: ProcessLog, found: Gathered) -> dict[str, Any]:
+def _process(process: ProcessLog, found: NcclGathered) -> dict[str, Any]:
     code, at = process.returned[:2] if process.returned else (None, None)
     cut = (process.host, process.pid) in found.cut
     return as_row("nccl_processes", process, error_code=code, error_at=at, cut=cut, source=process.first.source)
@@ -100,7 +100,7 @@ def _warning(process: ProcessLog, warned: Warned) -> dict[str, Any]:
 # --- operations
 
 
-def _stream(total: Total, found: Gathered) -> dict[str, Any]:
+def _stream(total: Total, found: NcclGathered) -> dict[str, Any]:
     last = max(total.tail, key=lambda kept: kept[0].op_count, default=None)
     return as_row(
         "nccl_streams",
@@ -127,7 +127,7 @@ def _sums(total: Total) -> Iterator[dict[str, Any]]:
         yield as_row("nccl_op_sums", bucket, member, **_of(total.process), **more)
 
 
-def _operations(found: Gathered) -> Iterator[dict[str, Any]]:
+def _operations(found: NcclGathered) -> Iterator[dict[str, Any]]:
     """The last operation of every stream; and where ranks differ, those of one rank of each class."""
     by_communicator: dict[str, dict[int, Total]] = {}
     for total in found.totals.values():
@@ -142,7 +142,7 @@ def _operations(found: Gathered) -> Iterator[dict[str, Any]]:
             yield from _of_communicator(found, totals)
 
 
-def _of_communicator(found: Gathered, totals: dict[int, Total]) -> Iterator[dict[str, Any]]:
+def _of_communicator(found: NcclGathered, totals: dict[int, Total]) -> Iterator[dict[str, Any]]:
     sums = {
         rank: {n: Sums(b.operations, b.first, b.last, b.checksum) for n, b in total.buckets.items()}
         for rank, total in totals.items()
@@ -155,7 +155,7 @@ def _of_communicator(found: Gathered, totals: dict[int, Total]) -> Iterator[dict
             yield from (_operation(totals[rank], *kept) for kept in _within(found, totals[rank], number, bucket))
 
 
-def _within(found: Gathered, total: Total, number: int, bucket: Bucket) -> Iterator[tuple[Op, int | None]]:
+def _within(found: NcclGathered, total: Total, number: int, bucket: EnqueuedRange) -> Iterator[tuple[Op, int | None]]:
     """The operations of a bucket, but for the last one, which is told already: from the tail, or from the log."""
     newest = max((op.op_count for op, _ in total.tail), default=-1)
     oldest = min((op.op_count for op, _ in total.tail), default=newest)
@@ -166,7 +166,7 @@ def _within(found: Gathered, total: Total, number: int, bucket: Bucket) -> Itera
     yield from (kept for kept in told if kept[0].op_count // BUCKET_OPS == number and kept[0].op_count < newest)
 
 
-def _again(log: LogFile, total: Total, number: int, bucket: Bucket) -> list[tuple[Op, int | None]]:
+def _again(log: LogFile, total: Total, number: int, bucket: EnqueuedRange) -> list[tuple[Op, int | None]]:
     """The operations of one bucket of a stream, read once more from where it begins."""
     marks = (f"{total.process.host}:{total.process.pid}:".encode(), b" comm " + total.pointer.encode() + b" [")
     found: list[tuple[Op, int | None]] = []

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.nccl.process_rows import Case, Communicator, Row, evidence
+from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, Row, evidence
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.files.names import ip_of, is_loopback
 from ddx_tools.model.grouping import gathered
@@ -24,7 +24,7 @@ _SAID = {"nccl": "version", "cuda": "version"}
 _LOCAL_ONLY = re.compile(r"^(?:lo\d*|docker\d*|virbr|br-|veth|cni|flannel|cali|podman|lxc|vnet|tun\d|tap\d)")
 
 
-def startup_findings(case: Case, with_operations: set[tuple[str, str, int]]) -> list[Finding]:
+def startup_findings(case: NcclLogs, with_operations: set[tuple[str, str, int]]) -> list[Finding]:
     """All of them. `with_operations`: (communicator, host, pid) that enqueued something: these were set up."""
     return [
         *_incomplete(case, with_operations),
@@ -35,7 +35,7 @@ def startup_findings(case: Case, with_operations: set[tuple[str, str, int]]) -> 
     ]
 
 
-def _incomplete(case: Case, with_operations: set[tuple[str, str, int]]) -> Iterator[Finding]:
+def _incomplete(case: NcclLogs, with_operations: set[tuple[str, str, int]]) -> Iterator[Finding]:
     shown = 0
     for one in case.communicators.values():
         done = {
@@ -50,7 +50,7 @@ def _incomplete(case: Case, with_operations: set[tuple[str, str, int]]) -> Itera
             yield _unfinished(case, one, unfinished, sorted(started | done))
 
 
-def _unfinished(case: Case, one: Communicator, unfinished: list[int], seen: list[int]) -> Finding:
+def _unfinished(case: NcclLogs, one: Communicator, unfinished: list[int], seen: list[int]) -> Finding:
     never = [rank for rank in range(min(one.nranks, 100_000)) if rank not in one.members]
     rows = [one.members[rank] for rank in unfinished]
     earliest = min((row["stage"] for row in rows), key=STAGES.index)
@@ -79,7 +79,7 @@ def _unfinished(case: Case, one: Communicator, unfinished: list[int], seen: list
     )
 
 
-def _errors(case: Case, rows: list[Row]) -> dict[str, int]:
+def _errors(case: NcclLogs, rows: list[Row]) -> dict[str, int]:
     """How many of some processes got which error from NCCL first."""
     codes = (case.processes[row["host"], row["pid"]]["error_code"] for row in rows)
     return dict(Counter(_ERRORS.get(code, f"error {code}") for code in codes if code is not None))
@@ -88,7 +88,7 @@ def _errors(case: Case, rows: list[Row]) -> dict[str, int]:
 # --- versions
 
 
-def _versions(case: Case) -> Iterator[Finding]:
+def _versions(case: NcclLogs) -> Iterator[Finding]:
     rows = [*case.processes.values(), *case.banners]
     for what, column in (("nccl", "version"), ("cuda", "cuda"), ("driver", "driver"), ("ofi", "ofi")):
         by_value = gathered((str(row[column]), row) for row in rows if row[column] is not None)
@@ -108,7 +108,7 @@ def _versions(case: Case) -> Iterator[Finding]:
 # --- GPUs
 
 
-def _duplicates(case: Case) -> Iterator[Finding]:
+def _duplicates(case: NcclLogs) -> Iterator[Finding]:
     by_device: dict[tuple[str, str], dict[tuple[int, int], Row]] = defaultdict(dict)
     for one in case.communicators.values():
         users: dict[tuple[str, str], dict[tuple[int, int], Row]] = defaultdict(dict)
@@ -128,7 +128,7 @@ def _duplicates(case: Case) -> Iterator[Finding]:
 # --- interfaces
 
 
-def _interfaces(case: Case) -> Iterator[Finding]:
+def _interfaces(case: NcclLogs) -> Iterator[Finding]:
     """Interfaces that reach no other host, in a job of several."""
     if len(case.hosts) < 2:
         return
@@ -147,13 +147,13 @@ def _interfaces(case: Case) -> Iterator[Finding]:
         yield _unusable(case, Severity.FAILURE, rows, text, loopback=loopback, hosts_differ=differ)
 
 
-def _unusable(case: Case, severity: Severity, rows: list[Row], text: str, **facts: Any) -> Finding:
+def _unusable(case: NcclLogs, severity: Severity, rows: list[Row], text: str, **facts: Any) -> Finding:
     own = {name: rows[0][name] for name in ("interface", "address")}
     shown = case.said(rows[:_MOST_EVIDENCE], "interface")
     return case.finding("startup.interface_unusable", severity, rows, text, shown, **own, **facts)
 
 
-def _shared_addresses(case: Case) -> Iterator[Finding]:
+def _shared_addresses(case: NcclLogs) -> Iterator[Finding]:
     """Addresses that lead nowhere else: one that several hosts have, and those that hold for one cable only.
 
     Bridges of containers and the USB network of a management controller look like any other interface, and have the
@@ -184,7 +184,7 @@ def _shared_addresses(case: Case) -> Iterator[Finding]:
         yield _unusable(case, severity, rows, text, loopback=False, **facts)
 
 
-def _any_complete(case: Case) -> bool:
+def _any_complete(case: NcclLogs) -> bool:
     """Whether a communicator was seen to form: then its members reached each other."""
     return any(row["completed"] for one in case.communicators.values() for row in one.members.values())
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ddx_tools.parsers.nccl.nccl_blocks import NRANKS, PROC, Block, codes_of, values_of
+from ddx_tools.parsers.nccl.nccl_blocks import NRANKS, PROC, NcclBlock, codes_of, values_of
 from ddx_tools.parsers.nccl.nccl_lines import read_nccl_line
 
 BUCKET_OPS = 128
@@ -67,7 +67,7 @@ class Stream:
     """The last ones, in order."""
 
 
-def streams_of(block: Block) -> list[Stream]:
+def streams_of(block: NcclBlock) -> list[Stream]:
     """The streams of a block, by their first lines.
 
     A pointer that a new communicator took over within the block makes two of them.

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from ddx_tools.analysis.nccl.process_rows import Case, Communicator, read_case
+from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, read_case
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.nccl_log.operation_findings import Enqueued, read_enqueued
@@ -28,7 +28,7 @@ def communicator_rows(store: Store) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(case: Case, one: Communicator, enqueued: Enqueued | None, vias: list[str]) -> dict[str, Any]:
+def _row(case: NcclLogs, one: Communicator, enqueued: Enqueued | None, vias: list[str]) -> dict[str, Any]:
     members = one.members.values()
     streams = list(enqueued.streams.values()) if enqueued else []
     lasts = [row["last_op"] for row in streams]

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ddx_tools.analysis.nccl.process_rows import Case, Row, evidence
+from ddx_tools.analysis.nccl.process_rows import NcclLogs, Row, evidence
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 
@@ -34,7 +34,7 @@ _OFF: dict[str, tuple[str, str]] = {
 }
 
 
-def transport_findings(case: Case, store: Store) -> list[Finding]:
+def transport_findings(case: NcclLogs, store: Store) -> list[Finding]:
     """All of them."""
     edges = store.query(_EDGES)
     settings = store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid")
@@ -53,7 +53,7 @@ def transport_findings(case: Case, store: Store) -> list[Finding]:
     ]
 
 
-def _chosen(case: Case, edges: list[Row], networks: list[Row]) -> Finding:
+def _chosen(case: NcclLogs, edges: list[Row], networks: list[Row]) -> Finding:
     # Both ends print an edge through the network; within a host the sender does.
     transports = Counter(_name(row) for row in edges if row["direction"] != "receive")
     names = sorted({row["network"] for row in networks} | {row["network"] for row in edges if row["network"]})
@@ -86,7 +86,7 @@ def _name(row: Row) -> str:
 # --- a slower one than others have, or than there is
 
 
-def _networks_differ(case: Case, networks: list[Row]) -> Iterator[Finding]:
+def _networks_differ(case: NcclLogs, networks: list[Row]) -> Iterator[Finding]:
     by_host: dict[str, set[str]] = defaultdict(set)
     for row in networks:
         by_host[row["host"]].add(row["network"])
@@ -108,7 +108,7 @@ def _networks_differ(case: Case, networks: list[Row]) -> Iterator[Finding]:
     )
 
 
-def _not_found(case: Case, edges: list[Row], networks: list[Row], settings: list[Row]) -> Iterator[Finding]:
+def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: list[Row]) -> Iterator[Finding]:
     """Settings name RDMA devices, NCCL finds none, and goes over sockets: a container without them, as a rule.
 
     Where nothing names any, a host without RDMA is an ordinary host.
@@ -129,7 +129,7 @@ def _not_found(case: Case, edges: list[Row], networks: list[Row], settings: list
     yield _downgraded(case, rows, text, facts, Severity.WARNING, shown)
 
 
-def _on_one_host(case: Case) -> bool:
+def _on_one_host(case: NcclLogs) -> bool:
     """Whether every communicator is known in whole and is within a host; a log that was cut may have lost it."""
     known = list(case.communicators.values())
     whole = all(len(one.members) >= one.nranks for one in known)
@@ -144,7 +144,7 @@ def _names_rdma(row: Row) -> bool:
     return variable.startswith("NCCL_IB_") and variable not in ("NCCL_IB_DISABLE", "NCCL_IB_TIMEOUT") and bool(value)
 
 
-def _switched_off(case: Case, settings: list[Row]) -> Iterator[Finding]:
+def _switched_off(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
     for variable, (expected, used) in _OFF.items():
         rows = [row for row in settings if row["variable"] == variable and row["value"] not in ("", "0")]
         if rows and (expected != "IB" or len(case.hosts) > 1):
@@ -154,7 +154,7 @@ def _switched_off(case: Case, settings: list[Row]) -> Iterator[Finding]:
             yield _downgraded(case, rows, text, facts, Severity.WARNING, _evidence(rows))
 
 
-def _devices_unlike(case: Case, settings: list[Row]) -> Iterator[Finding]:
+def _devices_unlike(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
     """On one host NCCL uses fewer RDMA devices than on all others, which are alike: it takes those with an active port.
 
     Where a setting chooses the devices, they are what somebody wanted.
@@ -179,7 +179,7 @@ def _devices_unlike(case: Case, settings: list[Row]) -> Iterator[Finding]:
         yield case.finding("network.rdma_devices", Severity.WARNING, rows, text, shown, unused=lacking)
 
 
-def _within_hosts(case: Case, edges: list[Row]) -> Iterator[Finding]:
+def _within_hosts(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
     """Connections within a host that leave it, and hosts that lack the P2P that others have."""
     inside = [row for row in edges if row["source_host"] is not None and row["source_host"] == row["target_host"]]
     through_net = [row for row in inside if row["transport"] == "net" and row["source_pid"] != row["target_pid"]]
@@ -211,7 +211,7 @@ def _pairs(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
 
 
 def _downgraded(
-    case: Case, rows: list[Row], text: str, facts: dict[str, Any], severity: Severity, shown: list[Evidence]
+    case: NcclLogs, rows: list[Row], text: str, facts: dict[str, Any], severity: Severity, shown: list[Evidence]
 ) -> Finding:
     return Finding(
         code="transport.downgraded",
@@ -231,7 +231,7 @@ def _evidence(rows: Iterable[Row]) -> list[Evidence]:
 # --- GPUDirect
 
 
-def _without_gpudirect(case: Case, edges: list[Row]) -> Iterator[Finding]:
+def _without_gpudirect(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
     """RDMA that copies through host memory. Sockets always do."""
     rdma = [row for row in edges if row["transport"] == "net" and row["network"] != "Socket"]
     without = [row for row in rdma if row["gpudirect"] is False]

@@ -17,7 +17,7 @@ from ddx_tools.parsers.network.tcp_connect_text import ANSWERS, read_addresses, 
 from ddx_tools.parsers.network.tshark_text import FIELDS
 from ddx_tools.probes.network import kinds
 from ddx_tools.probes.network.args import NetworkArgs, is_host
-from ddx_tools.probes.network.host_queries import Asking, Facts, jobs_in
+from ddx_tools.probes.network.host_queries import Facts, NetworkQueries, jobs_in
 from ddx_tools.probes.network.path_mtu import IPV4_OVERHEAD_BYTES, IPV6_OVERHEAD_BYTES, LEAST_MTU_BYTES, Search
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw
@@ -49,7 +49,7 @@ class Peer:
 def capture_network(host: Host, args: NetworkArgs) -> Raw:
     """What came of trying the peers, or of reading the captures. Raises UsageError, and HostError of a bundle."""
     args.check()
-    asking = Asking(host)
+    asking = NetworkQueries(host)
     if args.target:
         read_captures(asking, args.target)
         return asking.raw
@@ -67,7 +67,7 @@ def capture_network(host: Host, args: NetworkArgs) -> Raw:
     return asking.raw
 
 
-def _masters(asking: Asking, ports: list[int]) -> list[Peer]:
+def _masters(asking: NetworkQueries, ports: list[int]) -> list[Peer]:
     """The meeting points of the jobs on this host."""
     snapshot = asking.host.processes().data
     masters = dict.fromkeys(job.master for job in jobs_in(snapshot) or () if job.master)
@@ -85,7 +85,7 @@ def _split(master: str) -> tuple[str, int]:
     return name.strip("[]"), int(port) if port.isascii() and port.isdigit() and 0 < int(port) <= 65535 else 29500
 
 
-def _try_peer(asking: Asking, peer: Peer, args: NetworkArgs) -> None:
+def _try_peer(asking: NetworkQueries, peer: Peer, args: NetworkArgs) -> None:
     addresses = _addresses(asking, peer)
     if not addresses:
         return
@@ -108,7 +108,7 @@ def _try_peer(asking: Asking, peer: Peer, args: NetworkArgs) -> None:
         asking.run(kinds.PERFTEST, argv, asked, timeout_s=_PERFTEST_S + _GRACE_S)
 
 
-def _addresses(asking: Asking, peer: Peer) -> list[str]:
+def _addresses(asking: NetworkQueries, peer: Peer) -> list[str]:
     """What the name means here, in the order in which programs try it."""
     try:
         return [str(ipaddress.ip_address(peer.name))]
@@ -118,7 +118,7 @@ def _addresses(asking: Asking, peer: Peer) -> list[str]:
         return read_addresses(answer.data)[:_MOST_ADDRESSES] if answer else []
 
 
-def _try_ports(asking: Asking, peer: Peer, addresses: list[str], timeout_s: float) -> str:
+def _try_ports(asking: NetworkQueries, peer: Peer, addresses: list[str], timeout_s: float) -> str:
     """Try all ports of one address after the other until one answers; that one, else the first."""
     chosen = _port_of_the_kernel(asking)
     for address in addresses:
@@ -134,7 +134,7 @@ def _try_ports(asking: Asking, peer: Peer, addresses: list[str], timeout_s: floa
     return addresses[0]
 
 
-def _port_of_the_kernel(asking: Asking) -> int:
+def _port_of_the_kernel(asking: NetworkQueries) -> int:
     """A port such as NCCL and Gloo get from the kernel: in the middle of its range, where hardly anybody listens."""
     found = asking.ask(kinds.PORT_RANGE, lambda: asking.host.read(_RANGE, max_bytes=64))
     words = found.data.split() if found else []
@@ -142,12 +142,12 @@ def _port_of_the_kernel(asking: Asking) -> int:
     return min(65535, max(1, (low + high) // 2))
 
 
-def _route(asking: Asking, address: str, facts: Facts) -> Route | None:
+def _route(asking: NetworkQueries, address: str, facts: Facts) -> Route | None:
     item = asking.run(kinds.ROUTE, ("ip", "route", "get", address), facts, timeout_s=5.0)
     return read_route(item.data) if item else None
 
 
-def _interface_mtu(asking: Asking, interface: str) -> int | None:
+def _interface_mtu(asking: NetworkQueries, interface: str) -> int | None:
     """In bytes; None if the host does not say it."""
     for item in asking.raw.of(kinds.INTERFACES):
         try:
@@ -160,7 +160,7 @@ def _interface_mtu(asking: Asking, interface: str) -> int | None:
 # --- pings
 
 
-def _pings(asking: Asking, address: str, facts: Facts) -> float | None:
+def _pings(asking: NetworkQueries, address: str, facts: Facts) -> float | None:
     """Small ones, for loss; how long they take on average, in ms, or None if too few came back to tell sizes apart."""
     argv = ("ping", "-n", "-q", "-W", "1", "-s", str(LEAST_MTU_BYTES - IPV4_OVERHEAD_BYTES))
     for number, interval_s in (_PINGS, _FEW_PINGS):
@@ -172,7 +172,7 @@ def _pings(asking: Asking, address: str, facts: Facts) -> float | None:
     return None
 
 
-def _path_mtu(asking: Asking, address: str, interface: str, round_trip_ms: float, facts: Facts) -> None:
+def _path_mtu(asking: NetworkQueries, address: str, interface: str, round_trip_ms: float, facts: Facts) -> None:
     """Which size arrives in one piece: pings that may not be cut, bisected."""
     interface_mtu = _interface_mtu(asking, interface)
     if interface_mtu is None:
@@ -195,12 +195,12 @@ def _path_mtu(asking: Asking, address: str, interface: str, round_trip_ms: float
 # --- throughput, and NCCL's own word
 
 
-def _iperf3(asking: Asking, address: str, port: int, facts: Facts) -> None:
+def _iperf3(asking: NetworkQueries, address: str, port: int, facts: Facts) -> None:
     argv = ("iperf3", "-c", address, "-p", str(port), "-J", "-t", str(_IPERF3_S), "--connect-timeout", "3000")
     asking.run(kinds.IPERF3, argv, {**facts, "port": port}, timeout_s=_IPERF3_S + _GRACE_S)
 
 
-def _ask_ras(asking: Asking) -> None:
+def _ask_ras(asking: NetworkQueries) -> None:
     """What `ncclras -v` asks, in the one line that it sends, if a process of NCCL 2.24 or newer listens here."""
     known = asking.try_port(kinds.RAS_PORT, _RAS_ADDRESS, _RAS_PORT, {}, timeout_s=1.0, listens=False)
     tried = read_tried(known.data) if known else None
@@ -223,7 +223,7 @@ _MAGIC = tuple(bytes.fromhex(words) for words in ("d4c3b2a1", "a1b2c3d4", "4d3cb
 _WHY = "What the capture shows is not known."
 
 
-def read_captures(asking: Asking, paths: Sequence[str]) -> None:
+def read_captures(asking: NetworkQueries, paths: Sequence[str]) -> None:
     """The packets of TCP in each capture. Raises UsageError if there is none."""
     files = [file for path in paths for file in asking.host.files_below(path)]
     captures = [file for file in files if _is_capture(asking, file, named=file in paths)]
@@ -244,7 +244,7 @@ def read_captures(asking: Asking, paths: Sequence[str]) -> None:
     asking.raw.searched.append(f"{len(captures)} captures of packets")
 
 
-def _is_capture(asking: Asking, path: str, *, named: bool) -> bool:
+def _is_capture(asking: NetworkQueries, path: str, *, named: bool) -> bool:
     try:
         return asking.host.read(path, max_bytes=4, suffix="bin").data.startswith(_MAGIC)
     except NotFound as error:

@@ -15,7 +15,7 @@ BASIS = "network"
 
 
 @dataclass(frozen=True)
-class Check:
+class NetworkCheck:
     """One thing that was tried."""
 
     host: str
@@ -33,11 +33,11 @@ class Check:
         return self.peer if self.address in (None, self.peer) else f"{self.peer} ({self.address})"
 
 
-def read_checks(store: Store) -> list[Check]:
+def read_checks(store: Store) -> list[NetworkCheck]:
     """All checks, in the order in which they were made."""
     names = ("host", "address", "port", "what", "outcome")
     return [
-        Check(
+        NetworkCheck(
             **{name: row[name] for name in names},
             peer=row["peer"] or "",
             facts=json.loads(row["facts"]),
@@ -47,7 +47,7 @@ def read_checks(store: Store) -> list[Check]:
     ]
 
 
-def finding(code: str, severity: Severity, checks: Iterable[Check], summary: str, **attributes: Any) -> Finding:
+def finding(code: str, severity: Severity, checks: Iterable[NetworkCheck], summary: str, **attributes: Any) -> Finding:
     """A finding that rests on some checks; attributes that are None are left out."""
     checks = list(checks)
     return Finding(

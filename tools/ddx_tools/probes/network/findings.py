@@ -12,7 +12,7 @@ from ddx_tools.analysis.nccl.ras_findings import ras_findings
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.network.check import BASIS, Check, finding, read_checks
+from ddx_tools.probes.network.check import BASIS, NetworkCheck, finding, read_checks
 from ddx_tools.probes.network.path_mtu import IPV4_OVERHEAD_BYTES, IPV6_OVERHEAD_BYTES, LEAST_MTU_BYTES
 from ddx_tools.probes.network.reach import reach_findings
 
@@ -149,9 +149,9 @@ _SINGLE = 1
 """One packet of a hundred may be lost by chance: a queue was full, an address was looked up."""
 
 
-def path_findings(checks: list[Check]) -> Iterator[Finding]:
+def path_findings(checks: list[NetworkCheck]) -> Iterator[Finding]:
     """All of them."""
-    sizes: dict[tuple[str, str], list[Check]] = defaultdict(list)
+    sizes: dict[tuple[str, str], list[NetworkCheck]] = defaultdict(list)
     for check in checks:
         if check.what == "ping":
             yield from _lost(check)
@@ -161,7 +161,7 @@ def path_findings(checks: list[Check]) -> Iterator[Finding]:
         yield from _path_mtu(tried)
 
 
-def _lost(check: Check) -> Iterator[Finding]:
+def _lost(check: NetworkCheck) -> Iterator[Finding]:
     sent, received = check.facts["sent"], check.facts["received"]
     lost = sent - received
     if not received or sent < _LEAST_PINGS or lost <= _SINGLE:
@@ -179,7 +179,7 @@ def _lost(check: Check) -> Iterator[Finding]:
     )
 
 
-def _path_mtu(tried: list[Check]) -> Iterator[Finding]:
+def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
     """The largest size that arrived; a warning where a larger one vanishes, and nobody says so.
 
     Where the own host or a router says that a packet is too long, TCP hears it as well, and sends smaller ones.
@@ -222,18 +222,18 @@ def _path_mtu(tried: list[Check]) -> Iterator[Finding]:
         )
 
 
-def _who_told(told: list[Check], first: Check) -> str:
+def _who_told(told: list[NetworkCheck], first: NetworkCheck) -> str:
     if not told:
         return f"as large as {first.facts['interface']} sends them"
     hop = next((one.facts["hop"] for one in told if one.facts.get("hop")), None)
     return f"and {hop or 'the host itself'} says that larger ones are too long, so that TCP heeds it"
 
 
-def _size(check: Check) -> int:
+def _size(check: NetworkCheck) -> int:
     return int(check.facts["size_bytes"])
 
 
-def _sum(check: Check) -> str:
+def _sum(check: NetworkCheck) -> str:
     """The arithmetic that everybody gets wrong once: `1500 bytes (1472 of data + 28 of headers)`."""
     size = _size(check)
     overhead = IPV6_OVERHEAD_BYTES if ":" in (check.address or "") else IPV4_OVERHEAD_BYTES
@@ -247,7 +247,7 @@ LOSSY, FEW = 1e-3, 1e-4
 """Shares of packets sent again: from the first a collective suffers; below the second a network is well."""
 
 
-def speed_findings(checks: list[Check]) -> Iterator[Finding]:
+def speed_findings(checks: list[NetworkCheck]) -> Iterator[Finding]:
     """What was measured, and what was sent again meanwhile."""
     for check in checks:
         if check.what in ("iperf3", "perftest") and check.outcome == "measured":
@@ -256,7 +256,7 @@ def speed_findings(checks: list[Check]) -> Iterator[Finding]:
             yield from _sent_again(check)
 
 
-def _throughput(check: Check) -> Finding:
+def _throughput(check: NetworkCheck) -> Finding:
     facts = check.facts
     tool = {"iperf3": "TCP (iperf3)", "perftest": f"RDMA writes ({facts.get('device')}, ib_write_bw)"}[check.what]
     quiet = facts.get("quiet_intervals") or None
@@ -274,7 +274,7 @@ def _throughput(check: Check) -> Finding:
     )
 
 
-def _sent_again(check: Check) -> Iterator[Finding]:
+def _sent_again(check: NetworkCheck) -> Iterator[Finding]:
     share = check.facts.get("share_sent_again")
     if share is None or share < FEW:
         return
@@ -315,7 +315,7 @@ def network_table(store: Store) -> list[dict[str, Any]]:
     return [_row(check) for check in read_checks(store)] + store.query(_FLOWS)
 
 
-def _row(check: Check) -> dict[str, Any]:
+def _row(check: NetworkCheck) -> dict[str, Any]:
     return {
         "check": check.what if check.what != "size" else f"packet of {check.facts['size_bytes']} bytes",
         "peer": check.peer_text,

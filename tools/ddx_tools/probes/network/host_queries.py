@@ -10,7 +10,7 @@ from typing import Any
 
 from ddx_tools.model.errors import DdxError, HostError, NotFound, NotRecorded
 from ddx_tools.parsers.launch.launchers import Job, find_jobs
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.raw import Raw, RawItem
 
 Facts = Mapping[str, Any]
@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 _MOST_ANSWER_BYTES = 16 << 20
 
 
-class Asking:
+class NetworkQueries:
     """One capture."""
 
     def __init__(self, host: Host) -> None:
@@ -65,12 +65,12 @@ class Asking:
         self, kind: str, address: str, port: int, facts: Facts, *, timeout_s: float, listens: bool
     ) -> RawItem | None:
         """Try a port on which somebody should listen, or not. See `ddx_tools.sources.hosts.tcp_exchange`."""
-        call = Call("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
+        call = HostCall("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
         return self.ask(kind, lambda: self.host.answer(call).checked(), facts)
 
     def ask_line(self, kind: str, address: str, port: int, line: str, *, timeout_s: float) -> RawItem | None:
         """What a server answers to a line of text."""
-        call = Call("tcp", f"{address} {port} {line}", {"timeout_s": timeout_s, "max_bytes": _MOST_ANSWER_BYTES})
+        call = HostCall("tcp", f"{address} {port} {line}", {"timeout_s": timeout_s, "max_bytes": _MOST_ANSWER_BYTES})
         return self.ask(kind, lambda: self.host.answer(call).checked())
 
     def _keep(self, kind: str, data: bytes, reply: Reply, facts: Facts) -> RawItem:
@@ -83,7 +83,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Tool:
+class NetworkTool:
     """A program of the system."""
 
     debian: str
@@ -95,13 +95,13 @@ class Tool:
 
 
 TOOLS = {
-    "getent": Tool("libc-bin", "glibc-common", "Names cannot be looked up: name peers by their address."),
-    "ip": Tool("iproute2", "iproute", "The interface that leads to the peer is not known."),
-    "ss": Tool("iproute2", "iproute", "Who listens on a port of this host is not known."),
-    "ping": Tool("iputils-ping", "iputils", "Neither the MTU of the path nor its loss was measured."),
-    "iperf3": Tool("iperf3", "iperf3", "TCP throughput was not measured."),
-    "ib_write_bw": Tool("perftest", "perftest", "RDMA bandwidth was not measured."),
-    "tshark": Tool("tshark", "wireshark-cli", "The captures were not read."),
+    "getent": NetworkTool("libc-bin", "glibc-common", "Names cannot be looked up: name peers by their address."),
+    "ip": NetworkTool("iproute2", "iproute", "The interface that leads to the peer is not known."),
+    "ss": NetworkTool("iproute2", "iproute", "Who listens on a port of this host is not known."),
+    "ping": NetworkTool("iputils-ping", "iputils", "Neither the MTU of the path nor its loss was measured."),
+    "iperf3": NetworkTool("iperf3", "iperf3", "TCP throughput was not measured."),
+    "ib_write_bw": NetworkTool("perftest", "perftest", "RDMA bandwidth was not measured."),
+    "tshark": NetworkTool("tshark", "wireshark-cli", "The captures were not read."),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.network.tcp_connect_text import ANSWERS
-from ddx_tools.probes.network.check import Check, finding
+from ddx_tools.probes.network.check import NetworkCheck, finding
 
 _WORDS = {
     "refused": "is refused: nobody listens there, or a firewall rejects it",
@@ -19,7 +19,7 @@ _WORDS = {
 }
 
 
-def reach_findings(checks: list[Check], hosts: Mapping[str, str]) -> Iterator[Finding]:
+def reach_findings(checks: list[NetworkCheck], hosts: Mapping[str, str]) -> Iterator[Finding]:
     """All of them. `hosts`: by name and by address, the hosts that were looked at."""
     for name in (check for check in checks if check.what == "name"):
         yield from _name(name)
@@ -36,17 +36,17 @@ def reach_findings(checks: list[Check], hosts: Mapping[str, str]) -> Iterator[Fi
     yield from _silent_hosts([check for check in checks if check.what in ("tcp", "ping")], hosts)
 
 
-def _by_peer(checks: list[Check]) -> list[list[Check]]:
+def _by_peer(checks: list[NetworkCheck]) -> list[list[NetworkCheck]]:
     return list(gathered(((check.host, check.peer), check) for check in checks).values())
 
 
-def _best(checks: list[Check]) -> str | None:
+def _best(checks: list[NetworkCheck]) -> str | None:
     """Of several addresses of a name, the one that answers: programs try all of them, too."""
     answers = gathered((check.address, check.outcome in ANSWERS) for check in checks)
     return max(answers, key=lambda address: sum(answers[address]))
 
 
-def _name(check: Check) -> Iterator[Finding]:
+def _name(check: NetworkCheck) -> Iterator[Finding]:
     ports = check.facts["ports"]
     if check.outcome == "unresolved":
         yield finding(
@@ -74,7 +74,7 @@ def _name(check: Check) -> Iterator[Finding]:
         )
 
 
-def _asked(check: Check, alive: bool, listeners: list[Check]) -> Iterator[Finding]:
+def _asked(check: NetworkCheck, alive: bool, listeners: list[NetworkCheck]) -> Iterator[Finding]:
     """A port on which somebody should listen."""
     if check.outcome == "open":
         yield _answers(check)
@@ -84,7 +84,7 @@ def _asked(check: Check, alive: bool, listeners: list[Check]) -> Iterator[Findin
     yield _unreachable(check, alive, "store", where)
 
 
-def _by_the_kernel(check: Check, alive: bool) -> Iterator[Finding]:
+def _by_the_kernel(check: NetworkCheck, alive: bool) -> Iterator[Finding]:
     """A port on which nobody listens, as a rule: a refusal is the good answer, silence is not."""
     if check.outcome in ANSWERS:
         yield _answers(check)
@@ -93,7 +93,7 @@ def _by_the_kernel(check: Check, alive: bool) -> Iterator[Finding]:
         yield _unreachable(check, alive, "peers", more)
 
 
-def _answers(check: Check) -> Finding:
+def _answers(check: NetworkCheck) -> Finding:
     took = check.facts.get("took_ms")
     kind = "accepts a connection" if check.outcome == "open" else "answers (nobody listens, as is to be expected)"
     return finding(
@@ -109,7 +109,7 @@ def _answers(check: Check) -> Finding:
     )
 
 
-def _unreachable(check: Check, alive: bool, stage: str, more: str) -> Finding:
+def _unreachable(check: NetworkCheck, alive: bool, stage: str, more: str) -> Finding:
     how = check.outcome
     reason = f" ({check.facts['reason']})" if how == "failed" else ""
     proof = " The host itself answers, so something on the way drops this port." if alive and how == "timed_out" else ""
@@ -128,7 +128,7 @@ def _unreachable(check: Check, alive: bool, stage: str, more: str) -> Finding:
     )
 
 
-def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Finding]:
+def _silent_hosts(tried: list[NetworkCheck], hosts: Mapping[str, str]) -> Iterator[Finding]:
     """Hosts that were looked at and leave a port without an answer.
 
     The way has to be good: it answers otherwise, or gets answers from the one that asked, or leaves several so. Else it
@@ -163,11 +163,11 @@ def _silent_hosts(tried: list[Check], hosts: Mapping[str, str]) -> Iterator[Find
         yield found.model_copy(update={"hosts": [owner]})
 
 
-def _answered(check: Check) -> bool:
+def _answered(check: NetworkCheck) -> bool:
     return bool(check.facts["received"]) if check.what == "ping" else check.outcome in ANSWERS
 
 
-def _held(listener: Check) -> Iterator[Finding]:
+def _held(listener: NetworkCheck) -> Iterator[Finding]:
     """A port of this host in the hands of a process that is of no job; of a job's own it is as it should be."""
     facts = listener.facts
     if facts.get("of_job") is not False:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, ProbeStatus, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.notes.outcomes import Fact, vocabulary
-from ddx_tools.parsers.notes.user_report import Report, read_reports
+from ddx_tools.parsers.notes.outcomes import ProseFact, vocabulary
+from ddx_tools.parsers.notes.user_report import UserReport, read_reports
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
-from ddx_tools.sources.kinds import NOTE_BYTES, Kind
+from ddx_tools.sources.kinds import NOTE_BYTES, TextKind
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 
@@ -22,7 +22,7 @@ def capture_notes(host: Host, target: Sequence[str]) -> Raw:
     paths = [item for item in target if not item.isdigit()]
     taken = intake_of(host, paths)
     taken.note_gaps(raw, "What somebody wrote there is not known.")
-    for note in taken.of(Kind.NOTE):
+    for note in taken.of(TextKind.NOTE):
         raw.items.append(RawItem("note", note.head[:NOTE_BYTES], note.source, {"path": note.path, "named": note.named}))
     raw.searched.append(f"{len(raw.items)} notes among {len(taken.materials)} files")
     if not raw.items and raw.status is ProbeStatus.OK:
@@ -49,7 +49,7 @@ def _verbatim(quote: str, text: str) -> str:
     return max(found[0].splitlines(), key=len).strip() if found else ""
 
 
-def _row(report: Report, item: RawItem, text: str) -> dict[str, object]:
+def _row(report: UserReport, item: RawItem, text: str) -> dict[str, object]:
     quote = _verbatim(report.quote, text)
     return {
         "fact": report.fact,
@@ -75,7 +75,7 @@ def note_findings(store: Store) -> list[Finding]:
     return [_finding(known[fact], negated, said) for (fact, negated), said in by_fact.items() if fact in known]
 
 
-def _finding(fact: Fact, negated: bool, said: list[dict[str, object]]) -> Finding:
+def _finding(fact: ProseFact, negated: bool, said: list[dict[str, object]]) -> Finding:
     evidence = [
         Evidence(source=str(row["source"]), line=int(str(row["source_line"])), quote=str(row["quote"])) for row in said
     ]

@@ -23,7 +23,7 @@ Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Round:
+class BisectionRound:
     """Groups of hosts that run at the same time; no host is in two of them."""
 
     why: str
@@ -31,7 +31,7 @@ class Round:
 
 
 @dataclass
-class Culprits:
+class BisectionCulprits:
     """What the rounds brought to light."""
 
     hosts: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Culprits:
     """Something among these is bad, and no host is known to be good that could tell what."""
 
 
-Search = Generator[Round, Sequence[bool], Culprits]
+Search = Generator[BisectionRound, Sequence[bool], BisectionCulprits]
 """Yields rounds, is sent which groups of it were bad, and returns the culprits."""
 
 
@@ -62,10 +62,10 @@ def bounds(hosts: int) -> Bounds:
 
 def search(hosts: Sequence[str]) -> Search:
     """Look for what is bad among these hosts (each once)."""
-    found = Culprits()
+    found = BisectionCulprits()
     left = tuple(hosts)
     while len(left) > 1:
-        [bad] = yield Round("all but the culprits" if left != tuple(hosts) else "all hosts", (left,))
+        [bad] = yield BisectionRound("all but the culprits" if left != tuple(hosts) else "all hosts", (left,))
         if not bad:
             break
         seen = yield from _one_culprit_or_more(left)
@@ -82,7 +82,7 @@ def search(hosts: Sequence[str]) -> Search:
 def _one_culprit_or_more(hosts: Group) -> Search:
     """The hosts together are bad: why?"""
     if len(hosts) == 2:
-        return Culprits()
+        return BisectionCulprits()
     side = math.ceil(math.sqrt(len(hosts)))
     by_rows = [hosts[start : start + side] for start in range(0, len(hosts), side)]
     by_columns = [hosts[start::side] for start in range(side)]
@@ -92,7 +92,7 @@ def _one_culprit_or_more(hosts: Group) -> Search:
     for why, groups in (("rows of a square", by_rows), ("its columns", by_columns)):
         together = tuple(group for group in groups if len(group) > 1)
         cleared = set[str]()
-        for group, bad in zip(together, (yield Round(why, together)), strict=True):
+        for group, bad in zip(together, (yield BisectionRound(why, together)), strict=True):
             if bad:
                 bad_groups.append(group)
             else:
@@ -108,17 +108,17 @@ def _one_culprit_or_more(hosts: Group) -> Search:
             return found
     for region in bad_groups or [hosts]:
         if pair := (yield from _bad_pair(region)):
-            return Culprits(pairs=[pair])
-    return Culprits()
+            return BisectionCulprits(pairs=[pair])
+    return BisectionCulprits()
 
 
-def _some_good(hosts: Group) -> Generator[Round, Sequence[bool], dict[str, None]]:
+def _some_good(hosts: Group) -> Generator[BisectionRound, Sequence[bool], dict[str, None]]:
     """Hosts that run well in a pair: two rounds of a tournament, three among three."""
     seats: list[str | None] = [*hosts] if len(hosts) % 2 == 0 else [*hosts, None]
     for _ in range(3):
         halves = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
         pairs = tuple((a, b) for a, b in halves if a is not None and b is not None)
-        results = yield Round("pairs, to find a good one", pairs)
+        results = yield BisectionRound("pairs, to find a good one", pairs)
         if not all(results):
             return dict.fromkeys(host for pair, bad in zip(pairs, results, strict=True) if not bad for host in pair)
         seats = [seats[0], seats[-1], *seats[1:-1]]
@@ -127,11 +127,11 @@ def _some_good(hosts: Group) -> Generator[Round, Sequence[bool], dict[str, None]
 
 def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
     """Each suspect beside a good host, and once more beside another one."""
-    found = Culprits()
+    found = BisectionCulprits()
     first_partner: dict[str, str] = {}
     for start in range(0, len(suspects), max(len(good), 1)) if good else ():
         pairs = tuple(zip(suspects[start:], good, strict=False))
-        results = yield Round("each suspect with a good host", pairs)
+        results = yield BisectionRound("each suspect with a good host", pairs)
         first_partner |= {suspect: partner for (suspect, partner), bad in zip(pairs, results, strict=True) if bad}
     left = list(first_partner)
     if len(good) < 2:
@@ -145,7 +145,7 @@ def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
             if partner is not None:
                 taken.add(partner)
                 again.append((suspect, partner))
-        for (suspect, _), bad in zip(again, (yield Round("again with another", tuple(again))), strict=True):
+        for (suspect, _), bad in zip(again, (yield BisectionRound("again with another", tuple(again))), strict=True):
             left.remove(suspect)
             if bad:
                 found.hosts.append(suspect)
@@ -154,12 +154,12 @@ def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
     return found
 
 
-def _bad_pair(region: Group) -> Generator[Round, Sequence[bool], tuple[str, str] | None]:
+def _bad_pair(region: Group) -> Generator[BisectionRound, Sequence[bool], tuple[str, str] | None]:
     """Both ends of a bad pair are in the region; None if the results contradict each other."""
     one, other = _halves(region)
     while len(one) + len(other) > 2:
         groups = tuple(half for half in (one, other) if len(half) > 1)
-        results = dict(zip(groups, (yield Round("halves, for a bad pair", groups)), strict=True))
+        results = dict(zip(groups, (yield BisectionRound("halves, for a bad pair", groups)), strict=True))
         inside = next((half for half, bad in results.items() if bad), None)
         if inside is None:
             break
@@ -168,7 +168,7 @@ def _bad_pair(region: Group) -> Generator[Round, Sequence[bool], tuple[str, str]
         (a, b), (c, d) = _halves(one), _halves(other)
         for crossed in (((a, c), (b, d)), ((a, d), (b, c))):
             sides = {x + y: (x, y) for x, y in crossed if x and y}
-            results = dict(zip(sides, (yield Round("quarters, crosswise", tuple(sides))), strict=True))
+            results = dict(zip(sides, (yield BisectionRound("quarters, crosswise", tuple(sides))), strict=True))
             bad_side = next((sides[group] for group, bad in results.items() if bad), None)
             if bad_side:
                 one, other = bad_side
@@ -183,7 +183,7 @@ def _halves(group: Group) -> tuple[Group, Group]:
     return group[:middle], group[middle:]
 
 
-def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> Round | Culprits:
+def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> BisectionRound | BisectionCulprits:
     """The round to run next, or the culprits, after rounds of which somebody told the bad groups (from 1).
 
     Raises ValueError where a number is no group of that round, or more rounds were told than there were.
@@ -197,7 +197,7 @@ def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> Round | Culpr
             last, results = number, [group in bad for group in range(1, len(now.groups) + 1)]
             now = searching.send(results)
     except StopIteration as end:
-        culprits: Culprits = end.value
+        culprits: BisectionCulprits = end.value
         if told and last < len(told):
             raise ValueError(f"the search ended after {last} rounds") from None
         return culprits

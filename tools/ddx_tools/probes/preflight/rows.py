@@ -13,10 +13,10 @@ from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError, UsageError
 from ddx_tools.model.files.names import shown
-from ddx_tools.parsers.nccl.nccl_tests import NEEDLES, OPERATIONS, Report, read_nccl_tests
+from ddx_tools.parsers.nccl.nccl_tests import NEEDLES, OPERATIONS, NcclTestsReport, read_nccl_tests
 from ddx_tools.parsers.plain_json import finite, read_object, whole
 from ddx_tools.probes.preflight.args import PreflightArgs
-from ddx_tools.sources.host import Call, Host
+from ddx_tools.sources.host import Host, HostCall
 from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 OUTCOME, RANK_LINES, DIAGNOSIS, NCCL_TESTS = "outcome", "rank_lines", "diagnosis", "nccl_tests"
@@ -180,7 +180,7 @@ def _named(path: str) -> str:
     return next((OPERATIONS[program] for program in known if program in name), "unknown")
 
 
-def _devices(report: Report, run: str, item: RawItem) -> list[Row]:
+def _devices(report: NcclTestsReport, run: str, item: RawItem) -> list[Row]:
     shared: Row = {
         "run": run,
         "world_size": report.ranks,
@@ -193,7 +193,7 @@ def _devices(report: Report, run: str, item: RawItem) -> list[Row]:
     ]
 
 
-def _steps(report: Report, run: str, operation: str, item: RawItem) -> list[Row]:
+def _steps(report: NcclTestsReport, run: str, operation: str, item: RawItem) -> list[Row]:
     shared: Row = {
         "run": run,
         "operation": operation,
@@ -251,7 +251,7 @@ def capture_preflight(host: Host, args: PreflightArgs) -> Raw:
     raw = Raw(host.name)
     paths = args.target
     if not paths:
-        asked = Call("preflight", "", args.model_dump(exclude={"target"}))
+        asked = HostCall("preflight", "", args.model_dump(exclude={"target"}))
         directory = host.answer(asked).checked().data.decode()
         paths = [directory]
         raw.searched.append(f"results and logs of the ranks: {directory}")

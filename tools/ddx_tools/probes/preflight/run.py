@@ -2,7 +2,7 @@
 
 The directory of a run (mode 0700) holds
 
-preflight.json        what was started and how it ended, see `Outcome`
+preflight.json        what was started and how it ended, see `PreflightOutcome`
 rank-<rank>.jsonl     what each rank saw: see ddx_tools/payloads/preflight_payload.py
 launcher.log          what the launcher and the ranks printed
 ranks/                sockets of the rank agents
@@ -39,7 +39,7 @@ _NCCL_TESTS_S = 300.0
 
 
 @dataclass
-class Outcome:
+class PreflightOutcome:
     """How a run ended."""
 
     command: str
@@ -66,7 +66,7 @@ def run_preflight(args: PreflightArgs, ask_why: AskWhy) -> Path:
     directory = _new_directory(args.directory)
     by_nccl_tests = _run_nccl_tests(args, directory)
     argv = job.command_of(args, directory, sweep=not by_nccl_tests)
-    outcome = Outcome(shlex.join(redact_argv(argv))[:2000])
+    outcome = PreflightOutcome(shlex.join(redact_argv(argv))[:2000])
     began = time.monotonic()
     launcher: subprocess.Popen[bytes] | None = None
     with ended_by_signals():
@@ -131,7 +131,7 @@ def _in_steps(files: Sequence[Path]) -> bool:
     return started and not all(lines.endswith(b'"kind": "done"}\n') for lines in written)
 
 
-def _investigate(ask_why: AskWhy, target: str, directory: Path, outcome: Outcome) -> None:
+def _investigate(ask_why: AskWhy, target: str, directory: Path, outcome: PreflightOutcome) -> None:
     """What any other job is asked: its launcher's pid while it hangs, what it left where it failed."""
     bundle = directory / "incident.tar.zst"
     try:

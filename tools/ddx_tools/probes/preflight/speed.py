@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from ddx_tools.analysis.bandwidth.measured import Point, fastest, read_points, size_text
+from ddx_tools.analysis.bandwidth.measured import BandwidthPoint, fastest, read_points, size_text
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
@@ -30,16 +30,16 @@ def speed_findings(store: Store) -> list[Finding]:
     return found + _slow_pairs(store)
 
 
-def _places(store: Store) -> dict[str, list[Place]]:
-    places: dict[str, list[Place]] = defaultdict(list)
+def _places(store: Store) -> dict[str, list[RankPlace]]:
+    places: dict[str, list[RankPlace]] = defaultdict(list)
     rows = store.query("SELECT run, host, backend, device_name, nic_gb_per_s FROM preflight_ranks ORDER BY run, rank")
     for row in rows:
         ports = tuple(json.loads(row["nic_gb_per_s"] or "[]"))
-        places[row["run"]].append(Place(row["host"], row["backend"], row["device_name"], ports))
+        places[row["run"]].append(RankPlace(row["host"], row["backend"], row["device_name"], ports))
     return places
 
 
-def _of_run(points: Sequence[Point], expected: Expectation) -> list[Finding]:
+def _of_run(points: Sequence[BandwidthPoint], expected: Expectation) -> list[Finding]:
     best = fastest(points)
     if best is None or best.busbw_gb_per_s is None:
         return []
@@ -68,7 +68,7 @@ def _of_run(points: Sequence[Point], expected: Expectation) -> list[Finding]:
     return [told] if judged is None else [judged, told]
 
 
-def _below(points: Sequence[Point], expected: Expectation) -> Finding | None:
+def _below(points: Sequence[BandwidthPoint], expected: Expectation) -> Finding | None:
     """Only of messages that are large enough to fill the link."""
     large = [point for point in points if point.size_bytes >= links().saturated_bytes]
     best = fastest(large)
@@ -93,7 +93,7 @@ def _below(points: Sequence[Point], expected: Expectation) -> Finding | None:
     )
 
 
-def _evidence(point: Point) -> Evidence:
+def _evidence(point: BandwidthPoint) -> Evidence:
     quote = f"{point.operation} {size_text(point.size_bytes)}: {point.time_s * 1e6:.1f} µs"
     return Evidence(source=point.source, line=point.source_line, quote=quote)
 
@@ -143,7 +143,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank of the measurement was."""
 
     host: str | None
@@ -169,7 +169,7 @@ def links() -> Links:
     return Links(gpus, known["saturated_bytes"], known["least_share"])
 
 
-def expected_busbw(places: Sequence[Place]) -> Expectation:
+def expected_busbw(places: Sequence[RankPlace]) -> Expectation:
     """The bus bandwidth that a large all_reduce over these ranks cannot exceed by much, and should come near."""
     if not places or any(place.backend != "nccl" for place in places):
         return Expectation(None, "Gloo copies through host memory and sockets")
@@ -186,7 +186,7 @@ def expected_busbw(places: Sequence[Place]) -> Expectation:
     return _over_network(places, found[1])
 
 
-def _over_network(places: Sequence[Place], inside_gb_per_s: float) -> Expectation:
+def _over_network(places: Sequence[RankPlace], inside_gb_per_s: float) -> Expectation:
     by_host = gathered((place.host, place) for place in places)
     rates = []
     for ranks in by_host.values():

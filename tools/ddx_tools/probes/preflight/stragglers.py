@@ -23,7 +23,7 @@ _NOT_ON_CPU = 0.7
 
 
 @dataclass(frozen=True)
-class Round:
+class StragglerRound:
     """One round of one rank: the same work on all of them, then a meeting."""
 
     number: int
@@ -52,7 +52,7 @@ class Slow:
     """Median of its arrival behind the median of the peers."""
 
 
-def slow_ranks(by_rank: dict[int, Sequence[Round]]) -> list[Slow]:
+def slow_ranks(by_rank: dict[int, Sequence[StragglerRound]]) -> list[Slow]:
     """The ranks that stand apart, slowest first; [] where there is nobody to compare with."""
     rounds = {rank: of for rank, of in by_rank.items() if len(of) >= _FEWEST_ROUNDS}
     if len(rounds) < 2:
@@ -84,18 +84,18 @@ def slow_ranks(by_rank: dict[int, Sequence[Round]]) -> list[Slow]:
     return sorted(slow, key=lambda one: -one.compute_s)
 
 
-def _apart(mine: Sequence[Round], peers: Sequence[Round]) -> bool:
+def _apart(mine: Sequence[StragglerRound], peers: Sequence[StragglerRound]) -> bool:
     """Three quarters of the rank's rounds take longer than three quarters of its peers'."""
     quarter = quantiles([r.compute_s for r in mine], n=4)[0]
     return quarter > quantiles([r.compute_s for r in peers], n=4)[2]
 
 
-def _on_cpu(rounds: Sequence[Round]) -> float:
+def _on_cpu(rounds: Sequence[StragglerRound]) -> float:
     spent = sum(r.compute_s for r in rounds)
     return min(sum(r.cpu_s for r in rounds) / spent, 1.0) if spent > 0 else 1.0
 
 
-def _last_arrivals(rounds: dict[int, Sequence[Round]]) -> Counter[int]:
+def _last_arrivals(rounds: dict[int, Sequence[StragglerRound]]) -> Counter[int]:
     """How often each rank came last, as far as the clocks can tell."""
     meetings = gathered(
         (one.number, (one.arrived_at_s, one.clock_error_s, rank)) for rank, of in rounds.items() for one in of
@@ -108,7 +108,7 @@ def _last_arrivals(rounds: dict[int, Sequence[Round]]) -> Counter[int]:
     return last
 
 
-def _lateness_s(mine: Sequence[Round], peers: Sequence[Round]) -> float:
+def _lateness_s(mine: Sequence[StragglerRound], peers: Sequence[StragglerRound]) -> float:
     theirs = gathered((one.number, one.arrived_at_s) for one in peers)
     behind = [one.arrived_at_s - median(theirs[one.number]) for one in mine if one.number in theirs]
     return median(behind) if behind else 0.0
@@ -123,12 +123,12 @@ def straggler_findings(store: Store) -> list[Finding]:
         "WHERE least(r.round, r.compute_s, r.cpu_s, r.arrived_at_s, r.waited_s) IS NOT NULL "
         "AND r.compute_s > 0 ORDER BY r.run, r.rank, r.round"
     )
-    runs: dict[str, dict[int, list[Round]]] = defaultdict(lambda: defaultdict(list))
+    runs: dict[str, dict[int, list[StragglerRound]]] = defaultdict(lambda: defaultdict(list))
     where = {}
     for row in rows:
         where[row["run"], row["rank"]] = (row["device"] or "cpu", row["host"], row["source"])
         times = (row["compute_s"], row["cpu_s"], row["arrived_at_s"], row["error_s"], row["waited_s"])
-        runs[row["run"]][row["rank"]].append(Round(row["round"], *times))
+        runs[row["run"]][row["rank"]].append(StragglerRound(row["round"], *times))
     return [
         _finding(slow, *where[run, slow.rank], mean(r.waited_s for r in by_rank[slow.rank]))
         for run, by_rank in runs.items()

@@ -12,7 +12,7 @@ from typing import Any
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.profile.matched import Comparison, comparison
+from ddx_tools.probes.profile.matched import TraceComparison, comparison
 from ddx_tools.probes.profile.samples import sample_findings
 
 _MAX_EVIDENCE = 6
@@ -42,7 +42,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class ProfiledStep:
     """A step of a rank; times in ns, `waiting_ns` of `exposed_ns` for late peers."""
 
     rank: int | None
@@ -54,14 +54,14 @@ class Step:
     source: str
 
 
-def steps_of(store: Store, compared: Comparison) -> list[Step]:
+def steps_of(store: Store, compared: TraceComparison) -> list[ProfiledStep]:
     """All whole steps: neither cut by the end of a trace nor empty."""
     rows = store.query("SELECT * FROM trace_steps WHERE step_ns > 0 ORDER BY rank, start_ns")
     if not rows:
         return []
     usual = median(row["step_ns"] for row in rows)
     return [
-        Step(
+        ProfiledStep(
             rank=row["rank"],
             step=row["step"],
             ns=row["step_ns"],
@@ -86,7 +86,9 @@ def profile_findings(store: Store) -> list[Finding]:
     return [*found, *sample_findings(store, alone=False)]
 
 
-def _finding(code: str, severity: Severity, ranks: list[int], summary: str, of: list[Step], **facts: Any) -> Finding:
+def _finding(
+    code: str, severity: Severity, ranks: list[int], summary: str, of: list[ProfiledStep], **facts: Any
+) -> Finding:
     """What the traces of some steps show. A line of them says nothing by itself: what is told is counted over all."""
     sources = list(dict.fromkeys(step.source for step in of))[:_MAX_EVIDENCE]
     return Finding(
@@ -99,7 +101,7 @@ def _finding(code: str, severity: Severity, ranks: list[int], summary: str, of: 
     )
 
 
-def _parts(compared: Comparison, steps: list[Step]) -> Finding:
+def _parts(compared: TraceComparison, steps: list[ProfiledStep]) -> Finding:
     total = sum(step.ns for step in steps)
     shares = {name: sum(step.parts[name] for step in steps) / total for name in steps[0].parts}
     waiting = sum(step.waiting_ns for step in steps) / total
@@ -139,7 +141,7 @@ def _hidden_words(hidden: float, exposed: float) -> str:
     return f"{100 * hidden / (hidden + exposed):.0f} % of the communication lies beside computing"
 
 
-def _input_wait(steps: list[Step]) -> Iterator[Finding]:
+def _input_wait(steps: list[ProfiledStep]) -> Iterator[Finding]:
     """Of a rank in the middle: what one rank alone waits for its data is no matter of the whole job."""
     by_rank = _by_rank(steps).values()
     shares = [(sum(step.parts["data"] for step in mine) / sum(step.ns for step in mine), mine) for mine in by_rank]
@@ -150,7 +152,7 @@ def _input_wait(steps: list[Step]) -> Iterator[Finding]:
     yield _finding("job.input_wait", severity, [], said, mine, share=round(share, 3))
 
 
-def _arrives_late(compared: Comparison, steps: list[Step]) -> list[Finding]:
+def _arrives_late(compared: TraceComparison, steps: list[ProfiledStep]) -> list[Finding]:
     """The rank that is clearly last again and again, of the group that shows it best. Stages of pipelines are none."""
     usual_ns = median(step.ns for step in steps)
     by_group = gathered((each.group, each) for each in compared.matched)
@@ -190,7 +192,7 @@ def union_ns(intervals: list[tuple[int, int]]) -> int:
     return total
 
 
-def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float, mine: list[Step]) -> Finding:
+def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float, mine: list[ProfiledStep]) -> Finding:
     where = f" of {group}" if group else ""
     rank = mine[0].rank or 0
     finding = _finding(
@@ -211,7 +213,7 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
     return finding.model_copy(update={"group": group or None})
 
 
-def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
+def _input_slow(steps: list[ProfiledStep], late: list[Finding]) -> Iterator[Finding]:
     """Whether it is its data that make a late rank late."""
     for finding in late:
         rank = finding.ranks[0]
@@ -234,5 +236,5 @@ def _input_slow(steps: list[Step], late: list[Finding]) -> Iterator[Finding]:
         )
 
 
-def _by_rank(steps: list[Step]) -> dict[int | None, list[Step]]:
+def _by_rank(steps: list[ProfiledStep]) -> dict[int | None, list[ProfiledStep]]:
     return gathered((step.rank, step) for step in steps)

@@ -59,7 +59,7 @@ class Matched:
 
 
 @dataclass
-class Comparison:
+class TraceComparison:
     """What the traces of several ranks say together."""
 
     ranks: list[int] = field(default_factory=list)
@@ -88,10 +88,10 @@ class Comparison:
         return {rank: median(shares) for rank, shares in of_rank.items()}
 
 
-def comparison(store: Store) -> Comparison:
+def comparison(store: Store) -> TraceComparison:
     """Match the collectives of all ranks by group, operation, size, step and place in the step."""
     ranks = [row["rank"] for row in store.query("SELECT DISTINCT rank FROM trace_ranks WHERE rank >= 0 ORDER BY rank")]
-    found = Comparison(ranks, ahead=_ahead(store))
+    found = TraceComparison(ranks, ahead=_ahead(store))
     rows: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in store.query(_NUMBERED, [_MOST_COMPARED // max(1, len(ranks))]):
         row["step"] = found.shared_step(row["rank"], row["step"])

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.model.files.kinds import Kind
+from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.parsers.profiles.kineto import Busy, Intervals, RankTrace, read_trace
 from ddx_tools.probes.profile.samples import sample_rows
 from ddx_tools.sources import kinds
@@ -24,15 +24,15 @@ _WHY = "where the time of that rank went is not known"
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the traces and samples among some files and directories to `raw`."""
-    take_files(host, raw, paths, {Kind.TRACE: "json", kinds.Kind.SAMPLES: "log"}, _MOST_BYTES, _WHY)
+    take_files(host, raw, paths, {FileKind.TRACE: "json", kinds.TextKind.SAMPLES: "log"}, _MOST_BYTES, _WHY)
 
 
 def profile_rows(raw: Raw) -> Batches:
     """Rows of all traces, one after the other, and of samples. What cannot be read becomes a line in `raw.problems`."""
-    for item in raw.of(kinds.Kind.SAMPLES):
+    for item in raw.of(kinds.TextKind.SAMPLES):
         with _opened(item) as stream:
             yield "stack_samples", sample_rows(stream, item.facts["rank"], item.source)
-    for item in raw.of(Kind.TRACE):
+    for item in raw.of(FileKind.TRACE):
         path = item.facts["path"]
         try:
             with _opened(item) as stream:

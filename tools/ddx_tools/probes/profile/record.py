@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddx_tools.model.errors import HostError, NotFound
-from ddx_tools.model.files.kinds import Kind
-from ddx_tools.parsers.launch.launchers import Job, Member
+from ddx_tools.model.files.kinds import FileKind
+from ddx_tools.parsers.launch.launchers import Job, JobProcess
 from ddx_tools.sources import kinds
 from ddx_tools.sources.host import Host, ask_together
 from ddx_tools.sources.hosts.debug_endpoints import ask_endpoints
@@ -35,7 +35,7 @@ def record_job(host: Host, raw: Raw, target: Sequence[str], seconds: float) -> N
             raw.failed(what, reply, _WHY)
         else:
             facts = {"path": what, "rank": member.rank}
-            raw.items.append(RawItem(kinds.Kind.SAMPLES, reply.data, reply.source or what, facts))
+            raw.items.append(RawItem(kinds.TextKind.SAMPLES, reply.data, reply.source or what, facts))
     raw.searched.append(f"{len(ranks)} ranks of {job.id} on {host.name}, {seconds:g} s")
 
 
@@ -46,10 +46,10 @@ def record_endpoints(host: Host, raw: Raw, endpoints: Sequence[str], seconds: fl
         if isinstance(reply, HostError):
             raw.failed(f"trace of rank {rank} at {url}", reply, _WHY)
         else:
-            raw.items.append(RawItem(Kind.TRACE, reply.data, reply.source or url, {"path": url, "rank": rank}))
+            raw.items.append(RawItem(FileKind.TRACE, reply.data, reply.source or url, {"path": url, "rank": rank}))
 
 
-def _traces(host: Host, raw: Raw, job: Job, ranks: Sequence[Member], seconds: float) -> None:
+def _traces(host: Host, raw: Raw, job: Job, ranks: Sequence[JobProcess], seconds: float) -> None:
     """All agents are asked before the first of them ends: what ranks do together has to lie in all traces."""
     begun: dict[int, str] = {}
     for member in ranks:
@@ -68,7 +68,7 @@ def _traces(host: Host, raw: Raw, job: Job, ranks: Sequence[Member], seconds: fl
             try:
                 trace = host.locate(path, max_bytes=_MOST_BYTES, suffix="json")
                 facts = {"path": path, "rank": rank}
-                raw.items.append(RawItem(Kind.TRACE, trace.data, trace.source or path, facts, trace.file))
+                raw.items.append(RawItem(FileKind.TRACE, trace.data, trace.source or path, facts, trace.file))
                 break
             except HostError as error:
                 if waited_s >= _WRITING_S or not isinstance(error, NotFound):

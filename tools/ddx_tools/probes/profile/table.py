@@ -10,8 +10,8 @@ from ddx_tools.analysis.bandwidth.measured import size_text
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.profiles.kineto import bus_factor
-from ddx_tools.probes.profile.findings import Step, steps_of
-from ddx_tools.probes.profile.matched import Comparison, comparison
+from ddx_tools.probes.profile.findings import ProfiledStep, steps_of
+from ddx_tools.probes.profile.matched import TraceComparison, comparison
 from ddx_tools.probes.profile.samples import sample_table
 
 _MOST_COLLECTIVES = 20
@@ -37,7 +37,7 @@ def _row(what: str, each_step: float | None, ms: float, share: float | None, det
     }
 
 
-def _rank_row(rank: int | None, steps: list[Step], compared: Comparison) -> dict[str, Any]:
+def _rank_row(rank: int | None, steps: list[ProfiledStep], compared: TraceComparison) -> dict[str, Any]:
     total = sum(step.ns for step in steps)
     shares = {name: sum(step.parts[name] for step in steps) / total for name in steps[0].parts}
     shares["waiting"] = sum(step.waiting_ns for step in steps) / total
@@ -49,7 +49,7 @@ def _rank_row(rank: int | None, steps: list[Step], compared: Comparison) -> dict
     return _row(what, None, median(step.ns for step in steps) / 1e6, 1.0, detail)
 
 
-def _collective_rows(store: Store, compared: Comparison, steps: list[Step]) -> list[dict[str, Any]]:
+def _collective_rows(store: Store, compared: TraceComparison, steps: list[ProfiledStep]) -> list[dict[str, Any]]:
     matched = gathered(((each.op, each.size_bytes, each.group), each) for each in compared.matched)
     rows = store.query(
         "SELECT op, size_bytes, coalesce(group_desc, group_name, '') AS group, max(group_size) AS members, "
@@ -96,7 +96,7 @@ def _bucket_rows(store: Store) -> list[dict[str, Any]]:
     return [_row("all_reduces of a step", len(rows), sum(row["ns"] for row in rows) / 1e6, None, detail)]
 
 
-def _kernel_rows(store: Store, steps: list[Step]) -> list[dict[str, Any]]:
+def _kernel_rows(store: Store, steps: list[ProfiledStep]) -> list[dict[str, Any]]:
     rows = store.query(
         'SELECT "class" AS what, sum(count) AS count, sum(took_ns) AS ns, arg_max(name, took_ns) AS longest '
         "FROM trace_kernels GROUP BY ALL ORDER BY ns DESC, what"

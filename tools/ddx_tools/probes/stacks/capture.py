@@ -22,7 +22,7 @@ from ddx_tools.knowledge.frame_classes import KernelView, frame_rules
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.model.stack_frame import Frame
-from ddx_tools.parsers.launch.launchers import Member
+from ddx_tools.parsers.launch.launchers import JobProcess
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.probes.stacks.dump_files import read_dump, read_paths
 from ddx_tools.probes.stacks.probe import StacksArgs
@@ -97,7 +97,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
     return raw
 
 
-def _outputs(members: Iterable[Member]) -> dict[str, list[int | None]]:
+def _outputs(members: Iterable[JobProcess]) -> dict[str, list[int | None]]:
     """The regular files that ranks print to, with the ranks that do."""
     printing: dict[str, list[int | None]] = {}
     for member in members:
@@ -207,7 +207,7 @@ def _activity(
     return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 
-def _processes_of_interest(raw: Raw, members: Iterable[Member]) -> list[_Process]:
+def _processes_of_interest(raw: Raw, members: Iterable[JobProcess]) -> list[_Process]:
     """The processes that ranks wait for, which decide only there: workers of data loaders, and any other children."""
     readings = readings_by_look(raw)
     doing = {item.facts["rank"]: _activity(readings, item, thread) for item, thread in _main_threads(raw, 1)}

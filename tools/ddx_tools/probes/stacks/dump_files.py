@@ -17,7 +17,7 @@ from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
-from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, Kind
+from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem
 
@@ -45,11 +45,11 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     looks: Counter[tuple[int, int]] = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}
-    for text in taken.of(Kind.STACKS, Kind.PROCESSES):
+    for text in taken.of(TextKind.STACKS, TextKind.PROCESSES):
         facts = parse_process_text(text.head[:PROCESS_BYTES].decode("utf-8", "replace"))
         kernel |= {pid: seen.over(kernel.get(pid)) for pid, seen in facts.items()}
         sources |= dict.fromkeys(facts, text.source)
-        if Kind.STACKS in text.kinds:
+        if TextKind.STACKS in text.kinds:
             _add(raw, text, taken.beginning(text, STACK_BYTES), looks)
     for item in list(raw.of(STACK)):
         if seen := kernel.get(item.facts["pid"]):

@@ -9,12 +9,12 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from ddx_tools.model.errors import HostError, NotFound, TimedOut
-from ddx_tools.sources.host import Call, Reply
+from ddx_tools.sources.host import HostCall, Reply
 
 _SUCCESS = range(200, 300)
 
 
-def fetch(call: Call) -> Reply:
+def fetch(call: HostCall) -> Reply:
     """The answer to `POST http://…` or another method, whole within the time that the call has. Raises HostError."""
     method, _, url = call.key.partition(" ")
     if not url.startswith(("http://", "https://")):

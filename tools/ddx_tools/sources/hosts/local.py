@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddx_tools.model.errors import HostError, NotFound, NotPermitted, TimedOut
-from ddx_tools.model.files.kinds import HEAD_BYTES, Kind, kind_of
-from ddx_tools.sources.host import Call, Host, Reply, error_reply
+from ddx_tools.model.files.kinds import HEAD_BYTES, FileKind, kind_of
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.hosts import pyspy
 from ddx_tools.sources.hosts.nvml import read_gpus
 from ddx_tools.sources.hosts.rank_agent import ask
@@ -30,13 +30,13 @@ _GLOB_LIMIT = 10_000
 _MOST_LISTED = 100_000
 """Dumps of 10,000 ranks with their headers, and as many other files four times. Opening so many takes seconds."""
 _LISTING_S = 30.0
-_READ_AS_TEXT = (None, Kind.TABLE, Kind.HEADER)
+_READ_AS_TEXT = (None, FileKind.TABLE, FileKind.HEADER)
 
 
 class LocalHost(Host):
     """Answers from this machine, as this user, read-only."""
 
-    def __init__(self, name: str | None = None, more: Mapping[str, Callable[[Call], Reply]] | None = None) -> None:
+    def __init__(self, name: str | None = None, more: Mapping[str, Callable[[HostCall], Reply]] | None = None) -> None:
         """`more`: operations that are built on hosts themselves, and so are not known here."""
         self.name = name or socket.gethostname()
         self._operations = {**_OPERATIONS, **(more or {}), **dict.fromkeys(_OF_FILES, self._of_file)}
@@ -48,7 +48,7 @@ class LocalHost(Host):
         """Really wait."""
         time.sleep(seconds)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """Do what the call asks for."""
         operation = self._operations.get(call.op)
         if operation is None:
@@ -65,7 +65,7 @@ class LocalHost(Host):
         except OSError as error:
             return error_reply(HostError(f"{call.key}: {error.strerror or error}", ""))
 
-    def _of_file(self, call: Call) -> Reply:
+    def _of_file(self, call: HostCall) -> Reply:
         """An answer about a file, or a member of an archive that was unpacked."""
         file = self._unpacked.file(call.key) or Path(call.key)
         if call.op == "unpack":
@@ -75,7 +75,7 @@ class LocalHost(Host):
         return answer(file, call, self.roots if str(file) == call.key else ())
 
 
-def _run(call: Call) -> Reply:
+def _run(call: HostCall) -> Reply:
     argv = json.loads(call.key)
     limit = call.options["timeout_s"]
     try:
@@ -87,7 +87,7 @@ def _run(call: Call) -> Reply:
     return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
 
 
-def _read(path: Path, call: Call, below: Sequence[Path]) -> Reply:
+def _read(path: Path, call: HostCall, below: Sequence[Path]) -> Reply:
     most = call.options["max_bytes"]
     if call.options.get("in_place"):
         if (size := path.stat().st_size) > most:
@@ -106,7 +106,7 @@ def _read(path: Path, call: Call, below: Sequence[Path]) -> Reply:
     return Reply(data[:most], truncated=len(data) > most)
 
 
-def _look(path: Path, call: Call, below: Sequence[Path]) -> Reply:
+def _look(path: Path, call: HostCall, below: Sequence[Path]) -> Reply:
     most, end_bytes = call.options["max_bytes"], call.options["end_bytes"]
     with open_regular(path, below) as stream:
         data = stream.read(HEAD_BYTES)
@@ -123,56 +123,56 @@ def _look(path: Path, call: Call, below: Sequence[Path]) -> Reply:
     return Reply(data[:most], truncated=len(data) > most, kind=kind or TEXT, end=end)
 
 
-def _glob(call: Call) -> Reply:
+def _glob(call: HostCall) -> Reply:
     found = sorted(glob.glob(call.key, recursive=True))  # noqa: PTH207 - keys are plain patterns
     return Reply(json.dumps(found[:_GLOB_LIMIT]).encode(), truncated=len(found) > _GLOB_LIMIT)
 
 
-def _walk(call: Call) -> Reply:
+def _walk(call: HostCall) -> Reply:
     found = walk(call.key, most=_MOST_LISTED, timeout_s=_LISTING_S)
     return Reply(found.to_json(), truncated=bool(found.left_out))
 
 
-def _processes(_: Call) -> Reply:
+def _processes(_: HostCall) -> Reply:
     from ddx_tools.sources.hosts.processes import snapshot
 
     return Reply(snapshot())
 
 
-def _interfaces(_: Call) -> Reply:
+def _interfaces(_: HostCall) -> Reply:
     from ddx_tools.sources.hosts.interfaces import read_interfaces
 
     return Reply(read_interfaces())
 
 
-def _threads(call: Call) -> Reply:
+def _threads(call: HostCall) -> Reply:
     pid, *tids = (int(part) for part in call.key.split())
     return Reply(read_threads(pid, tids))
 
 
-def _stack(call: Call) -> Reply:
+def _stack(call: HostCall) -> Reply:
     pid, *flags = call.key.split()
     how = {"blocking": "nonblocking" not in flags, "native": "native" in flags, "show_locals": "locals" in flags}
     return Reply(pyspy.dump(int(pid), **how, timeout_s=call.options["timeout_s"]))
 
 
-def _sample(call: Call) -> Reply:
+def _sample(call: HostCall) -> Reply:
     pid, seconds = call.key.split()
     return Reply(pyspy.record(int(pid), float(seconds), timeout_s=call.options["timeout_s"]))
 
 
-def _agent(call: Call) -> Reply:
+def _agent(call: HostCall) -> Reply:
     asked = json.loads(call.key)
     return Reply(ask(asked["run_dir"], asked["rank"], asked["pid"], asked["request"], call.options["timeout_s"]))
 
 
-def _fetch(call: Call) -> Reply:
+def _fetch(call: HostCall) -> Reply:
     from ddx_tools.sources.hosts.http_fetch import fetch
 
     return fetch(call)
 
 
-def _tcp(call: Call) -> Reply:
+def _tcp(call: HostCall) -> Reply:
     address, port, *line = call.key.split(" ", 2)
     limit = call.options["timeout_s"]
     if not line:
@@ -181,7 +181,7 @@ def _tcp(call: Call) -> Reply:
 
 
 _OF_FILES = frozenset({"read", "look", "unpack"})
-_OPERATIONS: dict[str, Callable[[Call], Reply]] = {
+_OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "now": lambda _: Reply(f"{time.time():.3f}".encode()),
     "run": _run,
     "glob": _glob,

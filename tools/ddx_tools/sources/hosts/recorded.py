@@ -15,7 +15,7 @@ from ddx_tools.model.grouping import gathered
 from ddx_tools.redaction.files import redact_file
 from ddx_tools.redaction.text import redact
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
 
 _TEXT_SUFFIXES = {"txt", "json", "log"}
@@ -44,7 +44,7 @@ class RecordingHost(Host):
         """Wait as the live host does."""
         self._inner.pause(seconds)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """The live answer, redacted and kept."""
         reply = self._inner.answer(call)
         counts = self._writer.redacted
@@ -55,7 +55,7 @@ class RecordingHost(Host):
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         if reply.end is not None:  # a replay asks for it by itself
             reply = dataclasses.replace(reply, end=redact_file(reply.end, counts))
-            asked = Call("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
+            asked = HostCall("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
             self._writer.write(self.name, self._section, asked, Reply(reply.end or b"", truncated=True), time.time())
         file = self._writer.file_of(source) if reply.file else None
         return dataclasses.replace(reply, source=source, file=file)
@@ -83,7 +83,7 @@ class RecordedHost(Host):
         self._asked: dict[_Question, int] = {}
         self._lock = threading.Lock()
         self._unpacked = Unpacked()
-        self._older: dict[str, Callable[[Call], Reply]] = {
+        self._older: dict[str, Callable[[HostCall], Reply]] = {
             "walk": self._walked,
             "look": self._looked_at,
             "unpack": self._opened,
@@ -92,7 +92,7 @@ class RecordedHost(Host):
     def pause(self, seconds: float) -> None:
         """Time stands still in a bundle."""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """The answer of the same question at its same occurrence.
 
         What is asked more often than at capture gets the last answer, unless that stood for its moment.
@@ -109,7 +109,7 @@ class RecordedHost(Host):
                 return _not_recorded(error.message, "The bundle is incomplete: copy it again.")
         return self._recorded(call)
 
-    def _recorded(self, call: Call) -> Reply:
+    def _recorded(self, call: HostCall) -> Reply:
         question = self._as_noted(call)
         with self._lock:
             occurrence = self._asked.get(question, 0)
@@ -140,7 +140,7 @@ class RecordedHost(Host):
 
     # --- bundles of version 1 hold other questions about files
 
-    def _walked(self, call: Call) -> Reply:
+    def _walked(self, call: HostCall) -> Reply:
         """Which files lay below a path, as far as anybody listed or read them."""
         listed = next((e for op in ("files", "glob") for e in self._entries_of(op, call.key)), None)
         surveyed = next(iter(self._entries_of("survey", call.key)), None)
@@ -162,7 +162,7 @@ class RecordedHost(Host):
         key = f"{glob.escape(path.rstrip('/'))}/**" if op == "glob" else path
         return [entry for entry in self._journal.get((op, key, None), {}).values() if entry.path]
 
-    def _looked_at(self, call: Call) -> Reply:
+    def _looked_at(self, call: HostCall) -> Reply:
         """A file as it was first read whole, or else the longest that anybody read of it."""
         if file := self._unpacked.file(call.key):
             return Reply(file.read_bytes())
@@ -175,7 +175,7 @@ class RecordedHost(Host):
         entry = next(iter(whole), max(entries, key=lambda entry: (not entry.tail, self._size_bytes(entry))))
         return self._reply(entry, in_place=False)
 
-    def _opened(self, call: Call) -> Reply:
+    def _opened(self, call: HostCall) -> Reply:
         """An archive that was kept as it was."""
         read = [e for tail in (None, False) for e in self._journal.get(("read", call.key, tail), {}).values()]
         kept = [entry for entry in read if entry.path and not entry.truncated]
@@ -184,7 +184,7 @@ class RecordedHost(Host):
         file = self._bundle.file(max(kept, key=self._size_bytes).path or "")
         return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
 
-    def _as_noted(self, call: Call) -> _Question:
+    def _as_noted(self, call: HostCall) -> _Question:
         """The question as the journal tells it from others."""
         unnoted = (call.op, call.key, None)
         if call.op != "read" or unnoted in self._journal:
@@ -199,7 +199,7 @@ class RecordedHost(Host):
         others = self._journal.get((op, key, not tail), {})
         return dict(enumerate(entry for entry in others.values() if not entry.truncated))
 
-    def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: Call) -> JournalEntry:
+    def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: HostCall) -> JournalEntry:
         """The answer, or one to the same question that was cut later.
 
         The key of a question has no size in it: run alone, a probe would get what another one read before it,

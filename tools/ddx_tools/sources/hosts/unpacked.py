@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.sources.archives import Budget, Unpacking
+from ddx_tools.sources.archives import UnpackBudget, Unpacking
 from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, begins_as_a_bundle
 from ddx_tools.sources.temporary import temporary_directory
 
@@ -36,7 +36,7 @@ class Unpacked:
             place = temporary_directory("unpacked")
             weakref.finalize(self, place.cleanup)
             self._directory = Path(place.name)
-        budget = Budget(file.stat().st_size, **({} if named else _OF_UNNAMED))
+        budget = UnpackBudget(file.stat().st_size, **({} if named else _OF_UNNAMED))
         budget.most_bytes = min(budget.most_bytes, shutil.disk_usage(self._directory).free // 2)
         way = Unpacking(self._directory, budget)
         members = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ddx_tools.sources.host import Call, Host, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply
 
 NOTE_PATH = "notes.txt"
 """The name under which notes of the command line are asked for; a file that somebody brings has an absolute path."""
@@ -21,7 +21,7 @@ class WrittenNotes(Host):
     def pause(self, seconds: float) -> None:
         """Nothing changes with time."""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: HostCall) -> Reply:
         """The notes."""
         if (call.op, call.key) == ("walk", NOTE_PATH):
             listed = {"files": [[NOTE_PATH, len(self._data), None]], "passed_over": [], "left_out": []}

@@ -30,7 +30,7 @@ _MOST_SHOWN = 120
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenDumps:
     """The dumps that count, in the order they were given, and what does not: lines for a person."""
 
     dumps: list[_Row]
@@ -74,7 +74,7 @@ class _Set:
             self.last_call_ns = max(called, self.last_call_ns or 0)
 
 
-def chosen_attempt(dumps: Sequence[_Row]) -> Choice:
+def chosen_attempt(dumps: Sequence[_Row]) -> ChosenDumps:
     """Choose among rows of `fr_dumps` whose rank is known. What live ranks gave counts in any case."""
     sets: dict[str, _Set] = {}
     for dump in dumps:
@@ -85,7 +85,7 @@ def chosen_attempt(dumps: Sequence[_Row]) -> Choice:
     dropped = {id(dump) for each in sets.values() for dump in each.dumps} - {id(dump) for dump in used}
     if len(left_out) > _MOST_LINES:
         left_out[_MOST_LINES:] = [f"{len(left_out) - _MOST_LINES} more sets of flight records were left out"]
-    return Choice([dump for dump in dumps if id(dump) not in dropped], left_out)
+    return ChosenDumps([dump for dump in dumps if id(dump) not in dropped], left_out)
 
 
 def _together(sets: list[_Set], left_out: list[str]) -> list[_Row]:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ddx_tools.evidence.store import Store
-from ddx_tools.knowledge.recorded_calls import Call
+from ddx_tools.knowledge.recorded_calls import RecordedCall
 
 if TYPE_CHECKING:
     from ddx_tools.analysis.collectives.records.records import Entry
@@ -64,7 +64,7 @@ class Rules:
         rules = []
         for row in store.query("SELECT * FROM fr_calls"):
             number = row.pop("call")
-            call = Call(**row)
+            call = RecordedCall(**row)
             values = [self._number(text) for text in (call.op, sizes_to_agree_on(call), dtypes_to_agree_on(call))]
             facts = [completes_together(call.op), call.is_p2p, call.op == "coalesced", call.op in _ROOTED]
             rules.append([number, *values, *facts])
@@ -82,7 +82,7 @@ class Rules:
         return self._numbers.setdefault(text, len(self._numbers))
 
 
-def sizes_to_agree_on(call: Call | Entry) -> str | None:
+def sizes_to_agree_on(call: RecordedCall | Entry) -> str | None:
     """The sizes that all members must share, as elements per tensor; None if the operation asks for none.
 
     Shapes of equal size are equal here: all backends move elements, not dimensions.
@@ -93,7 +93,7 @@ def sizes_to_agree_on(call: Call | Entry) -> str | None:
     return elements(call.output_sizes) if op in _BY_OUTPUT else None
 
 
-def dtypes_to_agree_on(call: Call | Entry) -> str | None:
+def dtypes_to_agree_on(call: RecordedCall | Entry) -> str | None:
     """The data types that all members must share; None if the operation asks for none or none is recorded."""
     op = _plain(call.op)
     if op in _BY_INPUT:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
 from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Group, Records
@@ -141,7 +141,7 @@ def _finding(records: Records, late: Late) -> Finding:
         f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
         f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
         where(late.group),
-        Shown([entry.evidence() for entry in calls[-1:]]),
+        FindingPlace([entry.evidence() for entry in calls[-1:]]),
         late_s=round(late.late_s, 2),
         collectives=late.collectives,
         last=late.last,

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Aspect, Shown
+from ddx_tools.analysis.collectives.findings import Aspect, FindingPlace
 from ddx_tools.analysis.collectives.odd_ranks import Sides, part
 from ddx_tools.analysis.collectives.records.comparable import dtypes_to_agree_on, elements, sizes_to_agree_on
 from ddx_tools.analysis.collectives.records.quotes import locations, where
@@ -103,7 +103,7 @@ def _operation_finding(records: Records, group: Group, seq: int, entries: dict[i
         "operation",
         sides,
         where(group, seq, odd.op),
-        Shown(_evidence(entries, sides), locations([entries[rank] for rank in sides.deviating])),
+        FindingPlace(_evidence(entries, sides), locations([entries[rank] for rank in sides.deviating])),
         contexts=list(odd.contexts),
         own_contexts=_own_contexts(entries, sides),
         peers_called=_peers_called(records, group, odd, sides),
@@ -184,7 +184,7 @@ def _field_finding(
         aspect,
         sides,
         where(group, seq, next(iter(entries.values())).op),
-        Shown(_evidence(entries, sides), places),
+        FindingPlace(_evidence(entries, sides), places),
         more=(f" {aborted.words}" if aborted else "")
         + (" It finished all the same: the result is garbage." if finished else ""),
         finished=finished,

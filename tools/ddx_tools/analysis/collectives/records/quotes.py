@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddx_tools.analysis.collectives.findings import Shown, Where
+from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.collectives.records.records import Entry, Group
 from ddx_tools.model.diagnosis import Location, distinct
 
@@ -13,11 +13,11 @@ _MOST_EVIDENCE = 6
 _MOST_PLACES = 64
 
 
-def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> Shown:
+def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> FindingPlace:
     """The first of some entries, and the distinct user lines of these (or of others), in order."""
     wanted = entries if places is None else places
     found = distinct(entry.location() for entry in wanted[:_MOST_PLACES])
-    return Shown([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
+    return FindingPlace([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
 
 
 def locations(entries: Sequence[Entry]) -> list[Location]:

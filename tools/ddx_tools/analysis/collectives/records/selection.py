@@ -19,7 +19,7 @@ _Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Selection:
+class DumpSelection:
     """The dumps that count by rank, and the groups that they name."""
 
     dumps: Mapping[int, list[_Row]]
@@ -29,7 +29,7 @@ class Selection:
     """What belongs to another attempt of the job, or to another moment: lines for a person."""
 
 
-def select(store: Store) -> Selection:
+def select(store: Store) -> DumpSelection:
     """Choose dumps and make the views; dumps whose rank nothing says stay out (the probe names them)."""
     dumps = store.query(
         "SELECT * FROM fr_dumps WHERE rank IS NOT NULL ORDER BY rank, taken_ns NULLS FIRST, with_frames, source"
@@ -46,7 +46,7 @@ def select(store: Store) -> Selection:
     sizes = [dump["world_size"] for dump in dumps if dump["world_size"]]
     for dump in later:
         base[dump["rank"]][0]["with_frames"] |= dump["with_frames"]
-    return Selection(base, groups, max(sizes, default=None), choice.left_out)
+    return DumpSelection(base, groups, max(sizes, default=None), choice.left_out)
 
 
 def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.analysis.collectives.records.quotes import locations, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -46,7 +46,7 @@ def _finding(records: Records, group: Group, alike: list[Shift], compared: Compa
         singled_out,
         _summary(group, shift, ranks, odd, tie),
         where(group, shift.seq, odd[0].op),
-        Shown([entry.evidence() for entry in dict.fromkeys(pointed)], locations([*odd, *others])),
+        FindingPlace([entry.evidence() for entry in dict.fromkeys(pointed)], locations([*odd, *others])),
         kind="extra_call" if extra else "left_out",
         shift=shift.calls,
         call=_place(odd[0]),

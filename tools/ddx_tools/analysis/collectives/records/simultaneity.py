@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.analysis.collectives.records.progress import Behind
 from ddx_tools.analysis.collectives.records.quotes import shown, where
 from ddx_tools.analysis.collectives.records.records import Group, Records
@@ -28,7 +28,7 @@ def missing_records(records: Records) -> Finding | None:
         absent,
         f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
         where(None),
-        Shown([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
+        FindingPlace([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
         recorded=len(records.ranks),
     )
 
@@ -70,7 +70,7 @@ def different_moments(
         + (f", {spread_s:.0f} s apart" if spread_s >= 1 else "")
         + "): a collective that is missing there may only not have come yet.",
         where(None),
-        Shown(evidence),
+        FindingPlace(evidence),
         spread_s=round(spread_s, 1),
         stale=stale,
         too_early=early,
@@ -106,7 +106,7 @@ def other_attempts(records: Records) -> Finding | None:
         return None
     said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
     return raising.finding(
-        "records.left_out", Severity.NOTICE, [], said, where(None), Shown([Evidence(source="fr_dumps")])
+        "records.left_out", Severity.NOTICE, [], said, where(None), FindingPlace([Evidence(source="fr_dumps")])
     )
 
 
@@ -121,7 +121,7 @@ def consistent(records: Records) -> Finding:
         f"The flight records of all {len(records.ranks)} ranks agree: "
         f"{compared} collectives compared, nothing pending for long.",
         where(None),
-        Shown([Evidence(source=record.source) for _, record in ranks]),
+        FindingPlace([Evidence(source=record.source) for _, record in ranks]),
         collectives=compared,
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
 from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.wait_solver import Graph
+from ddx_tools.analysis.collectives.wait_solver import WaitGraph
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 
@@ -18,7 +18,7 @@ _MAX_EVIDENCE = 8
 _MAX_PLACES = 64
 
 
-def waiting(records: Records, holds: list[Recorded], graph: Graph[Recorded] | None, moving: bool) -> list[Finding]:
+def waiting(records: Records, holds: list[Recorded], graph: WaitGraph[Recorded] | None, moving: bool) -> list[Finding]:
     """All findings about waits, those of all groups of one kind together."""
     findings = [_peers_wait(records, together) for together in _alike(holds)]
     if graph is None:
@@ -58,7 +58,7 @@ def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
     )
 
 
-def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Iterator[Finding]:
+def _waited_for(records: Records, graph: WaitGraph[Recorded], moving: bool) -> Iterator[Finding]:
     """One finding for the roots of each state."""
     undated = any(hold.undated for hold in graph.holds)
     by_state = graph.by_state()
@@ -78,7 +78,7 @@ def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Itera
                 None,
                 (own[0] if state == "circle" and own else first).op if first else None,
             ),
-            Shown(before + (pointed.evidence or [Evidence(source="fr_dumps")]), pointed.locations),
+            FindingPlace(before + (pointed.evidence or [Evidence(source="fr_dumps")]), pointed.locations),
             place=False,
             chain=list(graph.sentences),
             sole=len(by_state) == 1,
@@ -91,16 +91,16 @@ def _waited_for(records: Records, graph: Graph[Recorded], moving: bool) -> Itera
         )
 
 
-def awaited_if_hung(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
+def awaited_if_hung(records: Records, graph: WaitGraph[Recorded] | None) -> list[Finding]:
     """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
     ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
     if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
         return []
-    pointed = Shown(shown(_entries(records, graph.holds)).evidence)
+    pointed = FindingPlace(shown(_entries(records, graph.holds)).evidence)
     return [raising.if_hung(ranks, where(None), pointed, waiting=len(graph.victims), chain=list(graph.sentences))]
 
 
-def _missing_ranks(records: Records, graph: Graph[Recorded]) -> Finding | None:
+def _missing_ranks(records: Records, graph: WaitGraph[Recorded]) -> Finding | None:
     """The collective that the most ranks wait in and that a root never entered."""
     roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
     direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
@@ -116,7 +116,7 @@ def _missing_ranks(records: Records, graph: Graph[Recorded]) -> Finding | None:
         where(group, hold.seq, hold.op),
         ranks,
         hold.waiting,
-        Shown(shown(_entries(records, [hold])[:1]).evidence + _last_of(records, group, ranks, last_calls)),
+        FindingPlace(shown(_entries(records, [hold])[:1]).evidence + _last_of(records, group, ranks, last_calls)),
         severity=Severity.FAILURE if balance >= 0 and not hold.undated else Severity.WARNING,
         simultaneous="unknown" if hold.undated else "yes",
         last_seq={rank: group.last_entered(rank) or 0 for rank in ranks},
@@ -189,7 +189,7 @@ def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]
     ]
 
 
-def point_to_point(records: Records, graph: Graph[Recorded] | None) -> list[Finding]:
+def point_to_point(records: Records, graph: WaitGraph[Recorded] | None) -> list[Finding]:
     """A circle of ranks that wait for each other in such operations only, or operations that have no partner.
 
     What waits for a rank that is held up itself is a consequence, and is told by the chain of waits.
@@ -215,7 +215,7 @@ def point_to_point(records: Records, graph: Graph[Recorded] | None) -> list[Find
     ]
 
 
-def _is_of_transfers(graph: Graph[Recorded]) -> bool:
+def _is_of_transfers(graph: WaitGraph[Recorded]) -> bool:
     """Whether sends and receives alone make up the circle."""
     return bool(graph.circle) and all(
         hold.transfer is not None for hold in graph.holds if set(hold.waiting) & set(graph.circle)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.analysis.collectives.findings import Shown
+from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, distinct, rank_list
@@ -178,13 +178,13 @@ def make_finding(
     )
 
 
-def shown(views: Sequence[RankView]) -> Shown:
+def shown(views: Sequence[RankView]) -> FindingPlace:
     """Dumps and places of ranks.
 
     A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
     """
     hosts = {view.host for view in views if not view.brought}
-    return Shown([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
+    return FindingPlace([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
 
 
 def at(view: RankView) -> str:

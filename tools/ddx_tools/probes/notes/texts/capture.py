@@ -11,12 +11,12 @@ from pathlib import PurePosixPath
 from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.probes.notes.texts.programs import code_in_note, program_lines, read_program
-from ddx_tools.probes.notes.texts.text_fact import Lines, Said
+from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact
 from ddx_tools.probes.notes.texts.traces import read_traces
 from ddx_tools.probes.notes.texts.values import read_values
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of
-from ddx_tools.sources.kinds import Kind, is_named_note
+from ddx_tools.sources.kinds import TextKind, is_named_note
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 _MOST_BYTES = 64 << 10
@@ -24,7 +24,7 @@ _MOST_TEXTS = 64
 _MOST_ROWS = 400
 """Of one text."""
 _LONGEST_LINE = 500
-_READ_APART = {Kind.RAS, Kind.STACKS}
+_READ_APART = {TextKind.RAS, TextKind.STACKS}
 
 
 def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
@@ -42,13 +42,13 @@ def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
         raw.status = ProbeStatus.OK
 
 
-def _said(item: RawItem) -> list[Said]:
+def _said(item: RawItem) -> list[TextFact]:
     path = item.facts["path"]
     return _said_in_note(item.data) if is_named_note(path) else _said_in(PurePosixPath(path).name, item.data)
 
 
 @lru_cache(_MOST_TEXTS)
-def _said_in(name: str, data: bytes) -> list[Said]:
+def _said_in(name: str, data: bytes) -> list[TextFact]:
     """What the readers see in a text; what was captured is parsed at once as a rule."""
     text = data.decode("utf-8", "replace")
     program = program_lines(name, text)
@@ -62,7 +62,7 @@ _NOT_OF_EXCERPTS = "program.no_main_guard"
 
 
 @lru_cache(_MOST_TEXTS)
-def _said_in_note(data: bytes) -> list[Said]:
+def _said_in_note(data: bytes) -> list[TextFact]:
     """What the code tells that somebody pasted into a note."""
     code = code_in_note(data.decode("utf-8", "replace"))
     if code is None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ddx_tools.knowledge.load import shipped
-from ddx_tools.probes.notes.texts.text_fact import Lines, Said, matches, seen
+from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact, matches, seen
 
 _PYTHON = re.compile(r"^\s*(?:def \w+\(|class \w+|import \w|from [\w.]+ import |for .+ in .+:|if .+:|with .+:)", re.M)
 _DIFF = re.compile(r"^diff --git |^@@ -\d+", re.M)
@@ -146,7 +146,7 @@ def _unnumbered(lines: list[str]) -> list[str]:
     return [_NUMBERED.sub("", line) for line in lines]
 
 
-def read_program(lines: Lines) -> Iterator[Said]:
+def read_program(lines: Lines) -> Iterator[TextFact]:
     """All that is known of these lines."""
     code = Lines("" if _COMMENT.match(line) else line for line in lines)
     text = "\n".join(code)
@@ -196,14 +196,14 @@ def _head(code: Lines, start: int) -> str:
     return " ".join(kept)
 
 
-def _debuggers(code: Lines) -> Iterator[Said]:
+def _debuggers(code: Lines) -> Iterator[TextFact]:
     for number, found in matches(_DEBUGGER, code):
         rank = _RANK_ARGUMENT.search(found.string)
         ranks = [int(rank[1])] if rank else ()
         yield seen("program.breakpoint", number, found.string, "The program stops for a debugger here", ranks=ranks)
 
 
-def _guarded(code: Lines) -> Iterator[Said]:
+def _guarded(code: Lines) -> Iterator[TextFact]:
     for index, line in enumerate(code):
         if not _GUARD.match(line):
             continue
@@ -248,7 +248,7 @@ def _telling_lines() -> list[dict[str, Any]]:
     return [{k: re.compile(v) if k in compiled else v for k, v in entry.items()} for entry in shipped("programs.yaml")]
 
 
-def _telling(code: Lines, text: str) -> Iterator[Said]:
+def _telling(code: Lines, text: str) -> Iterator[TextFact]:
     """What single lines tell, by what else stands in the program."""
     under_rank = {at for index, line in enumerate(code) if _GUARD.match(line) for at, _ in _block(code, index)}
     for entry in _telling_lines():
@@ -270,7 +270,7 @@ def _telling(code: Lines, text: str) -> Iterator[Said]:
             )  # fmt: skip
 
 
-def _past_wrapper(code: Lines, text: str) -> Iterator[Said]:
+def _past_wrapper(code: Lines, text: str) -> Iterator[TextFact]:
     """A program that trains what DDP wraps, and never calls the wrapper: its forward prepares the reduction."""
     if ".backward(" not in text:
         return
@@ -289,7 +289,7 @@ def _past_wrapper(code: Lines, text: str) -> Iterator[Said]:
             return
 
 
-def _decisions(code: Lines) -> Iterator[Said]:
+def _decisions(code: Lines) -> Iterator[TextFact]:
     for index, line in enumerate(code):
         timed = re.match(r"\s*(?:el)?if\b", line) and _CLOCK.search(_head(code, index))
         if timed and any(_TOGETHER.search(inner) for _, inner in _block(code, index)):
@@ -329,7 +329,7 @@ def _decisions(code: Lines) -> Iterator[Said]:
             )
 
 
-def _early_leaves(code: Lines) -> Iterator[Said]:
+def _early_leaves(code: Lines) -> Iterator[TextFact]:
     """A function is left under a condition of this rank's values, and a collective comes behind that."""
     for index, line in enumerate(code):
         if not re.match(r"\s*if\b.*:\s*$", line) or _SAME_EVERYWHERE.search(line) or _GUARD.match(line):

@@ -12,7 +12,7 @@ _QUOTE_LIMIT = 240
 
 
 @dataclass(frozen=True)
-class Said:
+class TextFact:
     """One thing seen in a text, as `text_facts` keeps it."""
 
     code: str
@@ -26,10 +26,10 @@ class Said:
     severity: str = "notice"
 
 
-def seen(code: str, number: int, line: str, summary: str, /, **attributes: Any) -> Said:
+def seen(code: str, number: int, line: str, summary: str, /, **attributes: Any) -> TextFact:
     """With the words of a line; `ranks` and `severity` among the attributes are taken out of them."""
     ranks, severity = attributes.pop("ranks", ()), attributes.pop("severity", "notice")
-    return Said(code, number, line.strip()[:_QUOTE_LIMIT], summary, attributes, ranks, severity)
+    return TextFact(code, number, line.strip()[:_QUOTE_LIMIT], summary, attributes, ranks, severity)
 
 
 class Lines(list[str]):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddx_tools.analysis.collectives.wait_solver import components
-from ddx_tools.probes.notes.texts.text_fact import Lines, Said, matches, seen
+from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact, matches, seen
 
 _THREAD = re.compile(r"^\s*\(gdb\) t(?:hread)? (?P<id>\d+)\s*$|^Thread (?P<id_>\d+) [\"(]")
 _WAITS_FOR_GIL = re.compile(r"\b(?:take_gil|PyEval_RestoreThread|PyGILState_Ensure|gil_scoped_acquire)\b")
@@ -31,14 +31,14 @@ _EDGE = re.compile(r"(?P<one>\d+)(?:\[(?P<a>\w+)\])? -> (?P<other>\d+)(?:\[(?P<b
 _ADDRESS = re.compile(r"(?:Using|OOB)\b.*?\b(?P<interface>[a-z]\w+):(?P<address>\d+\.\d+\.\d+\.\d+)<")
 
 
-def read_traces(lines: Lines) -> Iterator[Said]:
+def read_traces(lines: Lines) -> Iterator[TextFact]:
     """What stacks and NCCL's lines in a text say."""
     yield from _threads(lines)
     yield from _again(lines)
     yield from _names(lines)
 
 
-def _threads(lines: Lines) -> Iterator[Said]:
+def _threads(lines: Lines) -> Iterator[TextFact]:
     """Of one process: a thread waits for the interpreter's lock while another sleeps in code that Python called."""
     for block in _by_thread(lines) if any(matches(_WAITS_FOR_GIL, lines)) else ():
         text = "\n".join(line for _, line in block)
@@ -62,7 +62,7 @@ def _by_thread(lines: Lines) -> list[list[tuple[int, str]]]:
     return blocks
 
 
-def _again(lines: Lines) -> Iterator[Said]:
+def _again(lines: Lines) -> Iterator[TextFact]:
     """The main module is run a second time, by an interpreter that was started to be a worker."""
     for number, _ in matches(_RUN_PATH, lines):
         below = list(enumerate(lines[number : number + _WITHIN_FRAMES], number + 1))
@@ -82,7 +82,7 @@ def _again(lines: Lines) -> Iterator[Said]:
                 return
 
 
-def _names(lines: Lines) -> Iterator[Said]:
+def _names(lines: Lines) -> Iterator[TextFact]:
     joined: dict[int, set[int]] = defaultdict(set)
     device: dict[int, str] = {}
     first: tuple[int, str, str] | None = None

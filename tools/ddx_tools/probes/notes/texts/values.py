@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import isclose, sqrt
 from statistics import median
 
-from ddx_tools.probes.notes.texts.text_fact import Lines, Said, matches, seen
+from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact, matches, seen
 
 _GOT = re.compile(r"\b(?:reported|got|actual|measured|printed|found)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
 _WANTED = re.compile(r"\b(?:expected|reference|wanted|should be|correct)\b\W{0,4}(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I)
@@ -76,7 +76,7 @@ _OVERLAP = re.compile(r"\boverlap\w*\b[^%\n]{0,30}?\b(?P<share>\d{1,3}(?:\.\d+)?
 _LITTLE_OVERLAP = 5
 
 
-def read_values(lines: Lines) -> Iterator[Said]:
+def read_values(lines: Lines) -> Iterator[TextFact]:
     """What the numbers of a text say."""
     yield from _ratios(lines)
     yield from _by_count(lines)
@@ -95,7 +95,7 @@ def read_values(lines: Lines) -> Iterator[Said]:
     yield from _threads(lines)
 
 
-def _alone(lines: Lines) -> Iterator[Said]:
+def _alone(lines: Lines) -> Iterator[TextFact]:
     """Several processes say, side by side, that they are rank 0 of one; what lies far apart are several runs."""
     said = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
     told = [one for one, following in pairwise(said) if following[0] - one[0] <= _SIDE_BY_SIDE]
@@ -107,7 +107,7 @@ def _alone(lines: Lines) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _threads(lines: Lines) -> Iterator[Said]:
+def _threads(lines: Lines) -> Iterator[TextFact]:
     """More runs, or would, than there are CPUs: by the load of a host, or by the threads of one process."""
     text = "\n".join(lines)
     cpus = _CPUS.search(text)
@@ -123,7 +123,7 @@ def _threads(lines: Lines) -> Iterator[Said]:
             )  # fmt: skip
 
 
-def _ratios(lines: Lines) -> Iterator[Said]:
+def _ratios(lines: Lines) -> Iterator[TextFact]:
     """A number is not the expected one, by a factor that is a size in the same line, its inverse or its root."""
     for number, line in enumerate(lines, 1) if lines.may_hold(_GOT) else ():
         got, wanted = _GOT.search(line), _WANTED.search(line)
@@ -146,7 +146,7 @@ def _ratios(lines: Lines) -> Iterator[Said]:
                     )  # fmt: skip
 
 
-def _by_count(lines: Lines) -> Iterator[Said]:
+def _by_count(lines: Lines) -> Iterator[TextFact]:
     """Of runs of several sizes, side by side, a number grows or shrinks as the number of ranks does."""
     told: dict[str, list[tuple[int, float, int, str]]] = defaultdict(list)
     for number, row in matches(_OF_COUNT, lines):
@@ -172,7 +172,7 @@ def _by_count(lines: Lines) -> Iterator[Said]:
                 )  # fmt: skip
 
 
-def _sizes(lines: Lines) -> Iterator[Said]:
+def _sizes(lines: Lines) -> Iterator[TextFact]:
     """Sizes that do not fit, of which one is a whole multiple of the other, in a job that loaded a checkpoint."""
     restored = any(matches(_RESTORED, lines))
     for pattern in _SIZES:
@@ -189,7 +189,7 @@ def _sizes(lines: Lines) -> Iterator[Said]:
                 return
 
 
-def _overlaps(lines: Lines) -> Iterator[Said]:
+def _overlaps(lines: Lines) -> Iterator[TextFact]:
     lists: dict[int, set[int]] = defaultdict(set)
     first: tuple[int, str] | None = None
     for number, found in matches(_ID_LIST, lines):
@@ -211,7 +211,7 @@ def _overlaps(lines: Lines) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _timings(lines: Lines) -> Iterator[Said]:
+def _timings(lines: Lines) -> Iterator[TextFact]:
     """The same few ranks take longer than all others, in every line; what is waited for others does not count."""
     times: dict[int, list[float]] = defaultdict(list)
     place: dict[int, tuple[int, str]] = {}
@@ -232,7 +232,7 @@ def _timings(lines: Lines) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _slowest(lines: Lines) -> Iterator[Said]:
+def _slowest(lines: Lines) -> Iterator[TextFact]:
     """Which rank was the slowest, step by step: another one each time."""
     told = [(number, int(found["rank"] or found["rank_"]), found.string) for number, found in matches(_SLOWEST, lines)]
     ranks = {rank for _, rank, _ in told}
@@ -243,7 +243,7 @@ def _slowest(lines: Lines) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _shares(lines: Lines) -> Iterator[Said]:
+def _shares(lines: Lines) -> Iterator[TextFact]:
     """What a profile says of communication: its share of the time, and whether it overlaps with computing."""
     for number, found in matches(_OVERLAP, lines):
         if float(found["share"]) <= _LITTLE_OVERLAP:
@@ -264,7 +264,7 @@ def _shares(lines: Lines) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _transfers(lines: Lines) -> Iterator[Said]:
+def _transfers(lines: Lines) -> Iterator[TextFact]:
     """Sends and receives as ranks print them."""
     for number, found in matches(_TRANSFER, lines):
         yield seen(
