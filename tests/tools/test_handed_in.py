@@ -12,6 +12,7 @@ from ddx_tools.handed_in import HandedIn, fact_finding, facts_listed, read_hande
 from ddx_tools.investigate import investigate
 from ddx_tools.looking.handed_in import with_checked
 from ddx_tools.model import Level, Verdict
+from ddx_tools.parsers.notes.outcomes import vocabulary
 from ddx_tools.yaml_data import shipped
 
 LOG = "step 1\nstep 2\nnode-3 was drained by the operator\n"
@@ -26,6 +27,11 @@ def target(tmp_path: Path) -> list[str]:
 def test_every_fact_of_the_list_can_be_told() -> None:
     for name, _ in facts_listed():
         assert fact_finding(f"{name}=yes").attributes["fact"] == name
+
+
+def test_every_fact_that_is_accepted_is_listed() -> None:
+    listed = {name for name, _ in facts_listed()}
+    assert listed == set(vocabulary()) and "asks_whether_well" in listed
 
 
 def test_a_fact_and_its_contrary() -> None:

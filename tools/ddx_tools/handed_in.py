@@ -94,7 +94,7 @@ def fact_finding(told: str) -> Finding:
 
 def facts_listed() -> list[tuple[str, str]]:
     """All facts that can be told: name, and what it says."""
-    return [(fact.id, fact.says) for fact in vocabulary().values() if fact.kind != "question"]
+    return [(fact.id, fact.says) for fact in vocabulary().values()]
 
 
 def read_handed_in(data: bytes) -> list[HandedIn]:

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from threading import Thread
 
 from ddx_tools.flight_records.decode import Decoded, Material
-from ddx_tools.flight_records.workers import WorkerEnded, Workers, worker_count, workers
+from ddx_tools.flight_records.workers import WorkerEnded, WorkerNotStarted, Workers, worker_count, workers
 
 _PIECE_BYTES = 2 << 20
 _PIECE_FILES = 64
@@ -60,6 +60,9 @@ def _results(processes: Workers, piece: list[Material], result: Future[Decoded])
     """What was decoded of a piece; if that ended its process, of each dump by itself."""
     try:
         yield result.result()
+    except WorkerNotStarted as error:
+        others = f" and {len(piece) - 1} more" if len(piece) > 1 else ""
+        yield Decoded(problems=[f"{piece[0].name}{others}: not read: {error}"], damaged=True)
     except (WorkerEnded, OSError) as error:
         if len(piece) == 1:
             yield Decoded(problems=[f"{piece[0].name}: not read: {error}"], damaged=True)
