@@ -11,6 +11,7 @@ from ddx_tools.asked import answers
 from ddx_tools.diagnose import diagnose
 from ddx_tools.handed_in import BASIS as HANDED_IN
 from ddx_tools.handed_in import changes_of
+from ddx_tools.handed_in_effect import why_unchanged
 from ddx_tools.looking.frameworks import own_fixes
 from ddx_tools.looking.sight import Sight
 from ddx_tools.looking.words import Names, named
@@ -70,7 +71,9 @@ class Investigation:
         if self.told:
             own = [finding for finding in self.findings if not any(finding is told for told in self.told)]
             before = replace(self, findings=own, told=[]).judge(playbooks)
-            more["changed"] = changes_of(before, said, len(self.told))
+            more["changed"] = changes_of(
+                before, said, len(self.told), lambda: why_unchanged(self.told, own, said, playbooks)
+            )
         more["similar"] = [one.line() for one in self.similar(said, 1) if one.strong]
         said = said.model_copy(update=more)
         return named(said, self.names, self.findings)

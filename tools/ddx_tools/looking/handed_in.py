@@ -9,6 +9,7 @@ from ddx_tools.errors import UsageError
 from ddx_tools.handed_in import HandedIn
 from ddx_tools.investigate import investigate, this_machine
 from ddx_tools.investigation import Investigation
+from ddx_tools.looking.known_ranks import refuse_unknown_ranks
 from ddx_tools.looking.look import shown_of
 from ddx_tools.looking.words import parse_words
 from ddx_tools.model import Finding
@@ -27,13 +28,15 @@ def with_checked(
 ) -> Investigation:
     """An investigation with one more finding. `told`: what was handed in before.
 
-    Raises UsageError if its source opens nothing, or does not show the quote.
+    Raises UsageError if its source opens nothing, or does not show the quote, or neither it nor the job has a rank.
     """
     finding = one.finding()
     words = parse_words([one.source])
     with Store() as store:
         found = investigate(target, progress=progress, machine=machine, store=store, told=[*told, finding])
         shown = shown_of(store, words, found.names, target, machine)
+        if one.quote in shown.text:
+            refuse_unknown_ranks(one.ranks, one.quote, shown.text, store)
     if one.quote not in shown.text:
         raise UsageError(
             f"{one.source} does not show {one.quote[:_LONGEST]!r}",
