@@ -275,6 +275,14 @@ def serve(
     recorded: Annotated[
         Path | None, typer.Option(help="A bundle that answers instead of this machine.", metavar="BUNDLE")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A tool that acts (preflight, network, native_stacks) and need not ask, where the client cannot ask "
+            "its user; several times for several.",
+            metavar="TOOL",
+        ),
+    ] = None,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -303,7 +311,9 @@ def serve(
     from ddx_server.serve.config import ServeConfig
 
     on = reach(hosts, slurm, k8s, via, gateways, deadline)
-    server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on))
+    allowed = [name.replace("-", "_") for name in allow or ()]
+    config = ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on, allowed=allowed)
+    server = build_server(config)
     if http:
         from ddx_server.serve.http_transport import HttpOptions, serve_http
 

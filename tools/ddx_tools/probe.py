@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from ddx_tools.errors import HostError
 from ddx_tools.model import Finding, Missing, ProbeStatus, Truncation
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Host
 from ddx_tools.store import Store
+
+PATH: dict[str, JsonValue] = {"format": "path"}
+"""The `json_schema_extra` of an argument, beside `target`, that names a file or directory: a server checks what it
+names before the probe sees it."""
 
 
 class ProbeArgs(BaseModel, extra="forbid"):
