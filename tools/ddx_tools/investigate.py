@@ -30,11 +30,12 @@ from ddx_tools.errors import UsageError
 from ddx_tools.exports import write_exports
 from ddx_tools.handed_in import without_repeats
 from ddx_tools.investigation import Investigation
+from ddx_tools.jobs.several import jobs_by_rank
 from ddx_tools.looking.frameworks import frameworks_of, versions_of
 from ddx_tools.looking.held import still_missing
 from ddx_tools.looking.sight import sight_of
 from ddx_tools.looking.words import Names, names_of
-from ddx_tools.model import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
+from ddx_tools.model import HOST_NOT_LOOKED_AT, NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
 from ddx_tools.origins import origins
 from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
@@ -252,9 +253,8 @@ def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) 
 
     store.insert({"asked_hosts": [one.model_dump() for one in asked]})
     found.unanswered = reasons(asked)
-    found.missing += [
-        Missing(what=line, why_it_matters="nothing is known of the ranks there") for line in found.unanswered
-    ]
+    # First: what else could not be looked at is never told in their place.
+    found.missing[:0] = [Missing(what=line, why_it_matters=HOST_NOT_LOOKED_AT) for line in found.unanswered]
     answered = sum(one.state == "answered" for one in asked)
     idle = sum(one.jobs == 0 for one in asked)
     found.looked_at.append(
@@ -329,6 +329,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.told = without_repeats(told, found.findings)
     found.findings += found.told
     found.missing = still_missing(store, found.missing)
+    found.jobs = jobs_by_rank(store)
     found.frameworks = frameworks_of(store)
     found.versions = versions_of(store)
     names.of_rows(store)

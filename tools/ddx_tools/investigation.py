@@ -12,6 +12,7 @@ from ddx_tools.diagnose import diagnose
 from ddx_tools.handed_in import BASIS as HANDED_IN
 from ddx_tools.handed_in import changes_of
 from ddx_tools.handed_in_effect import why_unchanged
+from ddx_tools.jobs.several import JobsByRank, headline_with_job
 from ddx_tools.looking.frameworks import own_fixes
 from ddx_tools.looking.sight import Sight
 from ddx_tools.looking.words import Names, named
@@ -51,6 +52,8 @@ class Investigation:
     """What was handed in beside the material; it is among the findings, too."""
     frameworks: frozenset[str] = frozenset()
     """In whose files the frames of ranks lie."""
+    jobs: JobsByRank = field(default_factory=dict)
+    """Of hosts with several jobs, which have a rank."""
     live: bool = False
     """A running job was looked at, which can be asked more."""
     versions: Mapping[str, Version] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class Investigation:
         said = self.sight.of(self.judge(playbooks))
         more: dict[str, object] = {
             "looked_at": self.looked_at,
+            "headline": headline_with_job(said, self.jobs, self.findings),
             "next_check": within_reach(said.next_check, live=self.live),
             "asked": (asked := answers(self.said, said)),
             "noted": self._noted(said, asked),

@@ -8,7 +8,18 @@ from typing import Any
 
 from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, quoted, some
 from ddx_server.serve.untrusted import marked
-from ddx_tools.model import CandidateCause, Claim, Diagnosis, Differs, Location, NextCheck, Party, SourceLines, Suspect
+from ddx_tools.model import (
+    HOST_NOT_LOOKED_AT,
+    CandidateCause,
+    Claim,
+    Diagnosis,
+    Differs,
+    Location,
+    NextCheck,
+    Party,
+    SourceLines,
+    Suspect,
+)
 
 PRINTED_BYTES = 7900
 """Of the JSON that a command prints."""
@@ -42,6 +53,8 @@ def diagnosis_payload(
         {"what": bounded(one.what, 200), "why_it_matters": bounded(one.why_it_matters, 200)}
         for one in diagnosis.missing
     ]
+    # They stand first: a host that did not answer is never left out for what else was not seen.
+    silent = [one for one in missing if one["why_it_matters"] == HOST_NOT_LOOKED_AT]
     ruled_out = [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out]
     payload = Payload(
         most_bytes,
@@ -66,6 +79,7 @@ def diagnosis_payload(
     payload.put("changed", _texts(diagnosis.changed))
     payload.extend("asked", _texts(diagnosis.asked))
     payload.extend("causes", causes[:1])
+    payload.extend("missing", mark(silent))
     payload.extend("evidence", claims[:2])
     payload.put("differs", _differs(diagnosis.differs))
     payload.put("source_lines", mark(_source_lines(diagnosis.source_lines)))
@@ -81,7 +95,7 @@ def diagnosis_payload(
     payload.extend("chain", chain)
     payload.put("similar", _texts(diagnosis.similar))
     payload.extend("verify", verify)
-    payload.extend("missing", mark(missing))
+    payload.extend("missing", mark([one for one in missing if one not in silent]))
     payload.extend("evidence", claims[2:])
     payload.extend("ruled_out", ruled_out)
     payload.extend("noted", _texts(diagnosis.noted))
