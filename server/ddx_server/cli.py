@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ from ddx_server.host_options import (
     node,
     reach,
 )
+from ddx_server.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.output import (
     EXIT_OURS,
     FORCE_OPTION,
@@ -365,24 +367,41 @@ def main() -> None:
     try:
         with ended_by_signals():
             app(prog_name="ddx")
+    except OutputNotWritten as error:
+        _print_no_more()
+        _explain(error)
+        sys.exit(error.exit_code)
     except DdxError as error:
         _explain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (_ReaderGone, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         if os.environ.get("DDX_DEBUG"):
             raise
+        if explained := lack_of_the_machine(error):
+            _explain(explained)
+            sys.exit(explained.exit_code)
         error_console().print(safe(f"ddx failed: {type(error).__name__}: {error}", "red"))
         error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
         sys.exit(EXIT_OURS)
 
 
+def _print_no_more() -> None:
+    """What is left of the output goes nowhere: to write it at the end would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _explain(error: DdxError) -> None:
-    if "--json" in sys.argv:
+    with suppress(OutputNotWritten):  # then nobody reads it; the exit code tells
+        _explain_to_reader(error)
+
+
+def _explain_to_reader(error: DdxError) -> None:
+    if "--json" in sys.argv and not isinstance(error, OutputNotWritten):
         print_json(json.dumps({"error": error.message, "help": error.help}))
         return
     # Not wrapped: what it says to type is copied.

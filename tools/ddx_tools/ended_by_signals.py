@@ -13,18 +13,29 @@ from types import FrameType
 def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, instead of leaving a job behind.
 
-    Raises SystemExit with 128 and the signal's number. In a thread besides the main one nothing changes.
+    Raises SystemExit with 128 and the signal's number, and KeyboardInterrupt as ever: also where a library that was
+    at work made another error of it (DuckDB: `Query interrupted`). In a thread besides the main one nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def unwind(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    ending: list[BaseException] = []
 
-    previous = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    def unwind(number: int, _: FrameType | None) -> None:
+        ending.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        raise ending[-1]
+
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    previous = {number: signal.signal(number, unwind) for number in numbers}
     try:
         yield
+    except Exception as error:
+        if ending:
+            raise ending[0] from error
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

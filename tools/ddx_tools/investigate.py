@@ -41,7 +41,7 @@ from ddx_tools.parsers.names import shown
 from ddx_tools.plan import Step, file_plan, live_plan
 from ddx_tools.probe import Raw
 from ddx_tools.probes import probe
-from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, claimed, is_bundle
 from ddx_tools.sources.hosts.base import UNKNOWN_HOST, Call, Host, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
@@ -133,6 +133,7 @@ def investigate_hosts(
     besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
     with (
         bundle_directory(save) as directory,
+        claimed(directory) if save else nullcontext(),
         temporary_directory("hosts") as scratch,
         _opened(kept) as store,
     ):
