@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB 2.0 makes of whatever a handler of signals raises during a query."""
+
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
@@ -20,21 +23,21 @@ def ended_by_signals() -> Iterator[None]:
         yield
         return
 
-    ending: list[BaseException] = []
+    ending: list[SystemExit] = []
 
     def unwind(number: int, _: FrameType | None) -> None:
-        ending.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        ending.append(SystemExit(128 + number))
         raise ending[-1]
 
-    numbers = [signal.SIGTERM, signal.SIGHUP]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        numbers.append(signal.SIGINT)
-    previous = {number: signal.signal(number, unwind) for number in numbers}
+    previous = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     except Exception as error:
         if ending:
             raise ending[0] from error
+        # Ctrl-C keeps its handler: asyncio has one of its own only in place of that.
+        if isinstance(error, RuntimeError) and str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from error
         raise
     finally:
         for number, handler in previous.items():
