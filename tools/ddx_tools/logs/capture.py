@@ -17,7 +17,7 @@ from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.launchers import Job
 from ddx_tools.parsers.launchers.process_table import Process
 from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
-from ddx_tools.parsers.logs.log_text import as_utf8
+from ddx_tools.parsers.logs.log_text import LINE_BYTES, as_utf8
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.probe import ProbeArgs, Raw, RawItem, Rows, merge_rows
 from ddx_tools.sources.hosts.base import Host
@@ -152,6 +152,11 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
     if log.left_out:
         raw.problems.append(
             f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
+        )
+    if log.too_long:
+        lines = "1 of its lines is" if log.too_long == 1 else f"{log.too_long:,} of its lines are"
+        raw.problems.append(
+            f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; what stands behind that was not read."
         )
     return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 
