@@ -157,6 +157,8 @@ class Probe(Generic[ArgsT]):
     """The kinds of files it takes (`ddx_tools.sources.kinds`, `ddx_tools.parsers.file_kinds`) of what was brought."""
     about_files: frozenset[str] = frozenset()
     """Arguments that are about brought files alone."""
+    explain: Callable[[str], list[str]] | None = None
+    """What a name means that the probe knows, in lines: `--explain NAME` of the command, which looks at nothing."""
     exports: Mapping[str, Export] = field(default_factory=dict)
     """Files it can write: option of the command (snake_case) to what it writes."""
 
