@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import capture, show
 from ddx_server.bundle_place import place_of_bundle
+from ddx_server.failures import explain, print_no_more
 from ddx_server.handed_in_commands import FACTS, FINDINGS, add_finding, facts, handed_in
 from ddx_server.host_options import (
     DEADLINE_OPTION,
@@ -368,43 +368,23 @@ def main() -> None:
         with ended_by_signals():
             app(prog_name="ddx")
     except OutputNotWritten as error:
-        _print_no_more()
-        _explain(error)
+        print_no_more()
+        explain(error)
         sys.exit(error.exit_code)
     except DdxError as error:
-        _explain(error)
+        explain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (_ReaderGone, BrokenPipeError):
-        _print_no_more()
+        print_no_more()
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         if os.environ.get("DDX_DEBUG"):
             raise
         if explained := lack_of_the_machine(error):
-            _explain(explained)
+            explain(explained)
             sys.exit(explained.exit_code)
         error_console().print(safe(f"ddx failed: {type(error).__name__}: {error}", "red"))
         error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
         sys.exit(EXIT_OURS)
-
-
-def _print_no_more() -> None:
-    """What is left of the output goes nowhere: to write it at the end would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _explain(error: DdxError) -> None:
-    with suppress(OutputNotWritten):  # then nobody reads it; the exit code tells
-        _explain_to_reader(error)
-
-
-def _explain_to_reader(error: DdxError) -> None:
-    if "--json" in sys.argv and not isinstance(error, OutputNotWritten):
-        print_json(json.dumps({"error": error.message, "help": error.help}))
-        return
-    # Not wrapped: what it says to type is copied.
-    error_console().print(safe(error.message, "red", limit=4000), soft_wrap=True)
-    if error.help:
-        error_console().print(safe(error.help, limit=4000), soft_wrap=True)

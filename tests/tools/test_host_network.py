@@ -24,10 +24,11 @@ def test_active_ports_and_no_ports_raise_nothing(path: object) -> None:
     assert codes(findings_of(path)) == set()  # type: ignore[arg-type]
 
 
-def test_a_port_without_cable_beside_active_ones_weighs_little() -> None:
+def test_a_port_that_is_down_beside_active_ones_is_a_warning_that_weighs_little() -> None:
     text = (CONSTRUCTED / "ib_healthy.txt").read_text().replace("PORT_ACTIVE (4)", "PORT_DOWN (1)", 1)
     found = one(findings_in(text), "network.link_down")
-    assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.NOTICE)
+    assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.WARNING)
+    assert found.attributes["unplugged"] is True and "no cable on purpose" in found.summary
 
 
 def test_a_port_that_waits_for_its_subnet_manager_and_a_port_with_another_mtu() -> None:

@@ -10,14 +10,14 @@ import pytest
 from mesh_texts import ACCELERATE, AREAL, MEGATRON, MODEL, TORCHTITAN
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.errors import UsageError
+from ddx_tools.errors import NotFound, UsageError
 from ddx_tools.findings import is_registered
 from ddx_tools.mesh.groups import axis_names
 from ddx_tools.model import Finding, ProbeStatus, Severity
 from ddx_tools.one_probe import run_probe
 from ddx_tools.plan import Step
 from ddx_tools.probes.mesh import PROBE, MeshArgs
-from ddx_tools.sources.hosts.base import Call, Host, Reply
+from ddx_tools.sources.hosts.base import Call, Host, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
 
@@ -302,7 +302,8 @@ class JobHost(LocalHost):
         self._snapshot = json.dumps(snapshot(*rows)).encode()
 
     def answer(self, call: Call) -> Reply:
-        assert call.op == "processes"
+        if call.op != "processes":  # no file of a watchdog, and no agent
+            return error_reply(NotFound(f"{call.key}: no such file"))
         return Reply(self._snapshot, source="processes.json")
 
 

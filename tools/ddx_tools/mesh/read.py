@@ -11,8 +11,8 @@ from ddx_tools.environment.launch_checks import dealing_option
 from ddx_tools.environment.launch_facts import facts_of
 from ddx_tools.environment.read import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.mesh.knowledge import framework_of
-from ddx_tools.mesh.plan import Plan
-from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
+from ddx_tools.mesh.plan import CLAIMED_GPUS, CLUSTER_GPUS, CLUSTER_HOSTS, Plan
+from ddx_tools.parsers.launch.areal_allocation import Allocation, Claimed, claimed, find_allocations
 from ddx_tools.parsers.launch.degree_settings import MeshSetting
 from ddx_tools.parsers.launch.framework_files import (
     accelerate_settings,
@@ -44,7 +44,8 @@ def plans_in(path: str, data: bytes, source: str) -> list[Plan]:
         plans.append(_plan(source, "accelerate", accelerate))
         if not accelerate:
             plans += _plans_of_commands(path, data, text, source)
-        plans += [_plan_of_allocation(one, line, source) for one, line in find_allocations(text)]
+        whole = claimed(text)
+        plans += [_plan_of_allocation(one, line, source, whole) for one, line in find_allocations(text)]
     return [plan for plan in plans if plan.placed]
 
 
@@ -66,9 +67,13 @@ def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) ->
     return Plan(source, framework_id, placed=[replace(setting, source=source) for setting in settings])
 
 
-def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> Plan:
+def _plan_of_allocation(allocation: Allocation, line: int, source: str, whole: Claimed | None) -> Plan:
     degrees = allocation.degrees.items()
     placed = [MeshSetting(name, size, allocation.text[:200], line, source) for name, size in degrees]
+    if whole:
+        there = whole.hosts * whole.gpus_per_host
+        for name, size in ((CLAIMED_GPUS, whole.gpus), (CLUSTER_HOSTS, whole.hosts), (CLUSTER_GPUS, there)):
+            placed.append(MeshSetting(name, size, whole.text[:200], whole.line, source))
     return Plan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
 
 
