@@ -92,14 +92,15 @@ def test_texts_that_are_no_paths_open_none(config: ServeConfig) -> None:
             if not is_text or schema.get("format") == "path" or tool == "report_diagnosis":
                 continue
             told = []
-            for path in (f"{outside}/train.log", f"{outside}/none.log"):
+            # Their last letters differ: what is echoed of an argument may be cut.
+            for path in (f"{outside}/train.log", f"{outside}/train.loX"):
                 given = f"material {path}:1" if name in ("words", "source") else path
                 value = [given] if schema["type"] == "array" else given
                 about = {"target": ["own.log"]} if "target" in arguments else {}
                 reply = call(config, tool, {**NEEDED.get(tool, {}), **about, name: value})
                 told.append(re.sub(r"inc-[0-9a-f-]+", "inc", str(reply.content)))
             assert SECRET.strip() not in told[0] and "secret" not in told[0], (tool, name)
-            assert told[0].replace("train.log", "none.log") == told[1], (tool, name, told)
+            assert told[0].replace("train.log", "train.loX") == told[1], (tool, name, told)
 
 
 def test_what_lies_below_the_roots_is_taken(config: ServeConfig) -> None:
