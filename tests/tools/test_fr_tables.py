@@ -233,6 +233,19 @@ def test_a_process_has_the_modules_of_who_started_it_and_none_of_the_current_dir
     assert (done.returncode, done.stdout) == (0, "2 dumps []\n"), done.stderr
 
 
+@pytest.mark.needs("linux")
+def test_a_process_starts_where_the_packages_themselves_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the root of an editable install the current directory is no accident."""
+    root = Path(workers.__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", [*(place for place in sys.path if place and Path(place) != root), str(root)])
+    for process in decoders():
+        process.kill()
+        process.wait()
+    (found,) = decode_all(materials(PICKLES[:1]))
+    assert len(found.tables.dumps) == 1 and not found.problems
+
+
 DEEP = b"\x80\x02}(K\x01" + b"\x85" * 1_000_000 + b"K\x01u."
 ENDLESS = b"\x80\x02}(K\x01" + b"".join(b"q%ch%c\x86" % (slot, slot) for slot in range(100)) + b"K\x01u."
 FAR = b"\x80\x02]r\xf0\xff\xff\xff."

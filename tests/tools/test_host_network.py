@@ -6,6 +6,7 @@ import pytest
 from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
 
 from ddx_tools.model import Severity
+from ddx_tools.playbook import load_playbooks
 
 
 def test_ports_that_are_down_are_named_once() -> None:
@@ -29,6 +30,19 @@ def test_a_port_that_is_down_beside_active_ones_is_a_warning_that_weighs_little(
     found = one(findings_in(text), "network.link_down")
     assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.WARNING)
     assert found.attributes["unplugged"] is True and "no cable on purpose" in found.summary
+
+
+def test_the_page_tells_each_error_counter_by_its_full_name_and_its_file() -> None:
+    page = load_playbooks().causes["ib-link-fault"].text
+    for name, file in (
+        ("SymbolErrorCounter", "symbol_error"),
+        ("LinkErrorRecoveryCounter", "link_error_recovery"),
+        ("LinkDownedCounter", "link_downed"),
+        ("PortRcvErrors", "port_rcv_errors"),
+        ("LocalLinkIntegrityErrors", "local_link_integrity_errors"),
+        ("PortXmitDiscards", "port_xmit_discards"),
+    ):
+        assert f"| `{name}` (`{file}`) |" in page, name
 
 
 def test_a_port_that_waits_for_its_subnet_manager_and_a_port_with_another_mtu() -> None:

@@ -19,10 +19,14 @@ def python_argv(program: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def _module_places() -> list[str]:
-    """The absolute entries of `sys.path`, without the current directory."""
+    """The absolute entries of `sys.path`, without the current directory where Python put it first (`-m`, `-c`).
+
+    Further down it is somebody's choice: the root of an editable install, say.
+    """
     try:
         current = os.path.realpath(os.getcwd())  # noqa: PTH109 - compared as text with entries of sys.path
     except OSError:  # it was removed
         current = ""
-    absolute = dict.fromkeys(place for place in sys.path if os.path.isabs(place))  # noqa: PTH117
-    return [place for place in absolute if os.path.realpath(place) != current]
+    first, *others = sys.path or [""]
+    chosen = others if os.path.realpath(first) == current else [first, *others]
+    return list(dict.fromkeys(place for place in chosen if os.path.isabs(place)))  # noqa: PTH117
