@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,8 @@ def place_of_bundle(wanted: Path | None, *, force: bool) -> Iterator[Path | None
         yield wanted
         return
     ending = _ENDING if wanted.name.endswith(_ENDING) else ""
-    place = wanted.with_name(f".{wanted.name.removesuffix(ending)}.new{ending}")
+    # With our pid: another that replaces it at the same time has its own.
+    place = wanted.with_name(f".{wanted.name.removesuffix(ending)}.new-{os.getpid()}{ending}")
     try:
         yield place
         if wanted.is_dir() and not wanted.is_symlink():

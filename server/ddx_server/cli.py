@@ -22,6 +22,7 @@ from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import capture, show
 from ddx_server.bundle_place import place_of_bundle
+from ddx_server.failures import explain, print_no_more
 from ddx_server.handed_in_commands import FACTS, FINDINGS, add_finding, facts, handed_in
 from ddx_server.host_options import (
     DEADLINE_OPTION,
@@ -33,6 +34,7 @@ from ddx_server.host_options import (
     node,
     reach,
 )
+from ddx_server.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.output import (
     EXIT_OURS,
     FORCE_OPTION,
@@ -275,6 +277,14 @@ def serve(
     recorded: Annotated[
         Path | None, typer.Option(help="A bundle that answers instead of this machine.", metavar="BUNDLE")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A tool that acts (preflight, network, native_stacks) and need not ask, where the client cannot ask "
+            "its user; several times for several.",
+            metavar="TOOL",
+        ),
+    ] = None,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -303,7 +313,9 @@ def serve(
     from ddx_server.serve.config import ServeConfig
 
     on = reach(hosts, slurm, k8s, via, gateways, deadline)
-    server = build_server(ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on))
+    allowed = [name.replace("-", "_") for name in allow or ()]
+    config = ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on, allowed=allowed)
+    server = build_server(config)
     if http:
         from ddx_server.serve.http_transport import HttpOptions, serve_http
 
@@ -355,27 +367,24 @@ def main() -> None:
     try:
         with ended_by_signals():
             app(prog_name="ddx")
+    except OutputNotWritten as error:
+        print_no_more()
+        explain(error)
+        sys.exit(error.exit_code)
     except DdxError as error:
-        _explain(error)
+        explain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (_ReaderGone, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_no_more()
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         if os.environ.get("DDX_DEBUG"):
             raise
+        if explained := lack_of_the_machine(error):
+            explain(explained)
+            sys.exit(explained.exit_code)
         error_console().print(safe(f"ddx failed: {type(error).__name__}: {error}", "red"))
         error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
         sys.exit(EXIT_OURS)
-
-
-def _explain(error: DdxError) -> None:
-    if "--json" in sys.argv:
-        print_json(json.dumps({"error": error.message, "help": error.help}))
-        return
-    # Not wrapped: what it says to type is copied.
-    error_console().print(safe(error.message, "red", limit=4000), soft_wrap=True)
-    if error.help:
-        error_console().print(safe(error.help, limit=4000), soft_wrap=True)

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ddx_server.redacted_streams import as_it_is, redacted
+from ddx_server.redacted_streams import as_it_is, redacted, written
 from ddx_tools.model.diagnosis import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
@@ -53,7 +53,8 @@ def print_json(text: str) -> None:
     """JSON alone on standard output, without secrets."""
     from ddx_tools.redaction.structures import redact_json
 
-    as_it_is(sys.stdout).write(redact_json(text) + "\n")
+    with written():
+        print(redact_json(text), file=as_it_is(sys.stdout), flush=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shutil
 import types
 from pathlib import Path
@@ -19,6 +20,10 @@ from ddx_tools.model.diagnosis import lean_json
 from ddx_tools.probes.declaration import Export, Probe
 from ddx_tools.probes.registry import LIVE_PROBES, PROBES
 
+_EXPLAIN_OPTION = Annotated[
+    list[str] | None,
+    typer.Option("--explain", help="Say what this name is for, and look at nothing; may be repeated.", metavar="NAME"),
+]
 _LAUNCHER = "launcher"
 """An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
 
@@ -50,6 +55,9 @@ def _command(probe: Probe[Any]) -> Any:
         from ddx_tools.investigation.single_probe import run_probe
 
         as_json: bool = given.pop("as_json")
+        if names := given.pop("explain", None):
+            _explain(probe, names, as_json=as_json)
+            return
         save: Path | None = given.pop("save")
         force: bool = given.pop("force")
         on = reach(**{name: given.pop(name) for name in HOST_OPTIONS}) if probe.id in LIVE_PROBES else None
@@ -72,6 +80,10 @@ def _command(probe: Probe[Any]) -> Any:
 
     parameters = [_parameter(name, field) for name, field in probe.args.model_fields.items() if name != _LAUNCHER]
     parameters += [_export_parameter(name, export) for name, export in probe.exports.items()]
+    if probe.explain:
+        parameters.append(
+            inspect.Parameter("explain", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_EXPLAIN_OPTION)
+        )
     if probe.id in LIVE_PROBES:
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -86,6 +98,18 @@ def _command(probe: Probe[Any]) -> Any:
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     run.__name__ = probe.id
     return run
+
+
+def _explain(probe: Probe[Any], names: list[str], *, as_json: bool) -> None:
+    from ddx_server.render.safe_text import safe
+
+    assert probe.explain is not None
+    told = {name: probe.explain(name) for name in names}
+    if as_json:
+        print_json(json.dumps(told, ensure_ascii=False))
+        return
+    for line in (line for lines in told.values() for line in lines):
+        console().print(safe(line), soft_wrap=True)
 
 
 def _is_command(words: list[str]) -> bool:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, cast
 
+from ddx_server.lacking import OutputNotWritten
+
 _TRAILING = re.compile(r" +(?=\n)")
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Raises OutputNotWritten where a stream takes nothing more, but not where its reader has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputNotWritten(error) from error
 
 
 class _Redacted:
@@ -22,8 +37,14 @@ class _Redacted:
         from ddx_tools.redaction.text import redact
 
         text = redact(text)
-        self._stream.write(_TRAILING.sub("", text) if " \n" in text else text)
+        with written():
+            self._stream.write(_TRAILING.sub("", text) if " \n" in text else text)
         return len(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        with written():
+            self._stream.flush()
 
     def writelines(self, lines: list[str]) -> None:
         """Write each."""

@@ -20,6 +20,7 @@ from ddx_evals.agents.command import CommandAgent, work
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.running import run_agent
 from ddx_evals.agents.server import build
+from ddx_evals.agents.serving import serving
 from ddx_evals.agents.workplace import Connection
 from ddx_evals.answer_files import (
     OUTPUT,
@@ -308,3 +309,12 @@ def _next_step(request: Request) -> list[Block]:
     if request.result_of("report_diagnosis") is None:
         return [call(request.tool("report_diagnosis"), diagnosis=json.loads(diagnosed))]
     return [text("It is reported.")]
+
+
+def test_a_server_starts_where_a_file_has_the_name_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mcp.py", "pydantic.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the working directory')\n")
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path / "reports", Tools.SERVER, tmp_path, None) as connection:
+        assert connection.url.startswith("http://127.0.0.1:")

@@ -84,6 +84,14 @@ def test_ddx_works_there_and_knows_neither_lab_nor_evals(workplace: Place) -> No
     assert shown.split()[-2:] == ["playbooks", "skill"]
 
 
+def test_ddx_reads_pickled_records_there(tmp_path: Path) -> None:
+    """An incident that records alone decide: nothing else lies in the material."""
+    records = CHECKOUT / "tests/fixtures/flight_records/shape-fault"
+    place = furnish(tmp_path, Arm(Tools.ALL), "Why?", records)
+    answer = said(place, ["ddx", "why", "--json", "material"])
+    assert '"verdict":"diagnosed"' in answer and "collective-shape-mismatch" in answer, answer
+
+
 def test_nothing_but_the_workplace_can_be_written(workplace: Place) -> None:
     tried = said(
         workplace,

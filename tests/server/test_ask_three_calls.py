@@ -30,7 +30,9 @@ def asked_with(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch, director
         if request.turn == 1:
             told.update(answer)
             return [call("show", words=answer["evidence"][0]["source"], target=[BUNDLE])]
-        assert told["evidence"][0]["quote"] in "\n".join(json.loads(result_text(request.results[0]))["untrusted_lines"])
+        assert told["evidence"][0]["untrusted_quote"] in "\n".join(
+            json.loads(result_text(request.results[0]))["untrusted_lines"]
+        )
         first = {"causes": told["causes"][:1], "evidence": told["evidence"][:1]}
         return [call("report_diagnosis", diagnosis={"verdict": told["verdict"], **first, "headline": "mine", **report})]
 

@@ -302,7 +302,8 @@ def test_the_options_of_a_probe_are_the_fields_of_its_model(probe: Probe[Any]) -
     # A launcher's command stands behind two dashes.
     fields = probe.args.model_fields.keys() - {"launcher"}
     hosts = {"hosts", "slurm", "k8s", "via", "gateways", "deadline"} if probe.id in LIVE_PROBES else set()
-    assert set(parameters) - {"help"} == {*fields, *probe.exports, "save", "force", "as_json", *hosts}
+    explain = {"explain"} if probe.explain else set()
+    assert set(parameters) - {"help"} == {*fields, *probe.exports, "save", "force", "as_json", *hosts, *explain}
     for name in fields:
         parameter, field = parameters[name], probe.args.model_fields[name]
         assert parameter.param_type_name == ("argument" if name == "target" else "option")

@@ -14,6 +14,7 @@ from mcp.client import Client
 from serve_session import MISMATCH, REPOSITORY, ask, content, in_session, refusal
 
 from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.untrusted import unmarked
 from ddx_server.serve.workspace import RECORDED_ID, Workspace
 from ddx_tools.investigation import run as investigate
 from ddx_tools.investigation.result import Investigation
@@ -43,7 +44,7 @@ def test_a_bundle_is_diagnosed_as_on_the_command_line(tmp_path: Path, name: str)
 
     opened, told = in_session(ServeConfig.at([tmp_path]), talk)
     assert opened["kind"] == "bundle" and opened["tables"]["ranks"] > 0
-    diagnosis = Diagnosis.model_validate(told)
+    diagnosis = Diagnosis.model_validate(unmarked(told))
     assert diagnosis.verdict == "diagnosed"
     assert diagnosis.culprits.ranks in TRUTHS[name]["culprits"]
     assert not set(diagnosis.culprits.ranks) & set(diagnosis.victims.ranks)
@@ -79,7 +80,7 @@ def test_a_directory_is_kept_as_it_was_when_it_was_opened(config: ServeConfig) -
     incident, told = in_session(config, talk)
     assert told["suspects"][0]["ranks"] == [0]
     opened = ask(config, "show", {"words": told["evidence"][0]["source"], "target": [incident]})
-    assert any(told["evidence"][0]["quote"] in line for line in opened["untrusted_lines"])
+    assert any(told["evidence"][0]["untrusted_quote"] in line for line in opened["untrusted_lines"])
 
 
 def test_an_incident_outlives_its_server(config: ServeConfig) -> None:

@@ -19,6 +19,7 @@ from serve_session import MISMATCH, ask, content, in_session, refusal
 
 from ddx_server.serve import call
 from ddx_server.serve.config import ServeConfig
+from ddx_tools.model.errors import UsageError
 
 pytestmark = pytest.mark.needs("linux", "ptrace")
 
@@ -90,6 +91,31 @@ def test_it_does_nothing_when_the_user_does_not_agree(
 def test_it_refuses_where_nobody_can_be_asked_and_says_what_to_type(tmp_path: Path, pid: str, mode: str) -> None:
     told = refusal(ServeConfig.at([tmp_path]), INTRUSIVE, {"target": [pid], "ranks": [1]}, mode=mode)
     assert "cannot ask its user" in told and f"ddx native-stacks {pid} --ranks 1" in told
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_what_a_person_allowed_at_the_start_needs_no_question(tmp_path: Path, pid: str, mode: str) -> None:
+    allowed = ServeConfig.at([tmp_path], allowed=[INTRUSIVE])
+    assert ask(allowed, INTRUSIVE, {"target": [pid]}, mode=mode)["status"] == "ok"
+    other = ServeConfig.at([tmp_path], allowed=["preflight"])
+    assert "ddx serve --allow native_stacks" in refusal(other, INTRUSIVE, {"target": [pid]}, mode=mode)
+    user = User(REFUSALS[0])
+    told = refusal(allowed, INTRUSIVE, {"target": [pid]}, mode=mode, elicitation_callback=user)
+    assert "did not agree" in told and len(user.questions) == 1, "whoever can be asked is asked"
+
+
+@pytest.mark.parametrize("name", ["diagnose", "stacks", "rm", ""])
+def test_nothing_can_be_allowed_that_no_tool_asks_for(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        ServeConfig.at([tmp_path], allowed=[name])
+    assert "preflight" in refused.value.help
+
+
+@pytest.mark.needs("torch")
+def test_preflight_runs_for_a_client_that_cannot_ask(tmp_path: Path) -> None:
+    config = ServeConfig.at([tmp_path], allowed=["preflight"])
+    found = ask(config, "preflight", {"nproc": 2, "backend": "gloo", "budget_s": 0, "max_mib": 1})
+    assert found["status"] == "ok", found
 
 
 def test_a_live_job_is_captured_and_diagnosed_from_what_was_kept(tmp_path: Path, pid: str) -> None:

@@ -194,6 +194,58 @@ def test_a_process_that_is_killed_costs_one_dump_and_is_replaced(
     assert [dump["source"] for each in read for dump in each.tables.dumps] == [str(path) for path in PICKLES[1:9]]
 
 
+@pytest.mark.needs("linux")
+def test_a_process_that_does_not_start_says_so_and_no_file_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for process in decoders():  # one that is kept needs no start
+        process.kill()
+        process.wait()
+    argv = [sys.executable, "-I", "-c", "import a_module_that_is_not_installed"]
+    monkeypatch.setattr(workers, "python_argv", lambda _: argv)
+    found = list(decode_all(materials(PICKLES[:3])))
+    problems = [line for each in found for line in each.problems]
+    assert len(problems) == 1 and f"{PICKLES[0].name} and 2 more: not read: " in problems[0]
+    assert "did not start (ModuleNotFoundError: No module named 'a_module_that_is_not_installed')" in problems[0]
+    assert "not to blame" in problems[0] and "damaged" not in problems[0]
+
+
+COUNTING = """
+from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode_all import decode_all
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
+
+some = [Material(file, DumpOrigin(file, "file", rank), file=file) for rank, file in enumerate(sys.argv[1:])]
+found = list(decode_all(some))
+print(sum(len(each.tables.dumps) for each in found), "dumps", [line for each in found for line in each.problems])
+"""
+
+
+@pytest.mark.needs("linux")
+def test_a_process_has_the_modules_of_who_started_it_and_none_of_the_current_directory(tmp_path: Path) -> None:
+    """As a launcher does that runs isolated and says itself where its packages lie."""
+    for name in ("pickle.py", "ddx_tools.py", "resource.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the current directory')\n")
+    places = [place for place in sys.path if place]
+    program = f"import sys\nsys.path[1:1] = {places!r}\n{COUNTING}"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "program.py").write_text(program)
+    command = [sys.executable, "-I", "-S", str(tmp_path / "elsewhere" / "program.py"), *map(str, PICKLES[:2])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2 dumps []\n"), done.stderr
+
+
+@pytest.mark.needs("linux")
+def test_a_process_starts_where_the_packages_themselves_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the root of an editable install the current directory is no accident."""
+    root = Path(workers.__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", [*(place for place in sys.path if place and Path(place) != root), str(root)])
+    for process in decoders():
+        process.kill()
+        process.wait()
+    (found,) = decode_all(materials(PICKLES[:1]))
+    assert len(found.tables.dumps) == 1 and not found.problems
+
+
 DEEP = b"\x80\x02}(K\x01" + b"\x85" * 1_000_000 + b"K\x01u."
 ENDLESS = b"\x80\x02}(K\x01" + b"".join(b"q%ch%c\x86" % (slot, slot) for slot in range(100)) + b"K\x01u."
 FAR = b"\x80\x02]r\xf0\xff\xff\xff."

@@ -13,6 +13,7 @@ from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.model.diagnosis import Level, Verdict
 from ddx_tools.model.errors import UsageError
+from ddx_tools.parsers.notes.outcomes import vocabulary
 
 LOG = "step 1\nstep 2\nnode-3 was drained by the operator\n"
 
@@ -26,6 +27,11 @@ def target(tmp_path: Path) -> list[str]:
 def test_every_fact_of_the_list_can_be_told() -> None:
     for name, _ in facts_listed():
         assert fact_finding(f"{name}=yes").attributes["fact"] == name
+
+
+def test_every_fact_that_is_accepted_is_listed() -> None:
+    listed = {name for name, _ in facts_listed()}
+    assert listed == set(vocabulary()) and "asks_whether_well" in listed
 
 
 def test_a_fact_and_its_contrary() -> None:
@@ -72,3 +78,52 @@ def test_what_was_kept_is_read_again() -> None:
 
 def test_usual_attributes_are_those_of_registered_codes() -> None:
     assert all(is_registered(code) for code in shipped("handed_in.yaml"))
+
+
+RANKS = """\
+[rank0]: step 1
+[rank1]: step 1
+[rank1]: ranks 4-6 were left out of the mesh
+node-3 was drained by the operator
+"""
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> list[str]:
+    (tmp_path / "train.log").write_text(RANKS)
+    return [str(tmp_path / "train.log")]
+
+
+@pytest.mark.parametrize("ranks", [[7], [0, 200], [-1]])
+def test_a_rank_that_neither_the_line_nor_the_job_has_is_refused(two_ranks: list[str], ranks: list[int]) -> None:
+    quote = "drained by the operator"
+    one = HandedIn(code="rank.raised", ranks=ranks, quote=quote, source="material train.log:4")
+    with pytest.raises(UsageError) as refused:
+        with_checked(one, [], two_ranks)
+    assert "rank" in refused.value.message and "leave" in refused.value.help
+    assert ranks == [-1] or "the job has ranks 0-1" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "quote", "line"),
+    [([1], "drained by", 4), ([3], "drained by", 4), ([5], "left out", 3), ([], "drained by", 4)],
+)
+def test_a_rank_that_the_line_or_the_job_has_is_taken(
+    two_ranks: list[str], ranks: list[int], quote: str, line: int
+) -> None:
+    one = HandedIn(code="rank.raised", ranks=ranks, quote=quote, source=f"material train.log:{line}")
+    assert with_checked(one, [], two_ranks).diagnose().changed
+
+
+def test_what_changed_nothing_says_why(target: list[str]) -> None:
+    def changed(code: str, **attributes: str) -> str:
+        one = HandedIn(code=code, quote="drained by the operator", source="material train.log:3", attributes=attributes)
+        (line,) = with_checked(one, [], target).diagnose().changed
+        return line
+
+    assert changed("job.ranks_unseen").startswith(
+        "1 handed in; nothing changed by it: job.ranks_unseen was seen already"
+    )
+    assert "for rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
+    fact = investigate(target, told=[fact_finding("disk_not_full=yes")]).diagnose()
+    assert fact.changed[0].startswith("1 handed in; nothing changed by it: disk_not_full "), fact.changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
 
+from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.model.diagnosis import Severity
 
 
@@ -24,10 +25,24 @@ def test_active_ports_and_no_ports_raise_nothing(path: object) -> None:
     assert codes(findings_of(path)) == set()  # type: ignore[arg-type]
 
 
-def test_a_port_without_cable_beside_active_ones_weighs_little() -> None:
+def test_a_port_that_is_down_beside_active_ones_is_a_warning_that_weighs_little() -> None:
     text = (CONSTRUCTED / "ib_healthy.txt").read_text().replace("PORT_ACTIVE (4)", "PORT_DOWN (1)", 1)
     found = one(findings_in(text), "network.link_down")
-    assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.NOTICE)
+    assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.WARNING)
+    assert found.attributes["unplugged"] is True and "no cable on purpose" in found.summary
+
+
+def test_the_page_tells_each_error_counter_by_its_full_name_and_its_file() -> None:
+    page = load_playbooks().causes["ib-link-fault"].text
+    for name, file in (
+        ("SymbolErrorCounter", "symbol_error"),
+        ("LinkErrorRecoveryCounter", "link_error_recovery"),
+        ("LinkDownedCounter", "link_downed"),
+        ("PortRcvErrors", "port_rcv_errors"),
+        ("LocalLinkIntegrityErrors", "local_link_integrity_errors"),
+        ("PortXmitDiscards", "port_xmit_discards"),
+    ):
+        assert f"| `{name}` (`{file}`) |" in page, name
 
 
 def test_a_port_that_waits_for_its_subnet_manager_and_a_port_with_another_mtu() -> None:

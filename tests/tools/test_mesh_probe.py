@@ -16,9 +16,9 @@ from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
-from ddx_tools.model.errors import UsageError
+from ddx_tools.model.errors import NotFound, UsageError
 from ddx_tools.probes.mesh.probe import PROBE, MeshArgs
-from ddx_tools.sources.host import Host, HostCall, Reply
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.hosts.local import LocalHost
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
@@ -302,7 +302,8 @@ class JobHost(LocalHost):
         self._snapshot = json.dumps(snapshot(*rows)).encode()
 
     def answer(self, call: HostCall) -> Reply:
-        assert call.op == "processes"
+        if call.op != "processes":  # no file of a watchdog, and no agent
+            return error_reply(NotFound(f"{call.key}: no such file"))
         return Reply(self._snapshot, source="processes.json")
 
 

@@ -218,6 +218,24 @@ def test_iperf3_is_measured_and_judged_by_what_tcp_sent_again(name: str, warned:
     assert ("network.packet_loss" in loud(found)) is warned
 
 
+def test_to_an_address_of_its_own_a_host_measures_what_was_asked_and_blames_no_network() -> None:
+    outputs = {"iperf3": (RECORDED / "iperf3_lossy.json").read_bytes()}
+    outputs["ib_write_bw"] = (RECORDED / "ib_write_bw_rxe.txt").read_bytes()
+    here = Lan(outputs=outputs, local=True)
+    found = looked(here, iperf3_port=5201, rdma_device="rxe0")
+    speeds = [finding for finding in found if finding.code == "network.throughput"]
+    assert {finding.attributes["tool"] for finding in speeds} == {"iperf3", "perftest"}
+    assert all("itself: this was over no network" in finding.summary for finding in speeds)
+    assert not loud(found) and not sizes(here)
+    assert not any("iperf3" in asked or "ib_write" in asked for asked in _asked(Lan(local=True, outputs=outputs)))
+
+
+def _asked(lan: Lan) -> list[str]:
+    """What a probe asks to which nobody gave more than a peer."""
+    looked(lan)
+    return lan.asked
+
+
 def test_a_second_in_which_the_host_was_busy_is_no_lossy_network() -> None:
     told = json.loads((RECORDED / "iperf3_clean.json").read_bytes())
     again = int(told["end"]["sum_sent"]["bytes"] / told["start"]["tcp_mss_default"] / 100)

@@ -20,7 +20,8 @@ _ADDRESS = re.compile(rb"MCP server: (http://\S+)")
 
 def server_arguments(reports: Path, tools: Tools, root: Path, recorded: Path | None) -> list[str]:
     """The command line of a server; with `recorded` it answers out of that, else about the jobs of this machine."""
-    module = ["-m", "ddx_evals.agents.server", "--tools", tools, "--reports", str(reports), "--root", str(root)]
+    # -P: the working directory may be somebody's who has a file of the name of a module that is imported here.
+    module = ["-P", "-m", "ddx_evals.agents.server", "--tools", tools, "--reports", str(reports), "--root", str(root)]
     return [*module, *(["--recorded", str(recorded)] if recorded else [])]
 
 

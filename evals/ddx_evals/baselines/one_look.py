@@ -10,6 +10,7 @@ from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_server.serve.diagnosis_payload import diagnosis_payload
 from ddx_server.serve.show_tool import shown_payload
+from ddx_server.serve.untrusted import unmarked
 from ddx_tools.investigation.lookup import look, shown_of
 from ddx_tools.investigation.run import this_machine
 from ddx_tools.investigation.show.addresses import NOTE, parse_words
@@ -26,7 +27,7 @@ def one_look(case: Case) -> Answer:
     sources = [claim.get("source", "") for claim in told.get("evidence", [])]
     if source := next((source for source in sources if source and source != NOTE), ""):
         calls.append(_call("show", {"words": source}, _shown(case, source)))
-    handed_in = Diagnosis.model_validate(told)
+    handed_in = Diagnosis.model_validate(unmarked(told))
     saved = {"saved": "diagnosis-1.json", "verdict": told["verdict"], "headline": told["headline"]}
     calls.append(_call("report_diagnosis", {}, saved))
     return Answer(handed_in, Transcript(calls=calls, seconds=perf_counter() - began))

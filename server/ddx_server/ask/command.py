@@ -60,10 +60,10 @@ class AskResult:
 
     def to_json(self) -> str:
         """`diagnosis` as everywhere, `ended`, `model`, `transcript`, and `usage` in the words of the API."""
-        from ddx_server.serve.diagnosis_payload import PRINTED_BYTES, diagnosis_payload
+        from ddx_server.serve.diagnosis_payload import printed_payload
 
         about = {"ended": self.ended, "model": self.model, "transcript": str(self.transcript or "") or None}
-        diagnosis = diagnosis_payload(self.diagnosis, PRINTED_BYTES)
+        diagnosis = printed_payload(self.diagnosis)
         return json.dumps({"diagnosis": diagnosis, **about, "usage": asdict(self.usage)}, ensure_ascii=False)
 
 

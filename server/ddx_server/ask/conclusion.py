@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from ddx_server.serve.untrusted import unmarked
 from ddx_tools.model.diagnosis import Diagnosis, Missing, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def diagnosis_in(fields: Any) -> Diagnosis | None:
     if not isinstance(fields, dict):
         return None
     try:
-        return Diagnosis.model_validate({name: value for name, value in fields.items() if name in _FIELDS})
+        return Diagnosis.model_validate(unmarked({name: fields[name] for name in fields if name in _FIELDS}))
     except ValidationError:
         return None
 

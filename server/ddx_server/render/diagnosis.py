@@ -11,7 +11,17 @@ from rich.text import Text
 
 from ddx_server.render.safe_text import safe
 from ddx_tools.diagnosis.suspects import seated
-from ddx_tools.model.diagnosis import Certainty, Claim, Diagnosis, Differs, Location, SourceLines, Verdict, rank_list
+from ddx_tools.model.diagnosis import (
+    HOST_NOT_LOOKED_AT,
+    Certainty,
+    Claim,
+    Diagnosis,
+    Differs,
+    Location,
+    SourceLines,
+    Verdict,
+    rank_list,
+)
 
 MOST_BYTES = 4900
 """Of what is printed, whatever a job holds."""
@@ -20,6 +30,7 @@ _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 
 _SHOWN_SUSPECTS, _SHOWN_RULED_OUT, _SHOWN_SENTENCES = 3, 3, 4
 _INDENT = 11
 _LONGEST, _LONGEST_CELL = 400, 70
+_SHOWN_SILENT = 4
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ def _fitting(sections: list[Section], most_bytes: int) -> list[Section]:
 
 def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     said = {claim.claim for claim in diagnosis.evidence[:_SHOWN_CLAIMS]} | {diagnosis.headline}
+    yield Section("no answer", list(_hosts_without_answer(diagnosis)), 99)
     yield Section("changed", [safe(line, "bold") for line in diagnosis.changed], 96)
     yield Section("asked", [safe(line) for line in diagnosis.asked], 95)
     yield Section("who", list(_who(diagnosis, said)), 100)
@@ -210,10 +222,20 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
         yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
 
 
+def _hosts_without_answer(diagnosis: Diagnosis) -> Iterator[Text]:
+    """Hosts of which nothing is known, those with the same reason in one line."""
+    silent = [item.what for item in diagnosis.missing if item.why_it_matters == HOST_NOT_LOOKED_AT]
+    for line in silent[:_SHOWN_SILENT]:
+        yield safe(line, "bold", limit=600)
+    if rest := [line.partition(": ")[0] for line in silent[_SHOWN_SILENT:]]:
+        yield safe(f"… for other reasons: {', '.join(rest)}", "bold", limit=300)
+
+
 def _missing(diagnosis: Diagnosis) -> Iterator[Text]:
-    for item in diagnosis.missing[:_SHOWN_MISSING]:
+    others = [item for item in diagnosis.missing if item.why_it_matters != HOST_NOT_LOOKED_AT]
+    for item in others[:_SHOWN_MISSING]:
         yield safe(f"{item.what}: {item.why_it_matters}", limit=300)
-    if (rest := len(diagnosis.missing) - _SHOWN_MISSING) > 0:
+    if (rest := len(others) - _SHOWN_MISSING) > 0:
         yield safe(f"… and {rest} more: --json", "dim")
 
 

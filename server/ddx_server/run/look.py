@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ddx_tools.own_python import python_argv
 
 _PROGRAM = "ddx_server.run.look_process"
 
@@ -56,8 +57,9 @@ def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
     Raises LookFailed if that process fails, or takes longer than `limit_s`.
     """
     began = time.monotonic()
-    # -P: what lies in the job's directory is not for us to import.
-    argv = [sys.executable, "-P", "-m", _PROGRAM, target, str(bundle), str(limit_s)]
+    # What lies in the job's directory is not for us to import.
+    program = f"import runpy; runpy.run_module({_PROGRAM!r}, run_name='__main__')"
+    argv = python_argv(program, [target, str(bundle), str(limit_s)])
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True) as child:
         try:

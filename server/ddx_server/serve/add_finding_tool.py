@@ -10,8 +10,8 @@ from mcp_types import CallToolResult
 from pydantic import Field, ValidationError
 
 from ddx_server.serve.call import ServedCall
-from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import DiagnosisReply, result
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.errors import UsageError
@@ -33,7 +33,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         source: Annotated[str, Field(description="as `show` takes it: 'material rank3.log:41'")],
         ranks: list[int] = [],  # noqa: B006 - read by pydantic alone
         attributes: Annotated[dict[str, Any], Field(description="as the registry names them")] = {},  # noqa: B006
-        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006
+        target: Target = [],  # noqa: B006
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import diagnosis_payload
         from ddx_tools.diagnosis.submitted import HandedIn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 
@@ -44,6 +46,11 @@ def build_server(config: ServeConfig) -> MCPServer:
     register_resources(server, workspace)
     register_prompts(server)
     return server
+
+
+def listed_tools() -> list[Tool]:
+    """All tools, in the order in which a client lists them, for who describes them and calls none."""
+    return _tools(Workspace(ServeConfig(roots=(), incidents=Path())))
 
 
 def _tools(workspace: Workspace) -> list[Tool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ class ServeConfig:
     """A bundle that answers instead of this machine: for an empty target or any pid, and nothing else is looked at."""
     reach: Reach | None = None
     """The hosts of the job that an empty target means: who starts the server names them, never a model."""
+    allowed: frozenset[str] = frozenset()
+    """Tools that act and need not ask, where a client cannot ask its user: who starts the server says so."""
     not_similar: frozenset[str] = frozenset()
     """Links of the casebook that are not to be told: where an agent is scored on an incident, it must not meet it."""
 
@@ -35,11 +37,14 @@ class ServeConfig:
         incidents: Path | None = None,
         recorded: Path | None = None,
         reach: Reach | None = None,
+        allowed: Collection[str] = (),
     ) -> ServeConfig:
         """The configuration of these roots (none: the working directory).
 
-        Raises UsageError if one is no directory, or if what lies in the first would have incidents written elsewhere.
+        Raises UsageError if one is no directory, if what lies in the first would have incidents written elsewhere, or
+        if something is allowed that no tool does.
         """
+        _refuse_unknown(allowed)
         resolved = tuple(root.resolve() for root in roots) or (Path.cwd(),)
         for root in resolved:
             if not root.is_dir():
@@ -57,4 +62,16 @@ class ServeConfig:
             incidents=kept,
             recorded=recorded.resolve() if recorded else None,
             reach=reach,
+            allowed=frozenset(allowed),
         )
+
+
+def _refuse_unknown(allowed: Collection[str]) -> None:
+    from ddx_tools.probes import PROBES
+
+    acting = [probe.id for probe in PROBES if not probe.read_only]
+    for name in allowed:
+        if name not in acting:
+            raise UsageError(
+                f"--allow {name[:60]}: there is no tool that asks so", f"Tools that ask: {', '.join(acting)}."
+            )

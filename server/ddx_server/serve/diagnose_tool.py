@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
-from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import DiagnosisReply, result
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 
@@ -30,7 +30,7 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
     def diagnose(
         ctx: Context[Any, Any],
-        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+        target: Target = [],  # noqa: B006 - read by pydantic alone
         notes: Annotated[
             list[str], Field(description="What the user knows or tried: 'works on one node'", max_length=_MOST_NOTES)
         ] = [],  # noqa: B006

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, quoted, some
+from ddx_server.serve.untrusted import marked
 from ddx_tools.model.diagnosis import (
+    HOST_NOT_LOOKED_AT,
     CandidateCause,
     Claim,
     Diagnosis,
@@ -26,13 +29,23 @@ _LOOK = "show ranks; query_evidence"
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
     """What `ddx why --json` prints, on one line."""
-    return json.dumps(diagnosis_payload(diagnosis, PRINTED_BYTES), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(printed_payload(diagnosis), ensure_ascii=False, separators=(",", ":"))
 
 
-def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
-    """The fields of a diagnosis as far as they fit; ranks too many to list stand in `rank_ranges` instead."""
-    causes = [_cause(cause, diagnosis) for cause in diagnosis.causes]
-    claims = [_claim(claim) for claim in diagnosis.evidence]
+def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The fields as a command prints them: by the names of the schema, without marks."""
+    return diagnosis_payload(diagnosis, PRINTED_BYTES, lambda value: value)
+
+
+def diagnosis_payload(
+    diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES, mark: Callable[[Any], Any] = marked
+) -> dict[str, Any]:
+    """The fields of a diagnosis as far as they fit; ranks too many to list stand in `rank_ranges` instead.
+
+    `mark` says of what quotes the job that nobody should trust it.
+    """
+    causes = mark([_cause(cause, diagnosis) for cause in diagnosis.causes])
+    claims = mark([_claim(claim) for claim in diagnosis.evidence])
     fix, verify = (_texts(texts) for texts in (diagnosis.fix, diagnosis.verify))
     said = {claim.claim for claim in diagnosis.evidence} | {suspect.says for suspect in diagnosis.suspects}
     chain = _texts([one for one in diagnosis.chain if not any(other.rstrip(".") in one for other in said if other)])
@@ -40,6 +53,8 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
         {"what": bounded(one.what, 200), "why_it_matters": bounded(one.why_it_matters, 200)}
         for one in diagnosis.missing
     ]
+    # They stand first: a host that did not answer is never left out for what else was not seen.
+    silent = [one for one in missing if one["why_it_matters"] == HOST_NOT_LOOKED_AT]
     ruled_out = [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out]
     payload = Payload(
         most_bytes,
@@ -57,17 +72,18 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
     payload.put("headline", bounded(diagnosis.headline))
-    payload.extend("suspects", [_suspect(suspect) for suspect in diagnosis.suspects])
+    payload.extend("suspects", mark([_suspect(suspect) for suspect in diagnosis.suspects]))
     if not payload.put("culprits", _party(diagnosis.culprits)):
         payload.put("culprits", _ranks(diagnosis.culprits))
     payload.put("rank_ranges", _ranges(diagnosis))
     payload.put("changed", _texts(diagnosis.changed))
     payload.extend("asked", _texts(diagnosis.asked))
     payload.extend("causes", causes[:1])
+    payload.extend("missing", mark(silent))
     payload.extend("evidence", claims[:2])
     payload.put("differs", _differs(diagnosis.differs))
-    payload.put("source_lines", _source_lines(diagnosis.source_lines))
-    payload.put("peer_lines", _source_lines(diagnosis.peer_lines))
+    payload.put("source_lines", mark(_source_lines(diagnosis.source_lines)))
+    payload.put("peer_lines", mark(_source_lines(diagnosis.peer_lines)))
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
     payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])
@@ -79,7 +95,7 @@ def diagnosis_payload(diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES) -> di
     payload.extend("chain", chain)
     payload.put("similar", _texts(diagnosis.similar))
     payload.extend("verify", verify)
-    payload.extend("missing", missing)
+    payload.extend("missing", mark([one for one in missing if one not in silent]))
     payload.extend("evidence", claims[2:])
     payload.extend("ruled_out", ruled_out)
     payload.extend("noted", _texts(diagnosis.noted))

@@ -15,12 +15,13 @@ from pydantic import Field
 from ddx_server.serve.budget import Payload, Rest, bounded
 from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations, Opened
-from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import IncidentReply, result
 from ddx_server.serve.roots import below_roots
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import RECORDED_ID, OpenIncident, Workspace
 from ddx_tools.model.errors import NotPermitted, UsageError
+from ddx_tools.probes.declaration import PATH
 from ddx_tools.sources.temporary import temporary_directory
 
 _CAPTURE = (
@@ -40,7 +41,7 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
     def capture_incident(
         ctx: Context[Any, Any],
-        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+        target: Target = [],  # noqa: B006 - read by pydantic alone
     ) -> CallToolResult:
         if workspace.config.recorded is not None:
             raise NotPermitted(
@@ -59,7 +60,7 @@ def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
     def open_incident(
         ctx: Context[Any, Any],
-        path: Annotated[str, Field(description="file, directory or bundle")] = "",
+        path: Annotated[str, Field(description="file, directory or bundle", json_schema_extra=PATH)] = "",
         text: Annotated[str, Field(description="pasted text instead of a path, at most 2 MiB")] = "",
     ) -> CallToolResult:
         call = ServedCall(ctx, workspace)

@@ -43,8 +43,11 @@ def permission_parameter(
         if len(line) >= _LONGEST_LINE:
             raise ToolError(f"{probe.id}: arguments of {_LONGEST_LINE} characters and more can be read by nobody")
         if capabilities is None or capabilities.elicitation is None:
+            if probe.id in workspace.config.allowed:
+                return Permission(go_ahead=True)
             raise ToolError(
-                f"{probe.id} is not read-only, and this client cannot ask its user. Let the user run it: {line}"
+                f"{probe.id} is not read-only, and this client cannot ask its user. Let the user run it: {line} "
+                f"(or start the server with: ddx serve --allow {probe.id})"
             )
         return Elicit(f"{line}\n{probe.title}. Run this?", Permission)
 

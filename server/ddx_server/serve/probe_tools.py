@@ -15,11 +15,11 @@ from pydantic.fields import FieldInfo
 from ddx_server.serve.call import ServedCall
 from ddx_server.serve.permission import PERMISSION, permission_parameter, refuse_unless_permitted
 from ddx_server.serve.replies import ProbeReply, result
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool, sign
 from ddx_server.serve.workspace import Workspace
-from ddx_tools.probes.declaration import Probe
+from ddx_tools.probes.declaration import PATH, Probe
 
-TARGET_TEXT = "pids, paths, inc-… ids; none: job here"
 _LONGEST_DESCRIPTION, _LONGEST_ARGUMENT = 195, 52
 
 
@@ -34,13 +34,15 @@ def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
         if not probe.read_only:
             refuse_unless_permitted(given.pop(PERMISSION), probe, given)
         call = ServedCall(ctx, workspace)
-        step = Step(probe, {**given, "target": workspace.resolve(given["target"])})
+        named = {name: workspace.place(given[name]) for name in paths if given[name]}
+        step = Step(probe, {**given, **named, "target": workspace.resolve(given["target"])})
         found, _ = run_probe(step, call.progress, machine=call.machine())
         origin = workspace.sources(given["target"], found.origins)
         return result(probe_payload(found, given["target"], origin))
 
-    offered = (item for item in probe.args.model_fields.items() if item[0] not in probe.shell_only)
-    parameters = [_parameter(name, field) for name, field in offered]
+    offered = {name: field for name, field in probe.args.model_fields.items() if name not in probe.shell_only}
+    paths = [name for name, field in offered.items() if field.json_schema_extra == PATH]
+    parameters = [_parameter(name, field) for name, field in offered.items()]
     if not probe.read_only:
         parameters.append(permission_parameter(probe, parameters, workspace))
     sign(run, parameters, CallToolResult)
@@ -49,8 +51,10 @@ def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    described = TARGET_TEXT if name == "target" else _short(field.description or "", _LONGEST_ARGUMENT)
-    annotation: Any = Annotated[(field.annotation, *field.metadata, Field(description=described))]
+    described = Field(
+        description=_short(field.description or "", _LONGEST_ARGUMENT), json_schema_extra=field.json_schema_extra
+    )
+    annotation: Any = Target if name == "target" else Annotated[(field.annotation, *field.metadata, described)]
     default = field.get_default(call_default_factory=True)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -13,6 +13,7 @@ from ddx_server.serve.budget import Payload, Rest, bounded
 from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
 from ddx_server.serve.replies import QueryReply, result
+from ddx_server.serve.target import QueriedTarget
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 
@@ -33,7 +34,7 @@ def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
     def query_evidence(
         ctx: Context[Any, Any],
-        target: Annotated[list[str], Field(description="best an incident id: its rows stay the same")],
+        target: QueriedTarget,
         sql: Annotated[str, Field(description="one SELECT, WITH, DESCRIBE or SHOW")] = "",
         limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 50,
     ) -> CallToolResult:

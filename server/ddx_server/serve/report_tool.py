@@ -17,6 +17,7 @@ from ddx_server.serve.budget import bounded
 from ddx_server.serve.replies import ReportReply, result
 from ddx_server.serve.schemas import arguments_schema
 from ddx_server.serve.tool import make_tool
+from ddx_server.serve.untrusted import unmarked
 from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.diagnosis import Diagnosis, Party, Verdict
 from ddx_tools.model.errors import UsageError
@@ -83,7 +84,7 @@ def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
     if len(json.dumps(given)) > _MOST_BYTES:
         raise UsageError("the diagnosis is larger than 1 MiB", "Quote the decisive lines only, and name ranks once.")
     try:
-        told = Diagnosis.model_validate(given)
+        told = Diagnosis.model_validate(unmarked(given))
     except ValidationError as error:
         raise _to_mend(map(_described, error.errors(include_url=False))) from error
     wrong = _contradictions(told)

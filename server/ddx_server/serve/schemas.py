@@ -9,7 +9,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-_KEPT = ("type", "description", "enum", "minimum", "maximum", "items")
+_KEPT = ("type", "description", "enum", "minimum", "maximum", "items", "format")
 
 _OUT_OF_REACH = 1000
 """A limit that nobody comes near by chance, as this one or below nothing, is enforced, but not told."""
@@ -23,12 +23,11 @@ def arguments_schema(schema: Schema) -> Schema:
 
 
 def reply_schema(schema: Schema) -> Schema:
-    """The fields of a reply by their types alone."""
+    """The fields of a reply by their types alone; which are always there, a model sees when it reads one."""
     fields = {
         name: {"type": _resolved(field, schema).get("type", "object")} for name, field in schema["properties"].items()
     }
-    required = {"required": schema["required"]} if schema.get("required") else {}
-    return {"type": "object", "properties": fields, **required}
+    return {"type": "object", "properties": fields}
 
 
 def _argument(field: Schema, schema: Schema) -> Schema:

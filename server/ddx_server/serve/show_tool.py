@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ddx_server.serve.budget import Payload, Rest, bounded
 from ddx_server.serve.call import ServedCall
-from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import ShowReply, result
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.errors import UsageError
@@ -34,7 +34,7 @@ def show_tool(workspace: Workspace) -> Tool:
     def show(
         ctx: Context[Any, Any],
         words: Annotated[str, Field(description="as in `source`: 'rank 77', 'material rank3.log:41'")],
-        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+        target: Target = [],  # noqa: B006 - read by pydantic alone
     ) -> CallToolResult:
         from ddx_tools.investigation.lookup import look
         from ddx_tools.investigation.show.addresses import Thing, parse_words

@@ -12,8 +12,8 @@ from pydantic import Field
 from ddx_server.serve.budget import Payload, Rest
 from ddx_server.serve.call import ServedCall
 from ddx_server.serve.investigations import Investigations
-from ddx_server.serve.probe_tools import TARGET_TEXT
 from ddx_server.serve.replies import SimilarReply, result
+from ddx_server.serve.target import Target
 from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 
@@ -30,7 +30,7 @@ def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
     def similar_cases(
         ctx: Context[Any, Any],
         about: Annotated[str, Field(description="'ibv_modify_qp failed, NCCL 2.21.5'", max_length=4000)] = "",
-        target: Annotated[list[str], Field(description=TARGET_TEXT)] = [],  # noqa: B006 - read by pydantic alone
+        target: Target = [],  # noqa: B006 - read by pydantic alone
     ) -> CallToolResult:
         from ddx_tools.diagnosis.casebook import similar_to
 

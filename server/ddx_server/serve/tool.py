@@ -12,14 +12,29 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ToolAnnotations
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
 from ddx_server.serve.call import at_work
 from ddx_server.serve.replies import ToolReply, refusal
 from ddx_server.serve.schemas import arguments_schema, reply_schema
-from ddx_tools.model.errors import DdxError
+from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.errors import DdxError, UsageError
 
 _LOG = logging.getLogger(__name__)
+
+
+class _Tool(Tool):
+    """A tool that says in a sentence which of its arguments cannot be used."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        """What the tool returns. Raises ToolError."""
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = UsageError(first_mistake(error.__cause__), f"It takes: {', '.join(self.parameters['properties'])}.")
+            raise ToolError(f"Error executing tool {self.name}: {refusal(wrong)}") from error.__cause__
 
 
 def make_tool(
@@ -32,7 +47,7 @@ def make_tool(
     open_world: bool = False,
 ) -> Tool:
     """A tool of a function whose result holds a `reply`; it runs in a worker thread."""
-    tool = Tool.from_function(
+    tool = _Tool.from_function(
         _explaining(function, name),
         name=name,
         description=description,

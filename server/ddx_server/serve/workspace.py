@@ -74,6 +74,16 @@ class Workspace:
             return self._recorded(target)
         return [self._item(item) for item in target]
 
+    def place(self, path: str) -> str:
+        """What a path argument beside the target stands for: a path below the roots, or the material of an incident.
+
+        Raises UsageError or NotPermitted with what to name instead.
+        """
+        (resolved,) = self.resolve([path])
+        if _is_pid(resolved):
+            return str(below_roots(path, self.config.roots))
+        return resolved
+
     def is_live(self, target: Sequence[str]) -> bool:
         """Whether a resolved target means running processes."""
         return all(map(_is_pid, target))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -94,7 +94,7 @@ def fact_finding(told: str) -> Finding:
 
 def facts_listed() -> list[tuple[str, str]]:
     """All facts that can be told: name, and what it says."""
-    return [(fact.id, fact.says) for fact in vocabulary().values() if fact.kind != "question"]
+    return [(fact.id, fact.says) for fact in vocabulary().values()]
 
 
 def read_handed_in(data: bytes) -> list[HandedIn]:
@@ -119,19 +119,24 @@ def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Fi
     return [one for one in told if one.code != "user.reported" or fact(one) not in known]
 
 
-def changes_of(before: Diagnosis, now: Diagnosis, handed_in: int) -> list[str]:
-    """What an answer owes to what was handed in: lines for whoever did so."""
+def changes_of(
+    before: Diagnosis, now: Diagnosis, handed_in: int, why_unchanged: Callable[[], list[str]] = list
+) -> list[str]:
+    """What an answer owes to what was handed in, or why it is the same: lines for whoever did so."""
     pairs = (
         ("verdict", before.verdict.value, now.verdict.value),
         ("first cause", _first(before), _first(now)),
         ("suspects", _suspects(before), _suspects(now)),
+        ("culprits", rank_list(before.culprits.ranks), rank_list(now.culprits.ranks)),
     )
     changed = [f"{what}: {was} → {is_}" for what, was, is_ in pairs if was != is_]
     counted = f"{handed_in} handed in"
     if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
         more = now.causes[0].probability > before.causes[0].probability
         changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]
-    return [f"{counted}; {line}" for line in changed] or [f"{counted}; nothing changed by it"]
+    if changed:
+        return [f"{counted}; {line}" for line in changed]
+    return [f"{counted}; nothing changed by it: {why}" for why in why_unchanged()]
 
 
 def _first(said: Diagnosis) -> str:

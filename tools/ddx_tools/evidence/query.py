@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ddx_tools.model.errors import DdxError, TimedOut, UsageError
+from ddx_tools.own_python import python_argv
 
 _PROCESS = Path(__file__).with_name("query_process.py")
 _LONGEST_SQL = 20_000
 _MEMORY_BYTES = 4 << 30
 _POLL_S = 0.2
+_NOT_STARTED = re.compile(r"^(?:ImportError|ModuleNotFoundError): ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,17 @@ def query_evidence(
 def _asked(request: str, time_s: float, wait: Callable[[], None]) -> str:
     """What the process answers; nothing if it ended at one of its limits."""
     until = time.monotonic() + time_s
-    command = [sys.executable, "-P", str(_PROCESS)]
+    command = python_argv(f"import runpy; runpy.run_path({str(_PROCESS)!r}, run_name='__main__')")
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             given: str | None = request
             while True:
                 try:
-                    return process.communicate(given, timeout=_POLL_S)[0]
+                    answer, printed = process.communicate(given, timeout=_POLL_S)
+                    if not answer and _NOT_STARTED.search(printed):
+                        raise DdxError("the process that runs queries did not start: " + printed.strip()[-200:])
+                    return answer
                 except subprocess.TimeoutExpired:
                     given = None  # it goes on where it was
                 wait()

@@ -525,7 +525,7 @@ CREATE TABLE mesh_settings (
     plan            VARCHAR,  -- identity of what sets the mesh: a file and the place in it, typed, recorded groups
     framework       VARCHAR,  -- whose degrees they are, as in knowledge/mesh_orders.yaml; as-written: the order they stand in; NULL: unknown
     label           VARCHAR,  -- which of several meshes of the job: actor, critic, …
-    name            VARCHAR,  -- a dimension (tp, dp_shard, …), or world_size, gpus_per_host, dealt_to_hosts (hosts over which ranks are dealt in turn), heads, kv_heads, layers, experts, seq_len
+    name            VARCHAR,  -- a dimension (tp, dp_shard, …), or world_size, gpus_per_host, dealt_to_hosts (hosts over which ranks are dealt in turn), heads, kv_heads, layers, experts, seq_len; of AReaL claimed_gpus, cluster_hosts, cluster_gpus
     value           BIGINT,   -- its size in ranks, -1: what is left of the world; of the others the number, seq_len in tokens
     text            VARCHAR,  -- the setting as it stands there
     source          VARCHAR,  -- raw file of the bundle, table key, or option of ddx

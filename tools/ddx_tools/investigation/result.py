@@ -13,9 +13,11 @@ from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
 from ddx_tools.diagnosis.submitted import changes_of
 from ddx_tools.diagnosis.suspects import with_suspects
 from ddx_tools.diagnosis.suspicions import answers
+from ddx_tools.handed_in_effect import why_unchanged
 from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.suspect_view import Sight
+from ddx_tools.jobs.several import JobsByRank, headline_with_job
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Investigation:
     """What was handed in beside the material; it is among the findings, too."""
     frameworks: frozenset[str] = frozenset()
     """In whose files the frames of ranks lie."""
+    jobs: JobsByRank = field(default_factory=dict)
+    """Of hosts with several jobs, which have a rank."""
     live: bool = False
     """A running job was looked at, which can be asked more."""
     versions: Mapping[str, Version] = field(default_factory=dict)
@@ -62,6 +66,7 @@ class Investigation:
         said = self.sight.of(self.judge(playbooks))
         more: dict[str, object] = {
             "looked_at": self.looked_at,
+            "headline": headline_with_job(said, self.jobs, self.findings),
             "next_check": within_reach(said.next_check, live=self.live),
             "asked": (asked := answers(self.said, said)),
             "noted": self._noted(said, asked),
@@ -70,7 +75,9 @@ class Investigation:
         if self.told:
             own = [finding for finding in self.findings if not any(finding is told for told in self.told)]
             before = replace(self, findings=own, told=[]).judge(playbooks)
-            more["changed"] = changes_of(before, said, len(self.told))
+            more["changed"] = changes_of(
+                before, said, len(self.told), lambda: why_unchanged(self.told, own, said, playbooks)
+            )
         more["similar"] = [one.line() for one in self.similar(said, 1) if one.strong]
         said = said.model_copy(update=more)
         return named(said, self.names, self.findings)

@@ -36,13 +36,22 @@ from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
 from ddx_tools.investigation.show.gaps import still_missing
 from ddx_tools.investigation.show.origins import origins
 from ddx_tools.investigation.show.suspect_view import sight_of
-from ddx_tools.model.diagnosis import NOT_LOOKED_AT, Diagnosis, Finding, Missing, ProbeStatus, Severity
+from ddx_tools.jobs.several import jobs_by_rank
+from ddx_tools.model.diagnosis import (
+    HOST_NOT_LOOKED_AT,
+    NOT_LOOKED_AT,
+    Diagnosis,
+    Finding,
+    Missing,
+    ProbeStatus,
+    Severity,
+)
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.files.names import shown
 from ddx_tools.probes.declaration import Probe
 from ddx_tools.probes.registry import PROBES, probe, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
-from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, is_bundle
+from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, claimed, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
@@ -132,6 +141,7 @@ def investigate_hosts(
     besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
     with (
         bundle_directory(save) as directory,
+        claimed(directory) if save else nullcontext(),
         temporary_directory("hosts") as scratch,
         _opened(kept) as store,
     ):
@@ -255,9 +265,8 @@ def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) 
 
     store.insert({"asked_hosts": [one.model_dump() for one in asked]})
     found.unanswered = reasons(asked)
-    found.missing += [
-        Missing(what=line, why_it_matters="nothing is known of the ranks there") for line in found.unanswered
-    ]
+    # First: what else could not be looked at is never told in their place.
+    found.missing[:0] = [Missing(what=line, why_it_matters=HOST_NOT_LOOKED_AT) for line in found.unanswered]
     answered = sum(one.state == "answered" for one in asked)
     idle = sum(one.jobs == 0 for one in asked)
     found.looked_at.append(
@@ -332,6 +341,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.told = without_repeats(told, found.findings)
     found.findings += found.told
     found.missing = still_missing(store, found.missing)
+    found.jobs = jobs_by_rank(store)
     found.frameworks = frameworks_of(store)
     found.versions = versions_of(store)
     names.of_rows(store)

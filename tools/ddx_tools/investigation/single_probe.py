@@ -61,7 +61,7 @@ def run_probe(
     if not found.results:
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
     result = _as_one(found.results) if reach or not bundle else found.results[0]
-    result.problems += found.unanswered
+    result.problems[:0] = found.unanswered
     cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)

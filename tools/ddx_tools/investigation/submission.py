@@ -11,6 +11,7 @@ from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate, this_machine
 from ddx_tools.investigation.session.capture import Machine
 from ddx_tools.investigation.show.addresses import parse_words
+from ddx_tools.looking.known_ranks import refuse_unknown_ranks
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.errors import UsageError
 
@@ -27,13 +28,15 @@ def with_checked(
 ) -> Investigation:
     """An investigation with one more finding. `told`: what was handed in before.
 
-    Raises UsageError if its source opens nothing, or does not show the quote.
+    Raises UsageError if its source opens nothing, or does not show the quote, or neither it nor the job has a rank.
     """
     finding = one.finding()
     words = parse_words([one.source])
     with Store() as store:
         found = investigate(target, progress=progress, machine=machine, store=store, told=[*told, finding])
         shown = shown_of(store, words, found.names, target, machine)
+        if one.quote in shown.text:
+            refuse_unknown_ranks(one.ranks, one.quote, shown.text, store)
     if one.quote not in shown.text:
         raise UsageError(
             f"{one.source} does not show {one.quote[:_LONGEST]!r}",

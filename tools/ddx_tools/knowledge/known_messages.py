@@ -21,6 +21,9 @@ from ddx_tools.knowledge.load import load_yaml, shipped
 from ddx_tools.model.grouping import gathered
 
 _GROUP_LIMIT = 400
+_LIST_LIMIT = 16_000
+"""Characters of a list of ranks: of more than expressions find."""
+_NUMBERS = re.compile(r"[\d, ]*")
 _WORD = re.compile(r"\w+")
 
 
@@ -183,4 +186,13 @@ def match_signatures(text: str) -> list[SignatureMatch]:
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
-    return {name.rstrip("_"): value[:_GROUP_LIMIT] for name, value in match.groupdict().items() if value is not None}
+    return {name.rstrip("_"): _bounded(value) for name, value in match.groupdict().items() if value is not None}
+
+
+def _bounded(value: str) -> str:
+    """A value of usual length; a list of numbers may be longer, and none of them is cut in two."""
+    if len(value) <= _GROUP_LIMIT:
+        return value
+    if not _NUMBERS.fullmatch(value):
+        return value[:_GROUP_LIMIT]
+    return value if len(value) <= _LIST_LIMIT else value[:_LIST_LIMIT].rpartition(",")[0]

@@ -202,6 +202,8 @@ class Missing(Contract):
     why_it_matters: str
 
 
+HOST_NOT_LOOKED_AT = "nothing is known of the ranks there"
+"""Why it matters of a host that did not answer."""
 NOT_LOOKED_AT = "what stands there was not looked at"
 """Why it matters of material that was not read."""
 

@@ -12,13 +12,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Truncation
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.kinds import Recogniser
 from ddx_tools.sources.raw import Batches, Raw, Rows
+
+PATH: dict[str, JsonValue] = {"format": "path"}
+"""The `json_schema_extra` of an argument, beside `target`, that names a file or directory: a server checks what it
+names before the probe sees it."""
 
 
 class ProbeArgs(BaseModel, extra="forbid"):
@@ -106,6 +110,8 @@ class Probe(Generic[ArgsT]):
     diagnoses a pid or a directory and keeps the bundle at a path; it returns the directory that it wrote."""
     about_files: frozenset[str] = frozenset()
     """Arguments that are about brought files alone."""
+    explain: Callable[[str], list[str]] | None = None
+    """What a name means that the probe knows, in lines: `--explain NAME` of the command, which looks at nothing."""
     exports: Mapping[str, Export] = field(default_factory=dict)
     """Files it can write: option of the command (snake_case) to what it writes."""
 

@@ -19,6 +19,8 @@ import tempfile
 import threading
 import zlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -88,19 +90,48 @@ class Manifest(BaseModel, extra="forbid"):
     redacted: dict[str, int] = Field(default_factory=dict, description="Secrets that were taken out, by kind.")
 
 
+_BEING_WRITTEN = ".being-written"
+"""The file by which a capture takes a directory: of two that do so at a time, one is the first."""
+
+
+def _take(directory: Path) -> None:
+    """Take a new or empty directory. Raises UsageError if there is something in it, or another capture was first."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        empty = not any(directory.iterdir()) and _is_first(directory)
+    except OSError as error:
+        raise not_writable(directory, error) from error
+    if not empty:
+        raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
+
+
+def _is_first(directory: Path) -> bool:
+    try:
+        (directory / _BEING_WRITTEN).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return len(list(directory.iterdir())) == 1
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """A new directory that no other capture writes to meanwhile. Raises UsageError."""
+    _take(directory)
+    try:
+        yield
+    finally:
+        (directory / _BEING_WRITTEN).unlink(missing_ok=True)
+        with suppress(OSError):  # it holds the bundle
+            directory.rmdir()
+
+
 class BundleWriter:
     """Writes a bundle while a capture goes on. Safe to use from several threads."""
 
     def __init__(
         self, directory: Path, target: list[str], *, kept: bool = True, now: dt.datetime | None = None
     ) -> None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            empty = not any(directory.iterdir())
-        except OSError as error:
-            raise not_writable(directory, error) from error
-        if not empty:
-            raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
+        _take(directory)
         self.directory = directory
         self.kept = kept
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -128,7 +159,10 @@ class BundleWriter:
             # The bundle is gone in a moment: nobody will open it, and gigabytes of dumps need not be copied.
             self._files[path] = str(Path(reply.file).absolute()) if reply.file else ""
         elif path:
-            content = self._keep(call, reply)
+            try:
+                content = self._keep(call, reply)
+            except OSError as error:
+                raise not_writable(self.directory, error) from error
             self._files[path] = str(self.directory / content)
         entry = JournalEntry(
             host=host,
@@ -152,12 +186,16 @@ class BundleWriter:
         folder.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             written = Path(file.name)
-            if not reply.file:
-                file.write(reply.data)
-        if reply.file:
-            copy_redacted(Path(reply.file), written, self.redacted)
-        with written.open("rb") as file:
-            name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.{call.suffix}"
+        try:
+            if reply.file:
+                copy_redacted(Path(reply.file), written, self.redacted)
+            else:
+                written.write_bytes(reply.data)
+            with written.open("rb") as file:
+                name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.{call.suffix}"
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
         written.chmod(0o644)
         written.replace(self.directory / name)
         return name
@@ -170,7 +208,11 @@ class BundleWriter:
         """Write the manifest; without it a directory is not a bundle."""
         self.manifest.redacted = dict(sorted(self.redacted.items()))
         manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
-        (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        try:
+            (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            (self.directory / _BEING_WRITTEN).unlink(missing_ok=True)
+        except OSError as error:
+            raise not_writable(self.directory, error) from error
 
 
 class Bundle:

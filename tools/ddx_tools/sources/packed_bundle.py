@@ -35,8 +35,16 @@ def begins_as_a_bundle(archive: Path) -> bool:
     return not names or MANIFEST in (name.removeprefix("./") for name in names)
 
 
+class NameTaken(UsageError):
+    """A bundle of that name is there already."""
+
+
 def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`, whole or not at all. Raises UsageError where it cannot be written."""
+    """Write a bundle directory as `.tar.zst`, whole or not at all.
+
+    Raises NameTaken where there is a file of that name, whoever wrote it meanwhile, and UsageError where none can be
+    written.
+    """
     try:
         with (
             _named_at_the_end(target) as out,
@@ -44,19 +52,26 @@ def pack(directory: Path, target: Path) -> None:
             tarfile.open(fileobj=stream, mode="w|") as archive,
         ):
             archive.add(directory, arcname=".", filter=_anonymous)
+    except FileExistsError as error:
+        raise NameTaken(f"{target} is there already", "Name another place, or replace it: --force") from error
     except OSError as error:
         raise not_writable(target, error) from error
 
 
 @contextmanager
 def _named_at_the_end(target: Path) -> Iterator[BinaryIO]:
-    """A file without a name until all is written: a process that is killed leaves no half."""
+    """A file without a name until all is written: a process that is killed leaves no half.
+
+    Raises FileExistsError where the name is taken, of two that write at a time for the second.
+    """
     try:
         number = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
     except (AttributeError, OSError):  # not Linux, or a file system that cannot
         try:
-            with target.open("wb") as out:
+            with target.open("xb") as out:
                 yield out
+        except FileExistsError:
+            raise
         except BaseException:
             target.unlink(missing_ok=True)
             raise
@@ -64,7 +79,6 @@ def _named_at_the_end(target: Path) -> Iterator[BinaryIO]:
     with os.fdopen(number, "wb") as out:
         yield out
         out.flush()
-        target.unlink(missing_ok=True)
         # With a directory given, the link to the file is followed.
         os.link(f"/proc/self/fd/{number}", target, src_dir_fd=number)
 

@@ -19,6 +19,9 @@ from typing import IO, Any
 MOST_BYTES = 1 << 30
 """Address space: a record of `MAX_BYTES` takes nearly as much. Only its size bounds it where the system does not."""
 
+READY = "ready"
+"""What is sent before any result: everything is imported that decoding needs."""
+
 
 def serve() -> None:
     """Send what is decoded of each piece that comes in. Ctrl-C is for whoever asks, who ends this process then."""
@@ -28,7 +31,10 @@ def serve() -> None:
     _limit(resource.RLIMIT_CORE, 0)
     Thread(target=_end_with_the_asker, daemon=True).start()
     pieces, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that somebody prints may come between the results
+    send(results, READY)
+    # What failed until now is said on standard error; nobody reads that any more, nor may it come between the results.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.dup2(2, 1)
     for cpu_s, most_bytes, work, materials in _received(pieces):
         _limit(resource.RLIMIT_AS, most_bytes)
         _limit(resource.RLIMIT_CPU, int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + 1 + cpu_s)

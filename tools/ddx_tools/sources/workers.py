@@ -21,6 +21,11 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
 
+<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
+=======
+from ddx_tools.own_python import python_argv
+from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
+>>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
 from ddx_tools.sources import worker_process as serving
 
 _MAX_PROCESSES = 16
@@ -29,6 +34,7 @@ _PIPE_BYTES = 1 << 20
 _LEAST_CPU_S = 3
 _BYTES_A_CPU_S = 1 << 20
 """A tenth of what is decoded in a second."""
+_LONGEST_REASON = 200
 
 _ENVIRONMENT = ("PYTHON", "HOME", "LANG", "LC_", "LD_", "DYLD_", "DDX_")
 """What begins so is handed down. One that inherits RANK, say, would look like a rank to whoever looks at processes."""
@@ -44,6 +50,10 @@ class WorkerEnded(Exception):
     """A process ended before it gave its result; the text says why."""
 
 
+class WorkerNotStarted(WorkerEnded):
+    """No process could be started, or it ended before it took any work: nothing was learnt of the material."""
+
+
 class Workers:
     """Some processes that decode pieces, each started when it is needed."""
 
@@ -54,6 +64,7 @@ class Workers:
         self._busy: set[_Process] = set()
         self._closed = False
 
+<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
     def submit(self, work: Callable[[_Given], _Result], given: _Given, size_bytes: int) -> Future[_Result]:
         """Hand a function of a module over, with what it decodes and how many bytes that is.
 
@@ -61,6 +72,12 @@ class Workers:
         """
         cpu_s = _LEAST_CPU_S + size_bytes // _BYTES_A_CPU_S
         return self._threads.submit(self.do, work, given, cpu_s, serving.MOST_BYTES)
+=======
+    def submit(self, materials: Sequence[DumpMaterial]) -> Future[Decoded]:
+        """Hand over a piece. The future raises `WorkerEnded` if its process ends meanwhile or none starts."""
+        cpu_s = _LEAST_CPU_S + sum(material.size for material in materials) // _BYTES_A_CPU_S
+        return self._threads.submit(self.do, decode, materials, cpu_s, serving.MOST_BYTES)
+>>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
 
     def close(self) -> None:
         """End the processes, whatever they do, but for an idle one."""
@@ -75,8 +92,10 @@ class Workers:
 
     def do(self, work: Callable[[_Given], _Result], given: _Given, cpu_s: int, most_bytes: int) -> _Result:
         """Have a function of a module called in a process, with so much CPU time and address space. Raises as above."""
-        process = self._taken()
+        process, is_new = self._taken()
         try:
+            if is_new:
+                _wait_until_ready(process)
             serving.send(process.stdin, (cpu_s, most_bytes, work, given))
             result: _Result = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
             self._idle.append(process)
@@ -86,7 +105,8 @@ class Workers:
             self._busy.discard(process)
         return result
 
-    def _taken(self) -> _Process:
+    def _taken(self) -> tuple[_Process, bool]:
+        """An idle process or, if there is none, a new one; whether it is new."""
         with self._lock:
             if self._closed:
                 raise WorkerEnded("nobody waits for it any more")
@@ -94,9 +114,10 @@ class Workers:
             if process is not None and process.poll() is not None:
                 _end(process)
                 process = None
+            is_new = process is None
             process = process or _started()
             self._busy.add(process)
-        return process
+        return process, is_new
 
 
 @contextmanager
@@ -116,11 +137,30 @@ def worker_count() -> int:
 
 
 def _started() -> _Process:
-    # -P: whatever lies in the current directory is no module.
-    argv = [sys.executable, "-P", "-c", f"from {serving.__name__} import serve; serve()"]
+    argv = python_argv(f"from {serving.__name__} import serve; serve()")
     env = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
     pipe = subprocess.PIPE
-    return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, pipesize=_PIPE_BYTES)
+    try:
+        return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, pipesize=_PIPE_BYTES)
+    except OSError as error:
+        raise WorkerNotStarted(_not_started(error.strerror or str(error))) from error
+
+
+def _wait_until_ready(process: _Process) -> None:
+    """Wait until a new process can take work. Raises WorkerNotStarted, with the last line that it printed."""
+    try:
+        ready = pickle.load(process.stdout)  # type: ignore[arg-type]  # written by `serve`
+    except (EOFError, OSError, pickle.UnpicklingError) as error:
+        process.kill()
+        _, printed = process.communicate()
+        lines = printed.decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit status {process.returncode}")
+        raise WorkerNotStarted(_not_started(last[:_LONGEST_REASON])) from error
+    assert ready == serving.READY
+
+
+def _not_started(reason: str) -> str:
+    return f"the process that reads such files did not start ({reason}). The files are not to blame: nobody read them"
 
 
 def _end(process: _Process) -> int:

@@ -184,8 +184,9 @@ def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
 def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
     """Steps from each rank to the nearest root."""
     distance = dict.fromkeys(roots, 0)
-    frontier = roots
+    frontier, steps = roots, 0
     while frontier:
+        steps += 1
         nearer = frontier
         frontier = {
             rank
@@ -194,7 +195,7 @@ def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
             for rank in hold.waiting
             if rank not in distance
         }
-        distance.update(dict.fromkeys(frontier, max(distance.values()) + 1))
+        distance.update(dict.fromkeys(frontier, steps))
     return distance
 
 
@@ -256,12 +257,16 @@ def components(edges: Mapping[int, Set[int]]) -> list[set[int]]:
 
 def circle_in(towards: Mapping[int, int]) -> list[int]:
     """The ranks of a circle, in order, where each rank leads to one; none if there is no circle."""
+    led_nowhere: set[int] = set()
     for start in towards:
-        path = [start]
-        while (following := towards.get(path[-1])) is not None and following not in path:
-            path.append(following)
-        if following is not None:
-            return path[path.index(following) :]
+        steps: dict[int, int] = {}
+        following: int | None = start
+        while following is not None and following not in steps and following not in led_nowhere:
+            steps[following] = len(steps)
+            following = towards.get(following)
+        if following in steps:
+            return [*steps][steps[following] :]
+        led_nowhere.update(steps)
     return []
 
 
@@ -273,7 +278,8 @@ def fewest(sets: Iterable[Set[int]]) -> tuple[set[int], bool]:
     left, found, tie = list(sets), set[int](), False
     while left:
         counts = Counter(rank for ranks in left for rank in ranks)
-        best = {rank for rank, count in counts.items() if count == max(counts.values())}
+        most = max(counts.values(), default=0)
+        best = {rank for rank, count in counts.items() if count == most}
         tie, found = tie or len(best) > 1, found | best
         left = [ranks for ranks in left if not best & ranks]
     return found, tie

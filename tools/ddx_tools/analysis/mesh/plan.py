@@ -12,6 +12,8 @@ from ddx_tools.model.mesh_setting import MeshSetting
 
 AS_WRITTEN = "as-written"
 """In place of a framework: the dimensions stand in the order in which they vary."""
+CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS = "claimed_gpus", "cluster_hosts", "cluster_gpus"
+"""Settings that are no dimensions: what AReaL's allocation takes, and what its cluster has."""
 TYPED = "typed"
 """How the identity of a plan begins that the command line of ddx gives; it counts for more than what is read."""
 JOB_FACTS = ("world_size", "gpus_per_host", "dealt_to_hosts")
@@ -41,7 +43,7 @@ class MeshPlan:
     @property
     def given(self) -> dict[str, int]:
         """The degrees, in the order in which they stand there."""
-        facts = (*JOB_FACTS, *MODEL_FACTS)
+        facts = (*JOB_FACTS, *MODEL_FACTS, CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS)
         return {one.name: one.value for one in self.placed if one.name not in facts}
 
     @property

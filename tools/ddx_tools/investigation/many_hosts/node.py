@@ -124,6 +124,7 @@ def _pack_within(directory: Path, most_bytes: int) -> int:
         for file in files[len(files) // 2 :]:
             file.unlink()
         left_out += _forget(directory, {f"raw/{file.name}" for file in files[len(files) // 2 :]})
+        packed.unlink()
         pack(directory, packed)
     return left_out
 

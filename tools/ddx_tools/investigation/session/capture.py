@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from ddx_tools.model.errors import HostError, NotRecorded, UnreadableInput, Usag
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, ProbeRun
 from ddx_tools.sources.host import UNKNOWN_HOST, Host
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
-from ddx_tools.sources.packed_bundle import pack
+from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, NameTaken, pack
 from ddx_tools.sources.raw import Raw
 from ddx_tools.sources.temporary import temporary_directory
 
 Machine = Callable[[str | None], Host]
 """Makes the host that answers for this machine: under its own name, or under the one given."""
 IMPORT_SECTION = "import"
+_MOST_NAMES = 100
 _OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
 
 
@@ -139,6 +140,24 @@ def result_of(step: Step, raw: Raw) -> ProbeResult:
     return ProbeResult(probe=step.probe.id, status=raw.status, summary="", searched=raw.searched, problems=raw.problems)
 
 
+def _pack_under_a_free_name(directory: Path, save: Path) -> None:
+    """Write a packed bundle. Where another capture took the name meanwhile, both are kept, and UsageError says so."""
+    try:
+        pack(directory, save)
+        return
+    except NameTaken as taken:
+        stem = save.name.removesuffix(PACKED_SUFFIX)
+        for number in range(2, _MOST_NAMES):
+            other = save.with_name(f"{stem}-{number}{PACKED_SUFFIX}")
+            with suppress(NameTaken):
+                pack(directory, other)
+                raise UsageError(
+                    f"{save} was written by another capture meanwhile, and stays; this one is kept as {other}",
+                    f"ddx why {other}",
+                ) from taken
+        raise
+
+
 @contextmanager
 def bundle_directory(save: Path | None) -> Iterator[Path]:
     """Where the bundle is written: kept if somebody named a place, else gone at the end. What is there stays."""
@@ -150,6 +169,6 @@ def bundle_directory(save: Path | None) -> Iterator[Path]:
         with temporary_directory("capture") as directory:
             yield Path(directory) / "bundle"
             if save is not None and (Path(directory) / "bundle").is_dir():
-                pack(Path(directory) / "bundle", save)
+                _pack_under_a_free_name(Path(directory) / "bundle", save)
         return
     yield save

@@ -27,7 +27,8 @@ CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
 # C1 controls, what has no width, and what turns the direction of writing; as UTF-8 begins them.
 _INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
 _INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_ENDLESS = re.compile(rb"[^\r\n]{%d,}" % LINE_BYTES)
+# From the beginning of a line alone: else each byte of a line that is nearly too long is tried as one.
+_ENDLESS = re.compile(rb"(?<![^\r\n])[^\r\n]{%d,}" % LINE_BYTES)
 DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 """For `bytes.translate`: most lines of a log differ in numbers only."""
 DOCKER = b'{"log":"'
@@ -50,10 +51,13 @@ class TextBlock:
     data: bytes
     offset: int | None = None
     """Where it begins in the file; None if its text is not the bytes of the file (UTF-16, Docker's JSON)."""
+    too_long: int = 0
+    """How many of its lines were cut to `LINE_BYTES`."""
 
     def cleaned(self) -> TextBlock:
         """The same lines in UTF-8, as far as the log is, with line ends `\\n` and pieces of a line parted by `\\r`."""
-        return TextBlock(self.number, _clean(self.data), self.offset)
+        data, too_long = _clean(self.data)
+        return TextBlock(self.number, data, self.offset, too_long)
 
 
 def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[TextBlock]:
@@ -148,8 +152,9 @@ def _docker_line(line: bytes) -> bytes:
         return line
 
 
-def _clean(data: bytes) -> bytes:
-    """Without colours; the number of lines stays."""
+def _clean(data: bytes) -> tuple[bytes, int]:
+    """Without colours, and how many lines were cut; the number of lines stays."""
+    too_long = 0
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\x1b" in data:
@@ -157,8 +162,8 @@ def _clean(data: bytes) -> bytes:
     if not data.isascii() and _INVISIBLE_LEAD.search(data):
         data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if _has_endless(data):  # of NULs, say, where a log was cut while its writer kept its place
-        data = _ENDLESS.sub(lambda match: match[0][:LINE_BYTES], data.translate(None, CONTROL))
-    return data
+        data, too_long = _ENDLESS.subn(lambda match: match[0][:LINE_BYTES], data.translate(None, CONTROL))
+    return data, too_long
 
 
 def _has_endless(data: bytes) -> bool:

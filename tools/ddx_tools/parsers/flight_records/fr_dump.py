@@ -61,6 +61,8 @@ class FrDump:
     config: tuple[GroupConfig, ...]
     status: Mapping[str, GroupStatus]
     """By pg_id, a counter of the process: not the name of the group, and not comparable between ranks."""
+    left_out: tuple[str, ...] = ()
+    """What was more than is read of one dump, in words."""
 
     @property
     def with_frames(self) -> bool:
@@ -104,28 +106,42 @@ def _dump(top: Any, encoding: str) -> FrDump:
         raise UnreadableInput("`entries` is not a list", _HELP)
     if len(entries) > _MAX_ENTRIES:
         raise UnreadableInput(f"more than {_MAX_ENTRIES} entries: more than a flight record can hold")
+    config, left_out = _config(top.get("pg_config"))
     return FrDump(
         encoding=encoding,
         version=text(top.get("version")),
         library=text(top.get("comm_lib_version")) or text(top.get("nccl_version")),
         entries=read_entries([entry for entry in entries if isinstance(entry, dict)]),
-        config=tuple(_config(top.get("pg_config"))),
+        config=config,
         status=dict(_status(top.get("pg_status"))),
+        left_out=left_out,
     )
 
 
-def _config(raw: Any) -> Iterator[GroupConfig]:
+def _config(raw: Any) -> tuple[tuple[GroupConfig, ...], tuple[str, ...]]:
+    """The groups, and what of them was left out, in words."""
     if not isinstance(raw, dict):
-        return
+        return (), ()
     room = _MAX_MEMBER_CHARACTERS
+    groups, without_members = [], 0
     for key, value in list(raw.items())[:_MAX_GROUPS]:
         if isinstance(value, dict):
             ranks = value.get("ranks")
             # Many groups can share one text.
             room -= len(ranks) if isinstance(ranks, str | list) else 0
-            yield GroupConfig(
-                text(value.get("name", key)), text(value.get("desc")), _ranks(ranks) if room >= 0 else None
+            without_members += room < 0
+            groups.append(
+                GroupConfig(text(value.get("name", key)), text(value.get("desc")), _ranks(ranks) if room >= 0 else None)
             )
+    left_out = []
+    if len(raw) > _MAX_GROUPS:
+        left_out.append(f"it tells of {len(raw):,} process groups; those after the first {_MAX_GROUPS:,} are left out")
+    if without_members:
+        left_out.append(
+            f"the members of {without_members:,} of its {len(groups):,} process groups are left out: they take more "
+            f"than {_MAX_MEMBER_CHARACTERS >> 20} MiB"
+        )
+    return tuple(groups), tuple(left_out)
 
 
 def _ranks(raw: Any) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ddx_tools.model.errors import UnreadableInput
 
@@ -103,3 +104,40 @@ def _sizes(text: str, part: str) -> dict[str, int]:
     if len({letter for letter, _ in pairs}) < len(pairs):
         raise UnreadableInput(f"{part[:100]}: a dimension is given twice", HELP)
     return {letter: int(size) for letter, size in pairs}
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a whole `allocation_mode` takes, beside the cluster that the same configuration sets."""
+
+    text: str
+    line: int
+    gpus: int
+    hosts: int
+    gpus_per_host: int
+
+
+_MODE = re.compile(r"allocation_mode\s*[:=]\s*[\"']?(?P<text>[\w:()|+\[\]]{2,300})", re.A)
+_HOSTS = re.compile(r"(?<![\w.])(?:cluster\.)?n_nodes\s*[:=]\s*(\d{1,5})(?![\w.])", re.A)
+_GPUS = re.compile(r"(?<![\w.])(?:cluster\.)?n_gpus_per_node\s*[:=]\s*(\d{1,4})(?![\w.])", re.A)
+
+
+def claimed(text: str) -> Claimed | None:
+    """The size of an allocation and of its cluster, where a file or a command sets both once; None if it does not.
+
+    Engines behind `+` have GPUs of their own, those behind `|` share them; experts are spread over the others' GPUs.
+    """
+    modes = [*_MODE.finditer(text)]
+    hosts, gpus = ({int(number) for number in known.findall(text)} for known in (_HOSTS, _GPUS))
+    if len({mode["text"] for mode in modes}) != 1 or len(hosts) != 1 or len(gpus) != 1:
+        return None
+    try:
+        takes = sum(max(map(_gpus_of, parse_allocations(part))) for part in modes[0]["text"].split("+"))
+    except UnreadableInput:
+        return None
+    line = text.count("\n", 0, modes[0].start()) + 1
+    return Claimed(modes[0]["text"], line, takes, hosts.pop(), gpus.pop())
+
+
+def _gpus_of(allocation: Allocation) -> int:
+    return prod(allocation.sizes.get(letter, 1) for letter in "dtpc")

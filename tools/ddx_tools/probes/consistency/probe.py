@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
+from ddx_tools.probes.declaration import PATH, Later, Probe, ProbeArgs
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw
 
@@ -13,7 +13,9 @@ class ConsistencyArgs(ProbeArgs):
     """Arguments of `consistency`."""
 
     target: list[str] = Field(default_factory=list, description="Files of fingerprints, or directories of them.")
-    against: str = Field("", description="A directory of another run, to be compared at the same steps.")
+    against: str = Field(
+        "", description="A directory of another run, to be compared at the same steps.", json_schema_extra=PATH
+    )
 
 
 def capture(host: Host, args: ConsistencyArgs) -> Raw:

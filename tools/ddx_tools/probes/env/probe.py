@@ -28,10 +28,12 @@ PROBE: Probe[EnvArgs] = Probe(
     rests_on=("env_values", "launch_options", "env_versions"),
     analyse=Later("ddx_tools.probes.env.findings:environment_findings"),
     table=Later("ddx_tools.probes.env.findings:variable_rows"),
+    explain=Later("ddx_tools.environment.explain:explained"),
     examples={
         "": "the ranks of the job on this host",
         "train.sbatch": "a script, without running it",
         "node1.env node2.env": "what `env` printed on two hosts, compared",
+        "--explain NCCL_IB_TIMEOUT": "what a variable is for",
         "48213 --json": "the job of one process, as JSON",
     },
 )

@@ -61,6 +61,8 @@ def decode(materials: Sequence[DumpMaterial]) -> Decoded:
             found.damaged = True
             found.problems.append(f"{material.name}: not read: it takes more memory than a flight record can need")
             continue
+        found.damaged |= bool(dump.left_out)
+        found.problems += [f"{material.name}: {line}" for line in dump.left_out]
         if _is_of_an_earlier_job(dump, material.not_before_ns):
             found.problems.append(f"{material.name}: left out, it is older than the job that runs now")
             continue

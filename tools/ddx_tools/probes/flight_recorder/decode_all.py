@@ -8,8 +8,13 @@ from concurrent.futures import Future
 from itertools import chain, islice
 from threading import Thread
 
+<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
 from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
 from ddx_tools.sources.workers import WorkerEnded, Workers, worker_count, workers
+=======
+from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial
+from ddx_tools.sources.workers import WorkerEnded, WorkerNotStarted, Workers, worker_count, workers
+>>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
 
 _PIECE_BYTES = 2 << 20
 _PIECE_FILES = 64
@@ -64,6 +69,9 @@ def _results(processes: Workers, piece: list[DumpMaterial], result: Future[Decod
     """What was decoded of a piece; if that ended its process, of each dump by itself."""
     try:
         yield result.result()
+    except WorkerNotStarted as error:
+        others = f" and {len(piece) - 1} more" if len(piece) > 1 else ""
+        yield Decoded(problems=[f"{piece[0].name}{others}: not read: {error}"], damaged=True)
     except (WorkerEnded, OSError) as error:
         if len(piece) == 1:
             yield Decoded(problems=[f"{piece[0].name}: not read: {error}"], damaged=True)

@@ -45,6 +45,9 @@ def _name(port: HostFactRow) -> str:
     return f"{port.subject}:{port.values.get('port', 1)}"
 
 
+_UNLESS_UNCABLED = ", which is usual only where it has no cable on purpose"
+
+
 def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
     states = [port for port in ports if "state" in port.values and port.subject]
     active = {_name(port) for port in states if port.values["state"] == "active"}
@@ -59,14 +62,17 @@ def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
         unplugged = state == "down" and bool(active) and phys in (None, *_UNPLUGGED)
         yield finding(
             "network.link_down",
-            Severity.NOTICE if unplugged else Severity.WARNING,
+            Severity.WARNING,
             [port],
-            f"The port {_name(port)} is {state}" + (f" (physically {phys})." if phys else "."),
+            f"The port {_name(port)} is {state}"
+            + (f" (physically {phys})" if phys else "")
+            + f"{_UNLESS_UNCABLED if unplugged else ''}.",
             device=port.subject,
             port=port.values.get("port"),
             state=state,
             phys_state=phys,
             others_active=len(active),
+            unplugged=unplugged or None,
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError
-from ddx_tools.model.files.log_text import as_utf8
+from ddx_tools.model.files.log_text import LINE_BYTES, as_utf8
 from ddx_tools.model.process import Process
 from ddx_tools.parsers.launch.launchers import Job
 from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
@@ -153,6 +153,11 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
     if log.left_out:
         raw.problems.append(
             f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
+        )
+    if log.too_long:
+        lines = "1 of its lines is" if log.too_long == 1 else f"{log.too_long:,} of its lines are"
+        raw.problems.append(
+            f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; what stands behind that was not read."
         )
     return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 

@@ -93,6 +93,8 @@ class JobLog:
         """Line behind which nobody goes on with what he has begun."""
         self._key_until = 0
         """Line behind which nothing is of a private key any more."""
+        self.too_long = 0
+        """How many lines were cut, since no message is as long."""
         self._ends: list[AttemptEnd] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
@@ -103,6 +105,7 @@ class JobLog:
 
     def take(self, block: TextBlock, seen: LineSelection) -> None:
         """Read what matters of the block before."""
+        self.too_long += block.too_long
         if self._labels is None:
             self._labels = Labels(seen.block.data[:HEAD_BYTES])
         held, self._held = self._held, seen

@@ -95,6 +95,6 @@ def _row(host: str, job: Job, member: JobProcess, snapshot: Mapping[str, Any], s
 
 
 def by_job(store: Store) -> list[list[dict[str, Any]]]:
-    """The rows of `ranks`, job by job of each host."""
+    """The rows of `ranks`, job by job of each host; of two jobs that one shell started the master differs."""
     rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
-    return list(gathered(((row["host"], row["job"]), row) for row in rows).values())
+    return list(gathered(((row["host"], row["job"], row["master"]), row) for row in rows).values())

@@ -45,7 +45,7 @@ def capture_mesh(host: Host, args: MeshArgs) -> Raw:
         if args.records:
             _read_records(host, raw, paths)
     if pids or not (paths or args.dims):
-        _read_job(host, raw, pids)
+        _read_job(host, raw, pids, records=args.records)
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
@@ -75,7 +75,8 @@ def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:
         raw.searched.append(f"the process groups of {len(records.items)} flight records")
 
 
-def _read_job(host: Host, raw: Raw, pids: list[str]) -> None:
+def _read_job(host: Host, raw: Raw, pids: list[str], *, records: bool) -> None:
+    """The command lines of a live job and, from its rank agents and files, its process groups."""
     from ddx_tools.parsers.launch.launchers import find_jobs
     from ddx_tools.sources.job_target import select_job
 
@@ -83,6 +84,16 @@ def _read_job(host: Host, raw: Raw, pids: list[str]) -> None:
     job = select_job(find_jobs(json.loads(reply.data)), pids)
     raw.items.append(RawItem(PROCESSES, reply.data, reply.source, {"job": job.id}))
     raw.searched.append(f"the command lines of {job.id}")
+    if records:
+        from ddx_tools.probes.flight_recorder.live import read_job
+
+        found = Raw(host.name)
+        read_job(host, found, job, frames="none")
+        raw.items += found.items
+        if found.items:
+            raw.problems += found.problems
+            raw.missing += found.missing
+            raw.searched.append(f"the process groups of {len(found.items)} flight records of its ranks")
 
 
 # --- what was typed

@@ -8,6 +8,7 @@ from math import prod
 from ddx_tools.analysis.mesh.groups import Mesh, Meshes, RecordedGroup, axes_around, axes_with, axis_of_group
 from ddx_tools.analysis.mesh.knowledge import Divides, mesh_knowledge
 from ddx_tools.analysis.mesh.layout import Axis, Layout, Misfit
+from ddx_tools.analysis.mesh.plan import CLAIMED_GPUS, CLUSTER_GPUS, CLUSTER_HOSTS
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 from ddx_tools.model.files.names import shown
@@ -51,6 +52,7 @@ _TOLD = {
 
 def check(mesh: Mesh) -> Iterator[Finding]:
     """Everything that speaks against one mesh."""
+    yield from _larger_than_its_cluster(mesh)
     if isinstance(mesh.outcome, Misfit) and not mesh.outcome.open_world:
         yield _misfit(mesh, mesh.outcome)
     elif layout := mesh.layout:
@@ -58,6 +60,27 @@ def check(mesh: Mesh) -> Iterator[Finding]:
             yield from _indivisible(mesh, layout, rule)
         if (mesh.hosts or 1) > 1:
             yield from _crossing(mesh, layout)
+
+
+def _larger_than_its_cluster(mesh: Mesh) -> Iterator[Finding]:
+    """AReaL's allocation takes more GPUs than the cluster has that the same configuration sets."""
+    claimed, hosts, there = (mesh.plan.value(name) for name in (CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS))
+    if claimed is None or not hosts or not there or claimed <= there:
+        return
+    yield Finding(
+        code="mesh.size_mismatch",
+        severity=Severity.FAILURE,
+        summary=f"The allocation takes {claimed} GPUs, and the cluster has {there}: cluster.n_nodes {hosts} × "
+        f"cluster.n_gpus_per_node {there // hosts}.",
+        evidence=mesh.plan.evidence([CLAIMED_GPUS]),
+        attributes={
+            "dims": dict(mesh.plan.given),
+            "world_size": there,
+            "left_out": 0,
+            "basis": "mesh",
+            "framework": mesh.plan.framework_id,
+        },
+    )
 
 
 def _misfit(mesh: Mesh, misfit: Misfit) -> Finding:

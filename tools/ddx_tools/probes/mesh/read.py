@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddx_tools.analysis.mesh.knowledge import framework_of
-from ddx_tools.analysis.mesh.plan import MeshPlan
+from ddx_tools.analysis.mesh.plan import CLAIMED_GPUS, CLUSTER_GPUS, CLUSTER_HOSTS, MeshPlan
 from ddx_tools.knowledge.launch_facts import dealing_option, facts_of
 from ddx_tools.model import launch as model
 from ddx_tools.model.mesh_setting import MeshSetting
-from ddx_tools.parsers.launch.areal_allocation import Allocation, find_allocations
+from ddx_tools.parsers.launch.areal_allocation import Allocation, Claimed, claimed, find_allocations
 from ddx_tools.parsers.launch.environment_file import FoundEnvironment, FoundLaunch, read_file
 from ddx_tools.parsers.launch.framework_files import (
     accelerate_settings,
@@ -43,7 +43,8 @@ def plans_in(path: str, data: bytes, source: str) -> list[MeshPlan]:
         plans.append(_plan(source, "accelerate", accelerate))
         if not accelerate:
             plans += _plans_of_commands(path, data, text, source)
-        plans += [_plan_of_allocation(one, line, source) for one, line in find_allocations(text)]
+        whole = claimed(text)
+        plans += [_plan_of_allocation(one, line, source, whole) for one, line in find_allocations(text)]
     return [plan for plan in plans if plan.placed]
 
 
@@ -70,9 +71,13 @@ def _plan(source: str, framework_id: str | None, settings: list[MeshSetting]) ->
     return MeshPlan(source, framework_id, placed=[replace(setting, source=source) for setting in settings])
 
 
-def _plan_of_allocation(allocation: Allocation, line: int, source: str) -> MeshPlan:
+def _plan_of_allocation(allocation: Allocation, line: int, source: str, whole: Claimed | None) -> MeshPlan:
     degrees = allocation.degrees.items()
     placed = [MeshSetting(name, size, allocation.text[:200], line, source) for name, size in degrees]
+    if whole:
+        there = whole.hosts * whole.gpus_per_host
+        for name, size in ((CLAIMED_GPUS, whole.gpus), (CLUSTER_HOSTS, whole.hosts), (CLUSTER_GPUS, there)):
+            placed.append(MeshSetting(name, size, whole.text[:200], whole.line, source))
     return MeshPlan(f"{source}#{line}{allocation.name}", engine_of(allocation), allocation.name, placed)
 
 

@@ -90,16 +90,16 @@ def _try_peer(asking: NetworkQueries, peer: Peer, args: NetworkArgs) -> None:
     if not addresses:
         return
     address = _try_ports(asking, peer, addresses, args.timeout_s)
-    facts = {"peer": peer.name, "address": address, "ports": list(peer.ports)}
+    facts: dict[str, object] = {"peer": peer.name, "address": address, "ports": list(peer.ports)}
     route = _route(asking, address, facts)
     if route and route.local and peer.ports:
         asking.run(kinds.LISTENERS, ("ss", "-ltnp"), facts, timeout_s=5.0)
         asking.ask(kinds.PROCESSES, asking.host.processes)
-    if route and route.local:
-        return
-    round_trip_ms = _pings(asking, address, facts)
-    if round_trip_ms is not None and route:
-        _path_mtu(asking, address, route.device, round_trip_ms, facts)
+    if not (route and route.local):  # to an address of its own a host loses nothing, and cuts nothing
+        round_trip_ms = _pings(asking, address, facts)
+        if round_trip_ms is not None and route:
+            _path_mtu(asking, address, route.device, round_trip_ms, facts)
+    facts = {**facts, "here": bool(route and route.local)}
     if args.iperf3_port:
         _iperf3(asking, address, args.iperf3_port, facts)
     if args.rdma_device:

@@ -260,12 +260,13 @@ def _throughput(check: NetworkCheck) -> Finding:
     facts = check.facts
     tool = {"iperf3": "TCP (iperf3)", "perftest": f"RDMA writes ({facts.get('device')}, ib_write_bw)"}[check.what]
     quiet = facts.get("quiet_intervals") or None
+    where = " (itself: this was over no network)" if facts.get("here") else ""
     standstill = f"; in {quiet} of {facts['intervals']} seconds nothing was sent" if quiet else ""
     return finding(
         "network.throughput",
         Severity.INFO,
         [check],
-        f"{tool} from {check.host} to {check.peer_text}: {facts['gbit_per_s']:.3g} Gbit/s{standstill}.",
+        f"{tool} from {check.host} to {check.peer_text}{where}: {facts['gbit_per_s']:.3g} Gbit/s{standstill}.",
         peer=check.peer,
         tool=check.what,
         gbit_per_s=round(facts["gbit_per_s"], 3),
@@ -276,7 +277,7 @@ def _throughput(check: NetworkCheck) -> Finding:
 
 def _sent_again(check: NetworkCheck) -> Iterator[Finding]:
     share = check.facts.get("share_sent_again")
-    if share is None or share < FEW:
+    if share is None or share < FEW or check.facts.get("here"):  # a host that sends to itself loses nothing on a wire
         return
     # A wire that loses packets does so in every second; a host that was busy for a moment, in one.
     lossy = check.facts["usual_share_sent_again"] >= LOSSY

@@ -91,7 +91,8 @@ def _iperf3(item: RawItem) -> Iterator[Row]:
     text = f"{run.gbit_per_s:.3g} Gbit/s, {run.sent_again} segments sent again"
     shares = ("share_sent_again", "usual_share_sent_again")
     names = ("gbit_per_s", "sent_again", *shares, "quiet_intervals", "intervals", "error")
-    yield _check(item, "iperf3", "measured", text, {name: getattr(run, name) for name in names})
+    facts = {name: getattr(run, name) for name in names} | {"here": item.facts.get("here", False)}
+    yield _check(item, "iperf3", "measured", text, facts)
 
 
 def _perftest(item: RawItem) -> Iterator[Row]:
@@ -102,7 +103,7 @@ def _perftest(item: RawItem) -> Iterator[Row]:
         return
     best = max(run.rows, key=lambda row: row.gbit_per_s)
     facts: Row = {"gbit_per_s": best.gbit_per_s, "message_bytes": best.size_bytes, "device": item.facts["device"]}
-    facts |= {"link": run.facts, "error": run.error}
+    facts |= {"link": run.facts, "error": run.error, "here": item.facts.get("here", False)}
     yield _check(item, "perftest", "measured", best.quote, facts, best.line)
 
 

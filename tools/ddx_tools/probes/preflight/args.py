@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ddx_tools.model.errors import UsageError
-from ddx_tools.probes.declaration import ProbeArgs
+from ddx_tools.probes.declaration import PATH, ProbeArgs
 
 
 class PreflightArgs(ProbeArgs):
@@ -38,7 +38,9 @@ class PreflightArgs(ProbeArgs):
         30.0, ge=1, le=3600, description="A step in which no rank moves for so long is over."
     )
     start_deadline_s: float = Field(120.0, ge=1, le=3600, description="The same until the process group stands.")
-    directory: str | None = Field(None, description="New directory for results and logs. Default: a private one.")
+    directory: str | None = Field(
+        None, description="New directory for results and logs. Default: a private one.", json_schema_extra=PATH
+    )
 
     def sizes_of_dims(self) -> list[tuple[str, int]]:
         """Dimensions and their sizes, of which one may be -1. Raises UsageError."""

@@ -1,0 +1,34 @@
+"""How a command tells why it failed: two lines on standard error, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+
+from ddx_server.lacking import OutputNotWritten
+from ddx_server.output import error_console, print_json
+from ddx_server.render.safe_text import safe
+from ddx_tools.model.errors import DdxError
+
+
+def explain(error: DdxError) -> None:
+    """Say what happened and what to type, if anybody can read it; the exit code tells it as well."""
+    with suppress(OutputNotWritten):
+        _explain_to_reader(error)
+
+
+def _explain_to_reader(error: DdxError) -> None:
+    if "--json" in sys.argv and not isinstance(error, OutputNotWritten):
+        print_json(json.dumps({"error": error.message, "help": error.help}))
+        return
+    # Not wrapped: what it says to type is copied.
+    error_console().print(safe(error.message, "red", limit=4000), soft_wrap=True)
+    if error.help:
+        error_console().print(safe(error.help, limit=4000), soft_wrap=True)
+
+
+def print_no_more() -> None:
+    """What is left of the output goes nowhere: to write it at the end would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

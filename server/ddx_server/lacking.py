@@ -1,0 +1,67 @@
+"""Errors of which neither ddx nor the job is to blame: a full disk, a quota, a file system that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from ddx_tools.model.errors import DdxError
+
+_NO_ROOM = {errno.ENOSPC: "no space is left", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file got too large"}
+_OTHERS = {
+    errno.EROFS: "it is read-only",
+    errno.EIO: "the device reports an error",
+    errno.EMFILE: "too many files are open (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOMEM: "memory has run out",
+}
+_IN_WORDS = {
+    "no space left on device": errno.ENOSPC,
+    "disk quota exceeded": errno.EDQUOT,
+    "file too large": errno.EFBIG,
+}
+"""What an error of a library says that has no number."""
+
+
+class OutputNotWritten(DdxError):
+    """Standard output takes nothing more."""
+
+    def __init__(self, error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        super().__init__(f"the output could not be written: {reason}", "Send it where there is room, or to a pipe.")
+
+
+def lack_of_the_machine(error: BaseException) -> DdxError | None:
+    """What to tell of an error that the machine is to blame for, with exit code 2; None for all others."""
+    number = _number(error)
+    if number in _NO_ROOM or number in _OTHERS:
+        reason = {**_NO_ROOM, **_OTHERS}[number]
+        where = _place_of(error)
+        return DdxError(f"ddx could not go on: {reason}{f' ({where})' if where else ''}", _help(number))
+    return None
+
+
+def _number(error: BaseException) -> int:
+    if isinstance(error, OSError):
+        return error.errno or 0
+    text = str(error).lower()
+    return next((number for words, number in _IN_WORDS.items() if words in text), 0)
+
+
+def _place_of(error: BaseException) -> str:
+    named = getattr(error, "filename", None)
+    return os.fsdecode(named) if isinstance(named, str | bytes) else ""
+
+
+def _help(number: int) -> str:
+    if number not in _NO_ROOM:
+        return "Nothing of the job was changed. Try again once that is put right."
+    place = Path(tempfile.gettempdir())
+    free_mib = shutil.disk_usage(place).free >> 20
+    return (
+        f"ddx keeps what it reads in {place} ({free_mib} MiB free) while it works. Make room there, or name another "
+        "place: TMPDIR=/path ddx …; and write bundles where there is room."
+    )

@@ -1,0 +1,65 @@
+"""The table of the server's tools for the manual: `python -m ddx_server.serve.tool_table docs/agents.md` renews it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver.tools import Tool
+
+BEGIN, END = "<!-- the tools, as the server lists them -->", "<!-- end of the tools -->"
+_BETWEEN = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+
+
+def tool_table() -> str:
+    """A line that counts the tools, and a row for each: what it does, its arguments, whether it asks first."""
+    from ddx_server.serve.app import listed_tools
+    from ddx_tools.probes import PROBES
+
+    asking = {probe.id for probe in PROBES if not probe.read_only}
+    whole = {probe.id: probe.description for probe in PROBES}
+    tools = listed_tools()
+    rows = [
+        f"| `{tool.name}` | {_first_sentence(whole.get(tool.name) or tool.description or '')} | {_arguments(tool)} | "
+        f"{_acts(tool, asking)} |"
+        for tool in tools
+    ]
+    head = ["| tool | what it is for | arguments | acts |", "|---|---|---|---|"]
+    return "\n".join([f"{len(tools)} tools:", "", *head, *rows]) + "\n"
+
+
+def renewed(page: str) -> str:
+    """A page of the manual with the table as it is now between its marks. Raises ValueError without these."""
+    if not _BETWEEN.search(page):
+        raise ValueError(f"the page has no lines {BEGIN} and {END}")
+    return _BETWEEN.sub(lambda _: tool_table(), page)
+
+
+def _first_sentence(text: str) -> str:
+    for opening in ("START HERE. ", "Call this LAST: "):
+        text = text.removeprefix(opening)
+    sentence = re.split(r"(?<=[.?])\s(?=[A-Z])|:\s", text, maxsplit=1)[0].rstrip(".: ").replace("|", "\\|")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _arguments(tool: Tool) -> str:
+    return ", ".join(f"`{name}`" for name in tool.parameters["properties"])
+
+
+def _acts(tool: Tool, asking: set[str]) -> str:
+    if tool.name in asking:
+        return "asks first"
+    return "" if tool.annotations and tool.annotations.read_only_hint else "writes below `.ddx/incidents`"
+
+
+def main() -> None:
+    """Renew the pages that are named."""
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The distributed jobs in a process table: which process is which rank, and in what state."""
