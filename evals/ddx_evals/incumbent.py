@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.model.files.rank_names import facts_of_name
 
 _SERVER = r"""
 import os, signal, sys, traceback

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ddx_server.cli import app
-from ddx_tools.environment.explain import explained
 from ddx_tools.knowledge.variables import nonexistent, variables
 from ddx_tools.model.errors import UsageError
+from ddx_tools.probes.env.explain import explained
 
 
 def ddx(*words: str) -> str:

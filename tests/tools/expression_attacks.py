@@ -21,20 +21,20 @@ from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
 
 ATTACKED = Path(__file__).parents[1] / "fixtures/expressions_attacked.txt"
 MODULES = (
-    "logs.log_lines",
-    "python.python_traceback",
-    "logs.torchrun",
-    "python.fatal_stack",
-    "logs.fingerprint",
-    "logs.library_messages",
-    "logs.progress",
-    "logs.cuda_oom",
-    "logs.step_lines",
-    "nccl.watchdog_lines",
-    "logs.log_prefixes",
-    "logs.launcher_words",
-    "logs.wrapped_lines",
-    "python.braided_tracebacks",
+    "parsers.logs.log_lines",
+    "parsers.python.python_traceback",
+    "parsers.logs.torchrun",
+    "parsers.python.fatal_stack",
+    "analysis.log_events.fingerprint",
+    "knowledge.library_messages",
+    "parsers.logs.progress",
+    "analysis.log_events.cuda_oom",
+    "parsers.logs.step_lines",
+    "analysis.log_events.watchdog_lines",
+    "parsers.logs.log_prefixes",
+    "parsers.logs.launcher_words",
+    "parsers.logs.wrapped_lines",
+    "parsers.python.braided_tracebacks",
 )
 ATTACKERS = ("a", "0", " ", "[", "(", ",", ".", "/", "|", "-", '"', "'")
 
@@ -59,7 +59,7 @@ def expressions() -> Iterator[Expression]:
     for known in signatures():
         yield Expression(known.id, known.pattern, tuple(known.examples))
     for name in MODULES:
-        for variable, value in vars(importlib.import_module(f"ddx_tools.parsers.{name}")).items():
+        for variable, value in vars(importlib.import_module(f"ddx_tools.{name}")).items():
             for pattern in value.values() if isinstance(value, dict) else [value]:
                 if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
                     yield Expression(f"{name}.{variable}", pattern, (_plain_words(pattern.pattern),))

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from ddx_tools.knowledge.recorded_calls import split_profiling_name
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.kinds import looks_like_dump
+from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.flight_records import fr_dump, fr_entries
 from ddx_tools.parsers.flight_records.call_sites import call_site
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
-from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers, origin_of_header, rank_of_name
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers, origin_of_header
 from ddx_tools.probes.flight_recorder.tables import RecordTables, group_key
 
 MESH = RECORDS / "dp_tp_stall-fault"

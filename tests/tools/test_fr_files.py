@@ -13,7 +13,8 @@ from packed_records import CASE, DUMPS, RECORDS, captured, ranks_of, rows_of, ta
 
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UsageError
-from ddx_tools.parsers.flight_records.fr_origin import RankPattern, facts_of_name, rank_of_name
+from ddx_tools.model.files.rank_names import facts_of_name, rank_of_name
+from ddx_tools.parsers.flight_records.fr_origin import RankPattern
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost

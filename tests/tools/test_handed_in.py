@@ -11,9 +11,9 @@ from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.submission import with_checked
 from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.knowledge.load import shipped
+from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.model.diagnosis import Level, Verdict
 from ddx_tools.model.errors import UsageError
-from ddx_tools.parsers.notes.outcomes import vocabulary
 
 LOG = "step 1\nstep 2\nnode-3 was drained by the operator\n"
 

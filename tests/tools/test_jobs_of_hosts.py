@@ -11,7 +11,7 @@ from rich.console import Console
 from ddx_server.render.diagnosis import render_diagnosis
 from ddx_server.serve.diagnosis_payload import diagnosis_payload
 from ddx_tools.evidence.store import Store
-from ddx_tools.jobs.several import headline_with_job, jobs_by_rank
+from ddx_tools.investigation.show.jobs_of_hosts import headline_with_job, jobs_by_rank
 from ddx_tools.model.diagnosis import (
     HOST_NOT_LOOKED_AT,
     Certainty,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from log_reading import findings_of, of_code
 from watchdog_logs import LAGGING, SNAPSHOT, desync, old_timeout, progress, timed_out, timeout
 
+from ddx_tools.analysis.log_events.watchdog_lines import sizes_to_agree_on, speaker
 from ddx_tools.knowledge.known_messages import match_signatures
 from ddx_tools.model.diagnosis import Finding
-from ddx_tools.parsers.nccl.watchdog_lines import sizes_to_agree_on, speaker
 
 
 def read(tmp_path: Path, text: str) -> list[Finding]:

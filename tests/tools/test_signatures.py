@@ -12,9 +12,10 @@ from expression_attacks import Expression, attack, expressions, not_attacked_bef
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddx_tools.analysis.log_events.fingerprint import message_values, parse_mismatch
 from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.knowledge.known_messages import Signature, match_signatures, needles, signature, signatures
-from ddx_tools.parsers.logs.fingerprint import message_values, parse_mismatch, size_bytes
+from ddx_tools.model.quantities import size_bytes
 from ddx_tools.parsers.logs.log_lines import LINE_LIMIT
 
 # Messages that rightly say two things.

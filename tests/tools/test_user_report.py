@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.evidence.store import Store
-from ddx_tools.parsers.notes.outcomes import ProseFact, expression, normalised, outcome_of, vocabulary
-from ddx_tools.parsers.notes.prose import is_note, sentences
+from ddx_tools.knowledge.prose import is_note, sentences
+from ddx_tools.knowledge.reports import ProseFact, expression, normalised, outcome_of, vocabulary
 from ddx_tools.parsers.notes.user_report import read_reports
 from ddx_tools.probes.notes.probe import NotesArgs, analyse, capture, parse
 from ddx_tools.sources.hosts.local import LocalHost

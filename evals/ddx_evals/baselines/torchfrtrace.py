@@ -12,7 +12,7 @@ from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.incumbent import run_torchfrtrace
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_tools.model.diagnosis import Level, Party
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.model.files.rank_names import facts_of_name
 from ddx_tools.sources.bundle import Bundle, is_bundle
 
 _LIMIT_S = 60.0

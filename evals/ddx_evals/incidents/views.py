@@ -15,7 +15,7 @@ from ddx_evals.incidents.incident import Incident, IncidentError
 from ddx_evals.incidents.truth import View
 from ddx_evals.incidents.wrapped_records import kept_share, wrapped, wrapped_answer
 from ddx_tools.investigation.session.capture import IMPORT_SECTION
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.model.files.rank_names import facts_of_name
 from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest, is_bundle
 from ddx_tools.sources.packed_bundle import MANIFEST
 

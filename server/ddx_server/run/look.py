@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddx_tools.own_python import python_argv
+from ddx_tools.model.own_python import python_argv
 
 _PROGRAM = "ddx_server.run.look_process"
 

@@ -67,7 +67,7 @@ class ServeConfig:
 
 
 def _refuse_unknown(allowed: Collection[str]) -> None:
-    from ddx_tools.probes import PROBES
+    from ddx_tools.probes.registry import PROBES
 
     acting = [probe.id for probe in PROBES if not probe.read_only]
     for name in allowed:

@@ -77,7 +77,7 @@ def _register_vocabulary(server: MCPServer) -> None:
     @server.resource("evidence://schema", title="Evidence schema", mime_type="application/sql")
     def schema() -> str:
         """The tables that `query_evidence` reads: every column with its meaning and unit."""
-        return _shipped("schema.sql")
+        return _shipped("evidence/schema.sql")
 
 
 def _shipped(path: str) -> str:

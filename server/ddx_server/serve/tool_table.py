@@ -17,7 +17,7 @@ _BETWEEN = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.D
 def tool_table() -> str:
     """A line that counts the tools, and a row for each: what it does, its arguments, whether it asks first."""
     from ddx_server.serve.app import listed_tools
-    from ddx_tools.probes import PROBES
+    from ddx_tools.probes.registry import PROBES
 
     asking = {probe.id for probe in PROBES if not probe.read_only}
     whole = {probe.id: probe.description for probe in PROBES}

@@ -71,7 +71,7 @@ def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool
     told = {finding.attributes.get("fact") for finding in findings if finding.code == "user.reported"}
     if check.probe != "ask" or not told:
         return False
-    from ddx_tools.parsers.notes.user_report import experiments_named
+    from ddx_tools.knowledge.reports import experiments_named
 
     named = experiments_named(check.question)
     return bool(named) and named <= told

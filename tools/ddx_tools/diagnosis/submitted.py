@@ -15,10 +15,10 @@ from pydantic import BaseModel, Field
 
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
+from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.knowledge.validation import first_mistake
 from ddx_tools.model.diagnosis import Diagnosis, Evidence, Finding, Severity, rank_list
 from ddx_tools.model.errors import UnreadableInput, UsageError
-from ddx_tools.parsers.notes.outcomes import vocabulary
 
 BASIS = "added"
 """The `basis` of a finding that was handed in."""

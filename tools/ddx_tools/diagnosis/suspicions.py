@@ -9,9 +9,9 @@ from functools import cache
 from pydantic import BaseModel, Field
 
 from ddx_tools.knowledge.load import shipped
+from ddx_tools.knowledge.prose import sentences
+from ddx_tools.knowledge.reports import normalised
 from ddx_tools.model.diagnosis import CandidateCause, Diagnosis, Level, Verdict
-from ddx_tools.parsers.notes.outcomes import normalised
-from ddx_tools.parsers.notes.prose import sentences
 
 _MOST_ANSWERS = 3
 _GUESSES = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_tools.model.errors import DdxError, TimedOut, UsageError
-from ddx_tools.own_python import python_argv
+from ddx_tools.model.own_python import python_argv
 
 _PROCESS = Path(__file__).with_name("query_process.py")
 _LONGEST_SQL = 20_000

@@ -11,13 +11,13 @@ from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
 from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
 from ddx_tools.diagnosis.submitted import changes_of
+from ddx_tools.diagnosis.submitted_effect import why_unchanged
 from ddx_tools.diagnosis.suspects import with_suspects
 from ddx_tools.diagnosis.suspicions import answers
-from ddx_tools.handed_in_effect import why_unchanged
 from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
+from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
 from ddx_tools.investigation.show.suspect_view import Sight
-from ddx_tools.jobs.several import JobsByRank, headline_with_job
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from ddx_tools.investigation.session.plan import Step, file_plan, live_plan
 from ddx_tools.investigation.show.addresses import Names, names_of
 from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
 from ddx_tools.investigation.show.gaps import still_missing
+from ddx_tools.investigation.show.jobs_of_hosts import jobs_by_rank
 from ddx_tools.investigation.show.origins import origins
 from ddx_tools.investigation.show.suspect_view import sight_of
-from ddx_tools.jobs.several import jobs_by_rank
 from ddx_tools.model.diagnosis import (
     HOST_NOT_LOOKED_AT,
     NOT_LOOKED_AT,

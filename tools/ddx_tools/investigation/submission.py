@@ -11,7 +11,7 @@ from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate, this_machine
 from ddx_tools.investigation.session.capture import Machine
 from ddx_tools.investigation.show.addresses import parse_words
-from ddx_tools.looking.known_ranks import refuse_unknown_ranks
+from ddx_tools.investigation.show.known_ranks import refuse_unknown_ranks
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.errors import UsageError
 

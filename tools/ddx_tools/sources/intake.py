@@ -20,8 +20,8 @@ from ddx_tools.model.errors import HostError, NotFound, NotRecorded
 from ddx_tools.model.files import kinds as file_kinds
 from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_of
 from ddx_tools.model.files.names import shown
+from ddx_tools.model.files.rank_names import facts_of_name, is_due
 from ddx_tools.model.files.suffixes import PACKED, suffix
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name, is_due
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile

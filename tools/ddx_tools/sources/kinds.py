@@ -182,8 +182,8 @@ def is_named_note(path: str) -> bool:
 
 def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
     """Whether a person wrote it about the job; `depth`: in how many directories below what was named it lies."""
+    from ddx_tools.knowledge.prose import is_note as is_prose
     from ddx_tools.parsers.logs.log_lines import is_text_log
-    from ddx_tools.parsers.notes.prose import is_note as is_prose
 
     name = plain_name(path)
     named_so = is_named_note(path)

@@ -21,11 +21,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
 
-<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
-=======
-from ddx_tools.own_python import python_argv
-from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
->>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
+from ddx_tools.model.own_python import python_argv
 from ddx_tools.sources import worker_process as serving
 
 _MAX_PROCESSES = 16
@@ -64,20 +60,13 @@ class Workers:
         self._busy: set[_Process] = set()
         self._closed = False
 
-<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
     def submit(self, work: Callable[[_Given], _Result], given: _Given, size_bytes: int) -> Future[_Result]:
         """Hand a function of a module over, with what it decodes and how many bytes that is.
 
-        The future raises `WorkerEnded` if its process ends meanwhile, OSError if none starts.
+        The future raises `WorkerEnded` if its process ends meanwhile or none starts.
         """
         cpu_s = _LEAST_CPU_S + size_bytes // _BYTES_A_CPU_S
         return self._threads.submit(self.do, work, given, cpu_s, serving.MOST_BYTES)
-=======
-    def submit(self, materials: Sequence[DumpMaterial]) -> Future[Decoded]:
-        """Hand over a piece. The future raises `WorkerEnded` if its process ends meanwhile or none starts."""
-        cpu_s = _LEAST_CPU_S + sum(material.size for material in materials) // _BYTES_A_CPU_S
-        return self._threads.submit(self.do, decode, materials, cpu_s, serving.MOST_BYTES)
->>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
 
     def close(self) -> None:
         """End the processes, whatever they do, but for an idle one."""

@@ -16,7 +16,7 @@ from typing import Any
 from ddx_tools.analysis.log_events.log_event import LogEvent, short_name
 from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.logs.launcher_words import signal_name
+from ddx_tools.model.signals import signal_name
 
 
 def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ import math
 import re
 from typing import Any
 
-from ddx_tools.parsers.logs.fingerprint import size_bytes
+from ddx_tools.model.quantities import size_bytes
 
 _TEXT_LIMIT = 4_000
 _TOO_MUCH = 1 << 60

@@ -13,6 +13,7 @@ from typing import Any
 
 from ddx_tools.analysis.log_events.attribution import Enclosing
 from ddx_tools.analysis.log_events.cuda_oom import parse_cuda_oom
+from ddx_tools.analysis.log_events.fingerprint import message_values
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
 from ddx_tools.analysis.log_events.log_event import LogEvent
@@ -21,7 +22,6 @@ from ddx_tools.knowledge.library_messages import exception_messages
 from ddx_tools.knowledge.phases import phase_of_exception
 from ddx_tools.knowledge.xid_codes import xid_code
 from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
-from ddx_tools.parsers.logs.fingerprint import message_values
 
 _EVIDENCE_LIMIT = 8
 _WAYS_LIMIT = 8

@@ -150,3 +150,6 @@ def _global_ranks(processes: dict[Process, Row], communicators: dict[str, Commun
 def evidence(row: Row) -> Evidence:
     """Where a row stands."""
     return Evidence(source=row["source"], line=row["source_line"], quote=(row["quote"] or "")[:400])
+
+
+STAGES = ("bootstrap", "graphs", "connecting", "rings_connected", "trees_connected", "channels_ready", "complete")

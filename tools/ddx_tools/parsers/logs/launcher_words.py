@@ -10,8 +10,9 @@ mpirun               Open MPI, orte/tools/orterun/help-orterun.txt, prrte/src/to
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass
+
+from ddx_tools.model.signals import signal_name, signal_number
 
 WAKING = (
     r"failed \(exitcode",
@@ -90,19 +91,6 @@ class LauncherEvent:
     host: str | None = None
     tasks: tuple[int, ...] = ()
     """Of Slurm: ranks, if each task is one."""
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; `signal 99` for one that this system does not know."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def signal_number(name: str) -> int | None:
-    """9 for `SIGKILL`."""
-    return signal.Signals[name].value if name in signal.Signals.__members__ else None
 
 
 def launcher_event(text: str) -> LauncherEvent | None:

@@ -16,7 +16,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from ddx_tools.parsers.logs.fingerprint import size_bytes
+from ddx_tools.model.evaluation_words import evaluates
+from ddx_tools.model.quantities import size_bytes
 
 _TEXT_LIMIT = 2_000
 _SHAPE_LIMIT = 80
@@ -119,9 +120,6 @@ _NO_WORK = re.compile(
     r"|[kmgt]i?b|consumed|seen|trained|skipped|accumulated|loss|score|ratio|speed|train(?:ing)?|version|torch|python|cuda",
     re.I,
 )
-_EVALUATION = re.compile(
-    r"(?<![a-z])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)(?![a-z])", re.I
-)
 _OWN_UNITS = ("examples/s", "B/s", "files/s", "rows/s", "docs/s")
 _DIGITS = re.compile(r"[-+]?\d[\d.,:]*(?:e[-+]?\d{1,3})?|\b(?:nan|inf(?:inity)?)\b", re.I)
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -182,11 +180,6 @@ def counted_work(facts: StepFacts) -> tuple[int, int] | None:
     if done is None or not facts.total or not (facts.own_work or evaluates(facts.shape)):
         return None
     return done, facts.total
-
-
-def evaluates(shape: str) -> bool:
-    """Whether a line of this shape is one of an evaluation."""
-    return bool(_EVALUATION.search(shape))
 
 
 def _line_facts(text: str) -> StepFacts | None:

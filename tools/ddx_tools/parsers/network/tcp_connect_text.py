@@ -28,8 +28,6 @@ _TOOK = re.compile(r"\((?P<ms>\d{1,9}\.\d) ms\)\s*$")
 _MEANS = re.compile(r"^(?P<address>[0-9a-fA-F:.]{2,60}(?:%[\w.-]{1,20})?)\s+STREAM\b", re.M)
 _MOST_CHARS = 64 << 10
 
-ANSWERS = frozenset({"open", "refused"})
-"""Outcomes with which a packet came back: the host is there, and nobody drops what is sent to this port."""
 _HOW = {
     "Connection refused": "refused",
     "Connection timed out": "timed_out",

@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ddx_tools.parsers.notes.outcomes import (
+from ddx_tools.knowledge.prose import Sentence, sentences
+from ddx_tools.knowledge.reports import (
     Outcome,
     ProseClause,
     ProseFact,
+    _together,
     clauses,
     expression,
     is_negated,
@@ -22,7 +24,6 @@ from ddx_tools.parsers.notes.outcomes import (
     outcome_of,
     vocabulary,
 )
-from ddx_tools.parsers.notes.prose import Sentence, sentences
 
 _MOST_REPORTS = 200
 _MOST_MENTIONS = 6
@@ -62,16 +63,6 @@ def read_reports(text: str) -> list[UserReport]:
     for fact, sentence in (*scale.facts(), *speed.facts()):
         found.setdefault((fact, False), _report(fact, False, sentence))
     return sorted(found.values(), key=lambda report: report.line)[:_MOST_REPORTS]
-
-
-def experiments_named(question: str) -> set[str]:
-    """The experiments that a question speaks of, whatever is said of their outcome."""
-    text = normalised(question)
-    return {
-        fact.id
-        for fact in vocabulary().values()
-        if fact.kind == "experiment" and any(groups and _together(groups, text) is not None for groups in fact.any)
-    }
 
 
 def _report(fact: str, negated: bool, sentence: Sentence) -> UserReport:
@@ -265,20 +256,6 @@ def _moment(reading: _Reading, index: int, mention: re.Match[str]) -> Outcome:
             return nearest if nearest == "bad" else None
     insists = _INSISTS.search(part.text) and not _OWN_DOING.match(part.text)
     return "bad" if insists and "good" not in reading.outcomes and len(reading.clauses) < 3 else None
-
-
-def _together(groups: Sequence[str], text: str) -> re.Match[str] | None:
-    """The first expression's match, if all of them stand in the text. (Of none: an empty match.)"""
-    first: re.Match[str] | None = _NOTHING.match(text)
-    for index, group in enumerate(groups):
-        match = expression(group).search(text)
-        if match is None:
-            return None
-        first = match if index == 0 else first
-    return first
-
-
-_NOTHING = re.compile("")
 
 
 # --- experiments with the number of GPUs or nodes, over a whole text: "works on 2 nodes. On 16 it hangs."

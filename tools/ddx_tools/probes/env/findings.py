@@ -14,9 +14,9 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.model.launch import Environment, Value
 from ddx_tools.model.versions import Version, Versions
+from ddx_tools.probes.env.environments import environments, of_kind
 from ddx_tools.probes.env.judge import JudgedVariable, judge
 from ddx_tools.probes.env.launch_checks import launch_findings, setting
-from ddx_tools.probes.env.rows import environments, of_kind
 
 _MOST_RANKS = 10_000
 

@@ -28,7 +28,7 @@ PROBE: Probe[EnvArgs] = Probe(
     rests_on=("env_values", "launch_options", "env_versions"),
     analyse=Later("ddx_tools.probes.env.findings:environment_findings"),
     table=Later("ddx_tools.probes.env.findings:variable_rows"),
-    explain=Later("ddx_tools.environment.explain:explained"),
+    explain=Later("ddx_tools.probes.env.explain:explained"),
     examples={
         "": "the ranks of the job on this host",
         "train.sbatch": "a script, without running it",

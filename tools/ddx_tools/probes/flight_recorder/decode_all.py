@@ -8,13 +8,8 @@ from concurrent.futures import Future
 from itertools import chain, islice
 from threading import Thread
 
-<<<<<<< a5387348c6c5cd933185478597749fbf60c33af2
 from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial, decode
-from ddx_tools.sources.workers import WorkerEnded, Workers, worker_count, workers
-=======
-from ddx_tools.probes.flight_recorder.decode import Decoded, DumpMaterial
 from ddx_tools.sources.workers import WorkerEnded, WorkerNotStarted, Workers, worker_count, workers
->>>>>>> 9f929ccf6fd139c920f1e1bee30f97a8fcb12d5b
 
 _PIECE_BYTES = 2 << 20
 _PIECE_FILES = 64

@@ -8,8 +8,8 @@ from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.model.files.names import shown
+from ddx_tools.model.files.rank_names import is_due
 from ddx_tools.parsers.flight_records.debug_pages import TABLES_HELP
-from ddx_tools.parsers.flight_records.fr_origin import is_due
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
 from ddx_tools.probes.flight_recorder.material import DUMP, HEADER
 from ddx_tools.sources.host import Host

@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from ddx_tools.model.diagnosis import ProbeStatus
-from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, RankPattern, facts_of_name, origin_of_header
+from ddx_tools.model.files.rank_names import facts_of_name
+from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, RankPattern, origin_of_header
 from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.probes.flight_recorder.entry_rows import EntryRows

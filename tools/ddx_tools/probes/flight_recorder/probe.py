@@ -69,8 +69,8 @@ def _get_ready() -> None:
     """Import and load what comes after the rows: it takes as long as reading dozens of records."""
     from ddx_tools.diagnosis.playbook import load_playbooks
 
-    for module in ("analyse", "group_table"):
-        import_module(f"ddx_tools.analysis.collectives.records.{module}")
+    for module in ("analysis.collectives.records.analyse", "probes.flight_recorder.group_table"):
+        import_module(f"ddx_tools.{module}")
     with suppress(DdxError):  # who asks for the pages next is told
         load_playbooks()
 

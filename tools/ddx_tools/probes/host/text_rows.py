@@ -9,7 +9,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from ddx_tools.parsers.flight_records.fr_origin import facts_of_name
+from ddx_tools.model.files.rank_names import facts_of_name
 from ddx_tools.parsers.launch import process_table, scheduler_text
 from ddx_tools.parsers.machine import (
     disk_free,

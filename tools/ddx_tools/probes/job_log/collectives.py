@@ -29,12 +29,12 @@ from ddx_tools.analysis.log_events.attribution import (
     reported_finding,
     who_reports,
 )
+from ddx_tools.analysis.log_events.fingerprint import Fingerprint, MismatchReport, operation_name, parse_mismatch
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
 from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
+from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
-from ddx_tools.parsers.logs.fingerprint import Fingerprint, MismatchReport, operation_name, parse_mismatch
 from ddx_tools.probes.job_log.desync import desync_reports, transfer_findings, watchdog_parties
 from ddx_tools.probes.job_log.watchdog_reports import WatchdogReport, read_reports
 from ddx_tools.probes.job_log.watchdog_stacks import Whereabouts

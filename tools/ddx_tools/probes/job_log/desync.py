@@ -27,9 +27,9 @@ from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.collectives.participation import GroupMember, GroupParticipation, JobRanks, PendingCall
 from ddx_tools.analysis.log_events.known_ranks import Crowd
 from ddx_tools.analysis.log_events.log_event import LogEvent
+from ddx_tools.analysis.log_events.watchdog_lines import POINT_TO_POINT, sizes_to_agree_on
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.nccl.watchdog_lines import POINT_TO_POINT, sizes_to_agree_on
 from ddx_tools.probes.job_log.watchdog_reports import WatchdogReport
 from ddx_tools.probes.job_log.watchdog_stacks import Whereabouts
 

@@ -8,7 +8,7 @@ from typing import Any
 from ddx_tools.analysis.log_events.attribution import distinct_places
 from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
-from ddx_tools.parsers.logs.launcher_words import signal_name
+from ddx_tools.model.signals import signal_name
 from ddx_tools.probes.job_log.end_reports import EndReports
 
 _NOTICE_S = 29.0

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddx_tools.knowledge.known_messages import SignatureMatch
-from ddx_tools.parsers.logs.launcher_words import LauncherEvent, signal_name
+from ddx_tools.model.signals import signal_name
+from ddx_tools.parsers.logs.launcher_words import LauncherEvent
 from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine
 from ddx_tools.parsers.logs.torchrun import FailureBlock
 from ddx_tools.parsers.python.fatal_stack import FatalStack

@@ -15,8 +15,8 @@ from ddx_tools.analysis.log_events.attribution import by_ranks
 from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
 from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding, step_number, step_position, step_unit
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.evaluation_words import evaluates
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.logs.step_lines import evaluates
 from ddx_tools.probes.job_log.limit_expired import work_at_the_limit
 from ddx_tools.probes.job_log.rank_comparison import compared_by_rank, measured, values_by_step
 from ddx_tools.probes.job_log.step_numbers import (

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddx_tools.analysis.log_events.fingerprint import operation_name
 from ddx_tools.analysis.log_events.log_event import LogEvent
-from ddx_tools.parsers.logs.fingerprint import operation_name
-from ddx_tools.parsers.nccl.watchdog_lines import speaker
+from ddx_tools.analysis.log_events.watchdog_lines import speaker
 
 _TIMEOUTS = ("torch_watchdog_timeout", "torch_work_timed_out")
 _PROGRESS = "torch_watchdog_progress"

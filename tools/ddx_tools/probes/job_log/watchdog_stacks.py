@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from ddx_tools.analysis.log_events.attribution import distinct_places
 from ddx_tools.analysis.log_events.log_event import LogEvent
+from ddx_tools.analysis.log_events.watchdog_lines import speaker
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Location
 from ddx_tools.model.stack_frame import Frame
 from ddx_tools.model.user_frames import is_user_file
-from ddx_tools.parsers.nccl.watchdog_lines import speaker
 from ddx_tools.probes.job_log.exceptions import is_consequence
 
 _HEAD, _FRAME = "torch_watchdog_stack", "torch_watchdog_stack_frame"

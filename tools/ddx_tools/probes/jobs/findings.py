@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.analysis.ranks.job_rows import by_job
 from ddx_tools.analysis.ranks.process_words import process_words
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
-from ddx_tools.probes.jobs.rows import by_job
 
 
 def job_findings(store: Store) -> list[Finding]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ddx_tools.analysis.ranks.job_rows import by_job
 from ddx_tools.analysis.ranks.process_words import environment_words
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.knowledge.launch_facts import is_loopback
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
-from ddx_tools.probes.jobs.rows import by_job
 
 _HOSTS_APART_S = 30.0
 """Hosts are started one after the other, and torch takes some ten seconds to import before a launcher is there."""

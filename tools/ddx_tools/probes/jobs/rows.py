@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddx_tools.evidence.schema import as_row
-from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.launchers import launcher_knowledge
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.launch.launch_command import meeting_of
 from ddx_tools.parsers.launch.launchers import Job, JobProcess, find_jobs
 from ddx_tools.probes.declaration import ProbeArgs
@@ -92,9 +90,3 @@ def _row(host: str, job: Job, member: JobProcess, snapshot: Mapping[str, Any], s
         "nodes": meeting.nodes if meeting else None,
         "endpoint": meeting.endpoint if meeting else None,
     }
-
-
-def by_job(store: Store) -> list[list[dict[str, Any]]]:
-    """The rows of `ranks`, job by job of each host; of two jobs that one shell started the master differs."""
-    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
-    return list(gathered(((row["host"], row["job"], row["master"]), row) for row in rows).values())

@@ -84,11 +84,11 @@ def _read_job(host: Host, raw: Raw, pids: list[str], *, records: bool) -> None:
     job = select_job(find_jobs(json.loads(reply.data)), pids)
     raw.items.append(RawItem(PROCESSES, reply.data, reply.source, {"job": job.id}))
     raw.searched.append(f"the command lines of {job.id}")
-    if records:
-        from ddx_tools.probes.flight_recorder.live import read_job
+    from ddx_tools.probes.registry import probe_if_present
 
-        found = Raw(host.name)
-        read_job(host, found, job, frames="none")
+    reader = probe_if_present("flight_recorder")
+    if records and reader:
+        found = reader.capture(host, reader.args(target=pids, frames="none"))
         raw.items += found.items
         if found.items:
             raw.problems += found.problems

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from ddx_tools.analysis.nccl.process_rows import STAGES
 from ddx_tools.parsers.nccl.nccl_lines import (
     Edge,
     Message,
@@ -266,7 +267,6 @@ def _hear_setup(membership: Membership, message: Message, place: LinePlace) -> N
 
 
 _FACTS = {name: name for name in ("network", "driver", "ofi", "no_rdma", "devices")} | {"bootstrap": "interface"}
-STAGES = ("bootstrap", "graphs", "connecting", "rings_connected", "trees_connected", "channels_ready", "complete")
 
 
 def _advance(membership: Membership, stage: str, place: LinePlace) -> None:

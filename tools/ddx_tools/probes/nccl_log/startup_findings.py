@@ -7,11 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, Row, evidence
+from ddx_tools.analysis.nccl.process_rows import STAGES, Communicator, NcclLogs, Row, evidence
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.files.names import ip_of, is_loopback
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.nccl_log.process_log import STAGES
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20

@@ -13,11 +13,12 @@ from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.nccl.nccl_ras import RAS
 from ddx_tools.parsers.network.ping_text import read_ping
 from ddx_tools.parsers.network.route_text import Route, read_route
-from ddx_tools.parsers.network.tcp_connect_text import ANSWERS, read_addresses, read_tried
+from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_tried
 from ddx_tools.parsers.network.tshark_text import FIELDS
 from ddx_tools.probes.network import kinds
 from ddx_tools.probes.network.args import NetworkArgs, is_host
 from ddx_tools.probes.network.host_queries import Facts, NetworkQueries, jobs_in
+from ddx_tools.probes.network.kinds import ANSWERS
 from ddx_tools.probes.network.path_mtu import IPV4_OVERHEAD_BYTES, IPV6_OVERHEAD_BYTES, LEAST_MTU_BYTES, Search
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw

@@ -5,3 +5,7 @@ NAME, TRIED, ROUTE = "name", "tried", "route"
 PORT_RANGE, RAS_PORT = "port_range", "ras_port"
 LOSS, SIZE = "loss", "size"
 IPERF3, PERFTEST, PACKETS = "iperf3", "perftest", "packets"
+
+
+ANSWERS = frozenset({"open", "refused"})
+"""Outcomes with which a packet came back: the host is there, and nobody drops what is sent to this port."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.network.tcp_connect_text import ANSWERS
 from ddx_tools.probes.network.check import NetworkCheck, finding
+from ddx_tools.probes.network.kinds import ANSWERS
 
 _WORDS = {
     "refused": "is refused: nobody listens there, or a firewall rejects it",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.reports import ProseFact, vocabulary
 from ddx_tools.model.diagnosis import Evidence, Finding, ProbeStatus, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.notes.outcomes import ProseFact, vocabulary
 from ddx_tools.parsers.notes.user_report import UserReport, read_reports
 from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import intake_of

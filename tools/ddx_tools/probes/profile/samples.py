@@ -7,15 +7,14 @@ place of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from statistics import median_low
 from typing import Any
 
 from ddx_tools.evidence.store import Store
-from ddx_tools.knowledge.frame_classes import Activity, frame_rules
+from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, rank_list
-from ddx_tools.parsers.python.pyspy_json import parse_samples
 
 _FEWEST = 20
 _WAITS, _APART = 0.4, 0.3
@@ -27,27 +26,6 @@ _DATA = "data_wait"
 _WAITS_FOR_GPU = frozenset({"device_sync"})
 """In which its kernels wait for those of the peers."""
 _MOST_PLACES = 6
-_MOST_STACKS, _MOST_STACK = 50_000, 8_000
-
-
-def sample_rows(lines: Iterable[bytes], rank: int | None, source: str) -> list[dict[str, Any]]:
-    """Rows of `stack_samples`, of the main thread."""
-    rules, rows = frame_rules(), []
-    for sample in parse_samples(lines):
-        if not sample.is_main:
-            continue
-        activity = rules.activity(sample.frames, False, None)
-        if "dataloader" in rules.contexts(sample.frames, ()):  # also where it calls the program's own code
-            activity = Activity(_DATA)
-        frame = next((frame for frame in sample.frames if frame.is_user), None)
-        place = {"file": frame.file, "line": frame.line, "function": frame.function} if frame else {}
-        does = {"activity": activity.name, "operation": activity.operation, "samples": sample.count}
-        stack = ";".join(f"{frame.function} ({frame.module}:{frame.line})" for frame in reversed(sample.frames))
-        whose = {"rank": rank, "source": source, "source_line": sample.line}
-        rows.append({**whose, **does, **place, "stack": stack[:_MOST_STACK]})
-        if len(rows) == _MOST_STACKS:
-            break
-    return rows
 
 
 class Ranks:

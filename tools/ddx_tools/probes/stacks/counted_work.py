@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddx_tools.analysis.collectives.stacks.main_threads import RankView, make_finding
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
-from ddx_tools.parsers.logs.step_lines import evaluates
+from ddx_tools.model.evaluation_words import evaluates
 
 _SHORTEST_LIMIT_S = 600.0
 """Of the limits that a process group has by default (NCCL, torch 2.2 and later)."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, STACK, THREADS
 from ddx_tools.model.errors import UnreadableInput
-from ddx_tools.parsers.flight_records.fr_origin import rank_of_name
+from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank

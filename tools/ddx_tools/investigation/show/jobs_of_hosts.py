@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from ddx_tools.analysis.ranks.job_rows import by_job
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Diagnosis, Finding
-from ddx_tools.probes.jobs.rows import by_job
 
 _LONGEST_COMMAND = 60
 _MOST_NAMED = 3

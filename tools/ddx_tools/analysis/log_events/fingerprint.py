@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.knowledge.known_messages import Signature
+from ddx_tools.model.quantities import size_bytes
 
 _HEAD = re.compile(r"Rank (\d{1,6}) is running (?:inconsistent )?collective: CollectiveFingerPrint\(")
 _FIELDS = {
@@ -112,8 +113,6 @@ def operation_name(op_type: str) -> str:
 
 # --- what a known message says, as values: numbers as numbers, sizes in bytes, lists as lists
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?(bytes|[KMGTP]i?B|[kKMGT]|B)?$")
-_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})$")
 _DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,9}$")
 _LIST_LIMIT = 64
@@ -139,19 +138,6 @@ def message_values(known: Signature, groups: dict[str, str]) -> dict[str, Any]:
         else:
             values[name] = number(text.strip())
     return {name: value for name, value in values.items() if value not in (None, "", [])}
-
-
-def size_bytes(text: str) -> int | None:
-    """Bytes of "5.50 GiB", "512.00 MiB", "67108864", "1048576 bytes" or "64M"; None for anything else.
-
-    torch (c10/cuda/CUDACachingAllocator.cpp, format_size) prints powers of 1024 with two decimals; so df does. What
-    prints "GB" nearly always counts in powers of 1024 as well, and is read so.
-    """
-    match = _SIZE.match(text.strip())
-    if match is None:
-        return None
-    factor = 1 << 10 * _UNITS.get((match[2] or "").upper()[:1], 0)
-    return round(float(match[1]) * factor)
 
 
 def _number(text: str) -> int | float | str:

@@ -7,7 +7,7 @@ hang"), except where the silence of an error is meant ("no error": nobody said t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -171,3 +171,27 @@ def outcome_words() -> dict[str, list[str]]:
 def _content() -> dict[str, Any]:
     content: dict[str, Any] = shipped("reports.yaml")
     return content
+
+
+def experiments_named(question: str) -> set[str]:
+    """The experiments that a question speaks of, whatever is said of their outcome."""
+    text = normalised(question)
+    return {
+        fact.id
+        for fact in vocabulary().values()
+        if fact.kind == "experiment" and any(groups and _together(groups, text) is not None for groups in fact.any)
+    }
+
+
+def _together(groups: Sequence[str], text: str) -> re.Match[str] | None:
+    """The first expression's match, if all of them stand in the text. (Of none: an empty match.)"""
+    first: re.Match[str] | None = _NOTHING.match(text)
+    for index, group in enumerate(groups):
+        match = expression(group).search(text)
+        if match is None:
+            return None
+        first = match if index == 0 else first
+    return first
+
+
+_NOTHING = re.compile("")

@@ -1,0 +1,14 @@
+"""Rows of `ranks` by the job they are of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.grouping import gathered
+
+
+def by_job(store: Store) -> list[list[dict[str, Any]]]:
+    """The rows of `ranks`, job by job of each host; of two jobs that one shell started the master differs."""
+    rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
+    return list(gathered(((row["host"], row["job"], row["master"]), row) for row in rows).values())

@@ -1,0 +1,14 @@
+"""Words that mark a printed line as one of an evaluation."""
+
+from __future__ import annotations
+
+import re
+
+_EVALUATION = re.compile(
+    r"(?<![a-z])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)(?![a-z])", re.I
+)
+
+
+def evaluates(shape: str) -> bool:
+    """Whether a line of this shape is one of an evaluation."""
+    return bool(_EVALUATION.search(shape))
