@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ddx_evals.telling import checked_file, chosen_views, end_if_unscored, tell
-from ddx_server.output import JSON_OPTION, progress_line
+from ddx_server.render.output import JSON_OPTION, progress_line
 from ddx_tools.model.errors import UsageError
 
 COMMAND_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}

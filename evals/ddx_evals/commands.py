@@ -10,7 +10,7 @@ import typer
 
 from ddx_evals.agent_commands import COMMAND_SETTINGS, MARKDOWN, OUT, agent, live
 from ddx_evals.telling import chosen_views, end_if_unscored, tell
-from ddx_server.output import JSON_OPTION, console, error_console, print_json, progress_line
+from ddx_server.render.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.model.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Score whoever says why a job failed, on incidents with known causes.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddx_server.output import EXIT_OURS, console
+from ddx_server.render.output import EXIT_OURS, console
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.install_hint import install_command
 

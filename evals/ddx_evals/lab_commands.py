@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddx_server.output import console, error_console, progress_line
+from ddx_server.render.output import console, error_console, progress_line
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ddx_server.output import console, error_console, print_json
+from ddx_server.render.output import console, error_console, print_json
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:

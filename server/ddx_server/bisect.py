@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddx_server.output import EXIT_DIAGNOSED, EXIT_HEALTHY, EXIT_UNDECIDED, JSON_OPTION, console, print_json
+from ddx_server.render.output import EXIT_DIAGNOSED, EXIT_HEALTHY, EXIT_UNDECIDED, JSON_OPTION, console, print_json
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ddx_server.host_options import (
     VIA_OPTION,
     reach,
 )
-from ddx_server.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
+from ddx_server.render.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
 
 app = typer.Typer(no_args_is_help=True, help="Bundles: what they hold.")

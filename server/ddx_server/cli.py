@@ -35,7 +35,8 @@ from ddx_server.host_options import (
     reach,
 )
 from ddx_server.lacking import OutputNotWritten, lack_of_the_machine
-from ddx_server.output import (
+from ddx_server.probe_commands import mount_probes
+from ddx_server.render.output import (
     EXIT_OURS,
     FORCE_OPTION,
     JSON_OPTION,
@@ -47,8 +48,7 @@ from ddx_server.output import (
     print_json,
     progress_line,
 )
-from ddx_server.probe_commands import mount_probes
-from ddx_server.redacted_streams import as_it_is, redacted
+from ddx_server.render.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
 from ddx_server.repro import repro
 from ddx_server.similar_command import similar

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from ddx_server.lacking import OutputNotWritten
-from ddx_server.output import error_console, print_json
+from ddx_server.render.output import error_console, print_json
 from ddx_server.render.safe_text import safe
 from ddx_tools.model.errors import DdxError
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ddx_server.output import JSON_OPTION, TARGET, console, exit_with, print_json, progress_line
+from ddx_server.render.output import JSON_OPTION, TARGET, console, exit_with, print_json, progress_line
 from ddx_server.render.safe_text import safe
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.errors import UsageError

@@ -15,7 +15,15 @@ from rich.markup import escape
 
 from ddx_server.bundle_place import place_of_bundle
 from ddx_server.host_options import HOST_OPTIONS
-from ddx_server.output import FORCE_OPTION, JSON_OPTION, SAVE_OPTION, console, exit_with, print_json, progress_line
+from ddx_server.render.output import (
+    FORCE_OPTION,
+    JSON_OPTION,
+    SAVE_OPTION,
+    console,
+    exit_with,
+    print_json,
+    progress_line,
+)
 from ddx_tools.model.diagnosis import lean_json
 from ddx_tools.probes.declaration import Export, Probe
 from ddx_tools.probes.registry import LIVE_PROBES, PROBES

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ddx_server.output import EXIT_DIAGNOSED, EXIT_UNDECIDED, JSON_OPTION, TARGET, console, print_json, progress_line
+from ddx_server.render.output import (
+    EXIT_DIAGNOSED,
+    EXIT_UNDECIDED,
+    JSON_OPTION,
+    TARGET,
+    console,
+    print_json,
+    progress_line,
+)
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:

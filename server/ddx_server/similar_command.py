@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddx_server.output import JSON_OPTION, TARGET, console, print_json, progress_line
+from ddx_server.render.output import JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ddx_server.host_options import GATEWAYS_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
-from ddx_server.output import console
+from ddx_server.render.output import console
 
 LAUNCH_COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """What follows on our own options is the launcher's."""

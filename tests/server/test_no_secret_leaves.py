@@ -27,8 +27,8 @@ from stub_tools import StubTools
 
 from ddx_server import cli
 from ddx_server.ask.transcript import AskTranscript
-from ddx_server.output import print_json
-from ddx_server.redacted_streams import as_it_is, redacted
+from ddx_server.render.output import print_json
+from ddx_server.render.redacted_streams import as_it_is, redacted
 from ddx_server.run.notify import Notifier
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.redaction import without_secrets

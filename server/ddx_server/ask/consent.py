@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ddx_server.output import error_console
+from ddx_server.render.output import error_console
 from ddx_server.render.safe_text import safe
 
 if TYPE_CHECKING:

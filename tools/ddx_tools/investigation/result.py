@@ -60,6 +60,7 @@ class Investigation:
     """Of torch, nccl and the driver, where all that says one says the same."""
     not_similar: Collection[str] = ()
     """Links of the casebook that are not to be told: an incident that is scored must not meet itself."""
+    _judged: tuple[object, Diagnosis] | None = field(default=None, init=False, repr=False, compare=False)
 
     def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
         """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
@@ -105,6 +106,10 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """The bare judgement of the findings."""
-        said = diagnose(self.findings, playbooks or load_playbooks(), self.missing)
-        return with_suspects(said, self.findings, self.seats)
+        """Return the bare judgement of the findings: made once for each state of them, however often it is asked for."""
+        by = playbooks or load_playbooks()
+        state = (id(by), tuple(map(id, self.findings)), tuple(gap.what for gap in self.missing), len(self.seats))
+        if self._judged is None or self._judged[0] != state:
+            said = diagnose(self.findings, by, self.missing)
+            self._judged = (state, with_suspects(said, self.findings, self.seats))
+        return self._judged[1]

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ddx_server.redacted_streams import as_it_is, redacted, written
+from ddx_server.render.redacted_streams import as_it_is, redacted, written
 from ddx_tools.model.diagnosis import Diagnosis, ProbeResult, ProbeStatus, Severity, Verdict
 
 _WIDTH_OF_A_PIPE = 160
