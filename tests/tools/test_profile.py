@@ -19,7 +19,7 @@ from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_evals.simulator.kineto import TraceShape, trace
+from ddx_evals.simulator.formats.kineto import TraceShape, trace
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.model import Finding, ProbeResult
 from ddx_tools.one_probe import run_probe

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddx_evals.answer_files import OUTPUT, Try, answer_of, read_diagnosis, record_of
+from ddx_evals.agents.answer_files import OUTPUT, Try, answer_of, read_diagnosis, record_of
 from ddx_evals.baselines import Answer, Case
 from ddx_evals.incidents import Incident, View, named_incidents, staged
-from ddx_evals.results import CaseResult
-from ddx_evals.suite import failed, scored
+from ddx_evals.results.run import CaseResult
+from ddx_evals.results.suite import failed, scored
 from ddx_server.render.safe_text import safe
 from ddx_tools.errors import UnreadableInput, UsageError
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ddx_evals.telling import checked_file, chosen_views, end_if_unscored, tell
+from ddx_evals.commands.telling import end_if_unscored, tell
+from ddx_evals.terminal.options import MARKDOWN, OUT, VIEWS
 from ddx_server.output import JSON_OPTION, progress_line
 from ddx_tools.errors import UsageError
 
@@ -27,14 +28,6 @@ ANSWERS = Annotated[Path, typer.Option(help="Directory that keeps what each try 
 UNSEALED = Annotated[
     bool, typer.Option("--unsealed", help="Let it see this machine, the truth included: it is not ranked then.")
 ]
-OUT = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Also keep the results, for report and compare.", callback=checked_file),
-]
-MARKDOWN = Annotated[
-    Path | None,
-    typer.Option("--markdown", help="Also write the table as Markdown, to this file.", callback=checked_file),
-]
 
 
 def agent(
@@ -46,9 +39,7 @@ def agent(
     arm: Annotated[
         str, typer.Option(help="What it is given: none, shell, probes, all or server; with +skill, the skill as well.")
     ] = "all",
-    views: Annotated[
-        list[str] | None, typer.Option("--view", help="full, log-only or partial; several times. Default: all.")
-    ] = None,
+    views: VIEWS = None,
     epochs: Annotated[int, typer.Option(min=1, help="Tries of each.")] = 1,
     see: SEE = None,
     env: ENV = None,
@@ -66,8 +57,8 @@ def agent(
     from ddx_evals.agents.arm import arm_named
     from ddx_evals.agents.command import CommandAgent
     from ddx_evals.agents.running import run_agent
-    from ddx_evals.incidents import named_incidents
-    from ddx_evals.results import Run, this_checkout
+    from ddx_evals.incidents import chosen_views, named_incidents
+    from ddx_evals.results.run import Run, this_checkout
 
     runner = CommandAgent(command, arm_named(arm), limit_s, see or (), _variables(env), not unsealed, system)
     with progress_line(quiet=as_json) as progress:
@@ -103,12 +94,12 @@ def live(
 
     `ddx evals live --scenario fewer-batches -- my-agent --mcp-config {mcp_config} {task}`
     """
+    from ddx_evals.agents.answer_files import check_free_of_others, next_try
     from ddx_evals.agents.arm import arm_named
     from ddx_evals.agents.command import CommandAgent
     from ddx_evals.agents.live import LIVE, attempt_live, check_live
-    from ddx_evals.answer_files import check_free_of_others, next_try
     from ddx_evals.lab import LabError, load_scenarios
-    from ddx_evals.results import Run, this_checkout
+    from ddx_evals.results.run import Run, this_checkout
 
     known = load_scenarios()
     if unknown := set(scenarios) - set(known):

@@ -8,21 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ddx_evals.agent_commands import COMMAND_SETTINGS, MARKDOWN, OUT, agent, live
-from ddx_evals.telling import chosen_views, end_if_unscored, tell
+from ddx_evals.commands.agents import COMMAND_SETTINGS, agent, live
+from ddx_evals.commands.scores import app as scores_app
+from ddx_evals.commands.scores import hardness
+from ddx_evals.commands.telling import end_if_unscored, tell
+from ddx_evals.terminal.options import INCIDENTS, MARKDOWN, OUT, VIEWS, help_of
 from ddx_server.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Score whoever says why a job failed, on incidents with known causes.")
 
-INCIDENTS = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Splits (dev), incidents (dev/0f3a) or directories; none: all that ship.",
-        metavar="[INCIDENT]…",
-        show_default=False,
-    ),
-]
 MODEL = Annotated[str | None, typer.Option(help="As Inspect names it: anthropic/…, openai/…, ddx/scripted.")]
 ARMS = Annotated[
     list[str] | None,
@@ -30,9 +25,6 @@ ARMS = Annotated[
 ]
 CASES = Annotated[bool, typer.Option("--cases", help="Also say of each answer that does not pass what it lacks.")]
 LOGS = Annotated[Path, typer.Option(help="Where Inspect keeps what a model did: inspect view --log-dir logs")]
-VIEWS = Annotated[
-    list[str] | None, typer.Option("--view", help="full, log-only or partial; several times. Default: all.")
-]
 
 
 @app.command("list")
@@ -65,27 +57,6 @@ def check(names: INCIDENTS = None) -> None:
 
 
 @app.command()
-def hardness(
-    names: INCIDENTS = None,
-    write: Annotated[bool, typer.Option("--write", help="Keep the tags in the truths.")] = False,
-) -> None:
-    """Measure how hard incidents are: what grep and a few pages give away, and how much there is to read."""
-    from collections import Counter
-
-    from ddx_evals.hardness import measured, tagged
-    from ddx_evals.incidents import named_incidents
-
-    counts: Counter[str] = Counter()
-    for each in named_incidents(names or []):
-        tag = measured(each).hardness
-        counts[tag.tag] += 1
-        console().print(f"{each.split}/{each.id:50} {tag.tag:7} {tag.measured_by}", markup=False, soft_wrap=True)
-        if write and each.truth.provenance:
-            tagged(each, tag)
-    console().print(", ".join(f"{tag} {count}" for tag, count in sorted(counts.items())))
-
-
-@app.command()
 def run(
     names: INCIDENTS = None,
     systems: Annotated[
@@ -107,10 +78,10 @@ def run(
     """
     from ddx_evals.agents.arm import arms_named
     from ddx_evals.baselines import baselines
-    from ddx_evals.incidents import named_incidents
+    from ddx_evals.incidents import chosen_views, named_incidents
     from ddx_evals.inspect_tasks.running import ModelRun, run_model
-    from ddx_evals.results import Run, this_checkout
-    from ddx_evals.suite import run_suite
+    from ddx_evals.results.run import Run, this_checkout
+    from ddx_evals.results.suite import run_suite
 
     incidents = named_incidents(names or [])
     known = baselines(incidents)
@@ -146,10 +117,10 @@ def serve(
     token_file: Annotated[Path | None, typer.Option(help="With --http: the file of the bearer token.")] = None,
 ) -> None:
     """Serve one incident over MCP: the same tools as `ddx serve`, which answer out of what was recorded."""
+    from ddx_evals.agents.answer_files import new_try
     from ddx_evals.agents.arm import arm_named
-    from ddx_evals.answer_files import new_try
-    from ddx_evals.incidents import named_incidents
-    from ddx_evals.replay import served
+    from ddx_evals.agents.replay import served
+    from ddx_evals.incidents import chosen_views, named_incidents
 
     found = named_incidents([incident])
     if len(found) != 1:
@@ -186,10 +157,10 @@ def score(
     as_json: JSON_OPTION = False,
 ) -> None:
     """Score what an agent reported: every try below a directory, or one diagnosis."""
-    from ddx_evals.answer_files import tries
-    from ddx_evals.external import UNNAMED, score_one, score_tries
-    from ddx_evals.incidents import named_incidents
-    from ddx_evals.results import Run, this_checkout
+    from ddx_evals.agents.answer_files import tries
+    from ddx_evals.agents.answer_scores import UNNAMED, score_one, score_tries
+    from ddx_evals.incidents import chosen_views, named_incidents
+    from ddx_evals.results.run import Run, this_checkout
 
     if answers.is_dir():
         results = score_tries(tries(answers), system)
@@ -216,7 +187,7 @@ def report(
 ) -> None:
     """Show kept results as one table."""
     from ddx_evals.inspect_tasks.logs import SUFFIX, read_log
-    from ddx_evals.results import Run, read_run
+    from ddx_evals.results.run import Run, read_run
 
     read = [read_log(file) if file.suffix == SUFFIX else read_run(file) for file in runs]
     together = Run(manifest=read[0].manifest, results=[result for each in read for result in each.results])
@@ -237,7 +208,7 @@ def handed_in(
     """Count the findings that agents and people handed in: what the catalogue of messages could learn."""
     import json
 
-    from ddx_evals.handing_in import collected
+    from ddx_evals.gate.handed_in import collected
 
     found = collected(places)
     if as_json:
@@ -256,8 +227,8 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
     import json
     from dataclasses import asdict
 
-    from ddx_evals.comparison import compare as compared
-    from ddx_evals.results import read_run
+    from ddx_evals.results.comparison import compare as compared
+    from ddx_evals.results.run import read_run
 
     found = compared(read_run(before).results, read_run(now).results)
     lost = [change for change in found.changes if not change.gained]
@@ -284,3 +255,5 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
 
 for _command in (agent, live):
     app.command(context_settings=COMMAND_SETTINGS)(_command)
+app.add_typer(scores_app, name="scores")
+app.command("hardness", hidden=True, help=help_of(hardness))(hardness)  # what `scores hardness` was called

@@ -1,8 +1,7 @@
-"""What all commands that score have in common: the views that are named, and how results are told and kept."""
+"""How the commands that score print and keep results."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +11,7 @@ from ddx_server.output import console, error_console, print_json
 from ddx_tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddx_evals.incidents import View
-    from ddx_evals.results import Run
-
-
-def chosen_views(names: list[str] | None) -> list[View]:
-    """The views of these names, all without one. Raises UsageError if there is none of a name."""
-    from ddx_evals.incidents import View
-
-    if unknown := set(names or ()) - set(View):
-        raise UsageError(f"there is no view {min(unknown)!r}", f"Views: {', '.join(View)}")
-    return [View(name) for name in names] if names else list(View)
+    from ddx_evals.results.run import Run
 
 
 def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool, cases: bool = False) -> None:
@@ -30,11 +19,11 @@ def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool
 
     With `cases`, also what each answer lacks that does not pass.
     """
-    from ddx_evals.ablation import deltas, in_words
-    from ddx_evals.leaderboard import markdown as as_markdown
-    from ddx_evals.leaderboard import show
-    from ddx_evals.shortfalls import failures, shortfalls
-    from ddx_evals.summary import easy_cases, summaries
+    from ddx_evals.results.ablation import deltas, in_words
+    from ddx_evals.results.leaderboard import markdown as as_markdown
+    from ddx_evals.results.leaderboard import show
+    from ddx_evals.results.shortfalls import failures, shortfalls
+    from ddx_evals.results.summary import easy_cases, summaries
 
     rows = summaries(results.results)
     worth = [in_words(delta) for delta in deltas(results.results)]
@@ -60,13 +49,3 @@ def end_if_unscored(results: Run, *, as_json: bool) -> None:
         if not as_json:
             error_console().print("no try could be scored")
         raise typer.Exit(UsageError.exit_code)
-
-
-def checked_file(parameter: typer.CallbackParam, file: Path | None) -> Path | None:
-    """A file that is written in the end, checked at the start. Raises UsageError if it cannot be."""
-    option = f"--{parameter.name}"
-    if file and not file.parent.is_dir():
-        raise UsageError(f"{option} {file}: there is no directory {file.parent}", f"Make it: mkdir -p {file.parent}")
-    if file and (file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK)):
-        raise UsageError(f"{option} {file} cannot be written", "Name a file in a directory of yours.")
-    return file

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.incidents import View
-from ddx_evals.results import Case, CaseResult
+from ddx_evals.results.run import CaseKey, CaseResult
 from ddx_evals.scoring.aggregate import clustered_standard_error, mean
 
 _BAREST_FIRST = ("none", "shell", "probes", "server", "all")
@@ -34,7 +34,7 @@ class Delta(BaseModel):
 
 def deltas(results: Iterable[CaseResult]) -> list[Delta]:
     """Every arm of a system against its barest one, where it has several."""
-    by_system: dict[tuple[str, str, View], dict[str, dict[Case, list[CaseResult]]]] = {}
+    by_system: dict[tuple[str, str, View], dict[str, dict[CaseKey, list[CaseResult]]]] = {}
     for result in results:
         if result.arm:
             arms = by_system.setdefault((result.system, result.split, result.view), {})

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
 
-Case = tuple[str, str, str, str]
+SystemCaseKey = tuple[str, str, str, str]
 """System, split, incident, view."""
 
 
 @dataclass(frozen=True)
-class Change:
+class CaseChange:
     """One case whose share of passed tries, or whose score, is another."""
 
-    case: Case
+    case: SystemCaseKey
     passed_before: float
     passed_now: float
     score_before: float
@@ -32,10 +32,10 @@ class Change:
 class Comparison:
     """Two runs side by side."""
 
-    changes: list[Change]
+    changes: list[CaseChange]
     unchanged: int
-    only_before: list[Case]
-    only_now: list[Case]
+    only_before: list[SystemCaseKey]
+    only_now: list[SystemCaseKey]
     renamed: tuple[str, str] | None = None
     """The systems before and now, if each run has one alone, and they are called differently."""
 
@@ -50,7 +50,7 @@ def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparis
         before = [result.model_copy(update={"system": renamed[1]}) for result in before]
     old, new = _by_case(before), _by_case(now)
     common = [case for case in old if case in new]
-    changes = [Change(case, old[case][0], new[case][0], old[case][1], new[case][1]) for case in common]
+    changes = [CaseChange(case, old[case][0], new[case][0], old[case][1], new[case][1]) for case in common]
     changed = [change for change in changes if old[change.case] != new[change.case]]
     return Comparison(
         changes=sorted(changed, key=lambda change: (change.gained, change.case)),
@@ -68,9 +68,9 @@ def _renamed(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> tuple[s
     return names[0].pop(), names[1].pop()
 
 
-def _by_case(results: Iterable[CaseResult]) -> dict[Case, tuple[float, float]]:
+def _by_case(results: Iterable[CaseResult]) -> dict[SystemCaseKey, tuple[float, float]]:
     """Share of passed tries and mean score, by case."""
-    tries: dict[Case, list[tuple[float, float]]] = defaultdict(list)
+    tries: dict[SystemCaseKey, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         score = result.score
         outcome = (float(score.passed), score.score) if score else (0.0, 0.0)

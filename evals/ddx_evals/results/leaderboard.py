@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ddx_evals.summary import Summary
+from ddx_evals.results.summary import Summary
+from ddx_evals.terminal import tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,34 +26,21 @@ LEGEND = (
 
 def markdown(rows: Sequence[Summary]) -> str:
     """A heading and a table for each split and view."""
-    parts = []
-    for title, group in _grouped(rows):
-        lines = [f"### {title}", "", f"| {' | '.join(HEAD)} |", f"|---|{'---:|' * (len(HEAD) - 1)}"]
-        lines += [f"| {' | '.join(_cells(row))} |" for row in group]
-        parts.append("\n".join(lines))
-    return "\n\n".join([*parts, LEGEND]) + "\n"
+    return "\n\n".join([*map(tables.markdown, _tables(rows)), LEGEND]) + "\n"
 
 
 def show(rows: Sequence[Summary], out: Console) -> None:
     """The same in a terminal."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    for title, group in _grouped(rows):
-        table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=0)
-        for column in HEAD:
-            table.add_column(column, justify="left" if column == HEAD[0] else "right", no_wrap=column == HEAD[0])
-        for row in group:
-            table.add_row(*map(Text, _cells(row)))
-        out.print(table)
+    for table in _tables(rows):
+        tables.show(table, out)
     out.print(LEGEND, style="dim", markup=False)
 
 
-def _grouped(rows: Sequence[Summary]) -> Iterable[tuple[str, list[Summary]]]:
+def _tables(rows: Sequence[Summary]) -> Iterator[tables.ScoreTable]:
     for (split, view), group in groupby(rows, key=lambda row: (row.split, row.view)):
         listed = list(group)
-        yield f"{split}, {view}: {listed[0].tries // listed[0].epochs} incidents", listed
+        title = f"{split}, {view}: {listed[0].tries // listed[0].epochs} incidents"
+        yield tables.ScoreTable(HEAD, [_cells(row) for row in listed], title)
 
 
 def _cells(row: Summary) -> list[str]:

@@ -17,7 +17,7 @@ from ddx_tools.errors import UnreadableInput
 from ddx_tools.mistakes import first_mistake
 
 _HOW_TO_GET_ONE = "Name a file that `ddx evals run --out` or `ddx evals score --out` wrote."
-Case = tuple[str, str, View]
+CaseKey = tuple[str, str, View]
 """Split, incident, view."""
 
 
@@ -49,7 +49,7 @@ class CaseResult(_Record):
     """Why there is no score: the run failed, which is not an answer."""
 
     @property
-    def case(self) -> Case:
+    def case(self) -> CaseKey:
         """What was asked."""
         return self.split, self.incident, self.view
 

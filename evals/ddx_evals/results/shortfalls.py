@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
 from ddx_evals.scoring import CaseScore
 from ddx_server.render.safe_text import safe
 from ddx_tools.model import Verdict

@@ -9,9 +9,9 @@ from functools import partial
 from multiprocessing import get_context
 
 from ddx_evals.baselines import Answer, Baseline, Case
+from ddx_evals.baselines.torchfrtrace_process import kept_ready
 from ddx_evals.incidents import Incident, View, staged_of, unpacked
-from ddx_evals.incumbent import kept_ready
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
 from ddx_evals.scoring import efficiency, quotable_texts, score
 from ddx_tools.errors import UsageError
 from ddx_tools.store import Store

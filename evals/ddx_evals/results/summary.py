@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from ddx_evals.incidents import View
-from ddx_evals.results import Case, CaseResult
+from ddx_evals.results.run import CaseKey, CaseResult
 from ddx_evals.scoring.aggregate import clustered_standard_error, mean, mean_pass_hat_k
 from ddx_tools.model import Verdict
 
@@ -82,12 +82,12 @@ def summaries(results: Iterable[CaseResult]) -> list[Summary]:
     return [_summary(grouped[key], easy) for key in keys]
 
 
-def easy_cases(results: Iterable[CaseResult]) -> set[Case]:
+def easy_cases(results: Iterable[CaseResult]) -> set[CaseKey]:
     """The cases that `grep` solves: reading one line is enough."""
     return {each.case for each in results if each.system == GREP and each.score and each.score.passed}
 
 
-def _summary(rows: Sequence[CaseResult], easy: set[Case] | None) -> Summary:
+def _summary(rows: Sequence[CaseResult], easy: set[CaseKey] | None) -> Summary:
     scores = [row.score for row in rows if row.score]
     took = [row.efficiency for row in rows if row.efficiency]
     outcomes: dict[Hashable, list[bool]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Scores `ddx why` on incidents whose cause is known: `python -m ddx_evals.incident_scores [DIRECTORY …]`.
+"""Scores the causes that `ddx why` names on incidents whose cause is known.
 
 It is the quick look while playbooks are written: only causes and next checks count. `ddx evals run` scores the whole
 answer, and others beside ours. The first cause named is right if it is the truth's `cause` or one that it accepts. A
@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from ddx_evals.incidents import IncidentError, Truth, incident_directories, load_incident
+from ddx_evals.incidents import Incident, Truth
+from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.investigate import investigate
 from ddx_tools.model import Diagnosis, Verdict
-from ddx_tools.resources import incidents_dir
 
 
 @dataclass(frozen=True)
-class IncidentScore:
+class CauseScore:
     """How one incident was judged."""
 
     incident: str
@@ -41,13 +38,12 @@ class IncidentScore:
     """Of an undecided one whose truth says what settles it; None for the others."""
 
 
-def score(incident: Path) -> IncidentScore:
+def score(incident: Incident) -> CauseScore:
     """What `ddx why` says of the whole material, held against the truth."""
-    found = load_incident(incident)
-    return judged(found.id, found.truth, investigate([str(found.material)]).diagnose())
+    return judged(incident.id, incident.truth, investigate([str(incident.material)]).diagnose())
 
 
-def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
+def judged(incident: str, truth: Truth, said: Diagnosis) -> CauseScore:
     """A diagnosis held against the truth."""
     right = {truth.cause, *truth.accept}
     causes = [candidate.id for candidate in said.causes]
@@ -58,7 +54,7 @@ def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
     else:
         first = bool(causes) and causes[0] in right
     can_be_asked_well = said.verdict == Verdict.UNDECIDED and truth.deciding_words != ""
-    return IncidentScore(
+    return CauseScore(
         incident=incident,
         cause=truth.cause,
         verdict=str(said.verdict),
@@ -71,7 +67,7 @@ def judged(incident: str, truth: Truth, said: Diagnosis) -> IncidentScore:
     )
 
 
-def summary(scores: Sequence[IncidentScore]) -> dict[str, int]:
+def summary(scores: Sequence[CauseScore]) -> dict[str, int]:
     """How many of the incidents were judged how."""
     return {
         "incidents": len(scores),
@@ -83,40 +79,13 @@ def summary(scores: Sequence[IncidentScore]) -> dict[str, int]:
     }
 
 
-def _lines(scores: Sequence[IncidentScore], *, verbose: bool) -> Iterator[str]:
+def table(scores: Sequence[CauseScore], *, with_checks: bool = False) -> ScoreTable:
+    """A row for each incident, with `with_checks` also what is to be asked next."""
+    columns = ["incident", "cause", "verdict", "right cause", "next check", "named", *(["asked next"] * with_checks)]
+    rows = []
     for each in scores:
-        mark = "WRONG" if each.confidently_wrong else "first" if each.first else "second" if each.within_two else "-"
-        asked = "" if each.well_asked is None else " well asked" if each.well_asked else " ASKED ELSE"
-        yield f"{each.incident:44} {each.cause:28} {each.verdict:10} {mark:7}{asked:11} {', '.join(each.named)}"
-        if verbose:
-            yield f"    next: {each.next_check}"
-    yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in summary(scores).items())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Score incidents and print a line each. 0 if none was confidently wrong."""
-    asked = _asked(arguments)
-    try:
-        scores = [score(incident) for incident in incident_directories(asked.directories)]
-    except IncidentError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if asked.json:
-        print(json.dumps({"summary": summary(scores), "incidents": [asdict(each) for each in scores]}, indent=1))
-    else:
-        print("\n".join(_lines(scores, verbose=asked.verbose)))
-    return int(any(each.confidently_wrong for each in scores))
-
-
-def _asked(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m ddx_evals.incident_scores", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("directories", type=Path, nargs="*", help="incidents, or directories of them")
-    parser.add_argument("--verbose", action="store_true", help="print the next check of each as well")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
-    asked.directories = asked.directories or [incidents_dir() / "public"]
-    return asked
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        place = "WRONG" if each.confidently_wrong else "first" if each.first else "second" if each.within_two else "-"
+        asked = "" if each.well_asked is None else "well asked" if each.well_asked else "ASKED ELSE"
+        row = [each.incident, each.cause, each.verdict, place, asked, ", ".join(each.named)]
+        rows.append([*row, *([each.next_check] * with_checks)])
+    return ScoreTable(columns, rows, text=len(columns))

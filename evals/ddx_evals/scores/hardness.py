@@ -33,6 +33,7 @@ from ddx_evals.incidents import Incident, IncidentError, View, staged
 from ddx_evals.incidents.incident import TRUTH, truth_text
 from ddx_evals.incidents.truth import Hardness
 from ddx_evals.scoring import Replayed, score
+from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.model import Diagnosis, Verdict
 
 BYTES_A_TOKEN = 4
@@ -145,3 +146,9 @@ def tagged(incident: Incident, tag: Hardness) -> None:
         )
     told = incident.truth.model_copy(update={"hardness": tag})
     (incident.directory / TRUTH).write_text(truth_text(told), encoding="utf-8")
+
+
+def table(tags: Mapping[str, Hardness]) -> ScoreTable:
+    """A row for each incident, by `split/id`."""
+    rows = [[name, tag.tag, tag.measured_by] for name, tag in tags.items()]
+    return ScoreTable(["incident", "tag", "measured by"], rows, text=3)

@@ -1,25 +1,21 @@
-"""How far the rules carry: `python -m ddx_evals.left_out [SPLIT | SPLIT/ID …]`.
+"""How far the rules carry to incidents that they were not made on.
 
 Each family of incidents (a thread, a written case, a scenario of the lab) is judged as if never seen: without the
 clauses that no other family meets, and without what only it makes a reader say. What is then right is owed to what
-other incidents have shown, too. With `--clauses` it prints instead what every clause is worth: in how many families it
-holds, and whether an answer changes without it.
+other incidents have shown, too. What a clause is worth is told apart: in how many families it holds, and whether an
+answer changes without it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
-from os import cpu_count
 
-from ddx_evals.incidents import Incident, Truth, View, named_incidents, staged_of, unpacked
+from ddx_evals.incidents import Incident, Truth, View, staged_of, unpacked
 from ddx_evals.incidents.causes_tree import above
+from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.investigate import investigate
 from ddx_tools.investigation import Investigation
 from ddx_tools.matching import match_clause
@@ -36,7 +32,7 @@ ClauseName = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Judged:
+class SeenIncident:
     """What is kept of an incident: what was seen in it, with what is right to say."""
 
     family: str
@@ -49,7 +45,7 @@ class Judged:
     """The clauses that hold."""
 
 
-def look_at(incident: Incident) -> Judged:
+def look_at(incident: Incident) -> SeenIncident:
     """An incident, seen once as a whole."""
     with unpacked(incident) as whole:
         if is_bundle(whole):
@@ -60,7 +56,7 @@ def look_at(incident: Incident) -> Judged:
     found.results = []
     provenance = incident.truth.provenance
     scenario = provenance.scenario if provenance else ""
-    return Judged(
+    return SeenIncident(
         family=scenario or f"{incident.split}/{incident.id}",
         split=incident.split,
         truth=incident.truth,
@@ -125,7 +121,7 @@ def grade(truth: Truth, said: Diagnosis) -> str:
     return "node" if first in nodes or (said.narrowed_to and said.narrowed_to.id in nodes) else otherwise
 
 
-def left_out_answers(seen: Sequence[Judged]) -> Iterator[tuple[Judged, Diagnosis]]:
+def left_out_answers(seen: Sequence[SeenIncident]) -> Iterator[tuple[SeenIncident, Diagnosis]]:
     """What is said of each incident by what other families show, too."""
     pages = load_playbooks()
     families: Mapping[object, set[str]] = _families(seen)
@@ -136,7 +132,7 @@ def left_out_answers(seen: Sequence[Judged]) -> Iterator[tuple[Judged, Diagnosis
         yield one, found.diagnose(without(pages, alone) if alone else pages)
 
 
-def _families(seen: Iterable[Judged]) -> dict[object, set[str]]:
+def _families(seen: Iterable[SeenIncident]) -> dict[object, set[str]]:
     families: dict[object, set[str]] = defaultdict(set)
     for one in seen:
         for name in (*one.told, *one.clauses):
@@ -144,73 +140,60 @@ def _families(seen: Iterable[Judged]) -> dict[object, set[str]]:
     return families
 
 
-def table(title: str, answers: Iterable[tuple[Judged, Diagnosis]]) -> Iterator[str]:
-    """Lines of shares by split (and of those of a split that can be determined, if not all can), then how often what
-    was told with a probability was right: the first cause, and the node that an undecided answer is narrowed to."""
+Answers = Sequence[tuple[SeenIncident, Diagnosis]]
+
+
+def grades(title: str, answers: Answers) -> ScoreTable:
+    """How many answers have which grade, by split; and of those of a split that can be determined, if not all can."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
-    told: dict[str, list[tuple[float, bool]]] = {"first cause": [], "node": []}
     for one, said in answers:
         how = grade(one.truth, said)
         rows[one.split][how] += 1
         rows["all"][how] += 1
         if one.truth.determinable == "yes":
             rows[f"{one.split}, determinable"][how] += 1
+    shown = {name: row for name, row in rows.items() if "," not in name or row != rows[name.partition(",")[0]]}
+    cells = [[name, *(str(row[how]) for how in GRADES), str(row.total())] for name, row in shown.items()]
+    return ScoreTable(["split", *GRADES, "of"], cells, title)
+
+
+def calibration(title: str, answers: Answers) -> ScoreTable:
+    """How often what was told with a probability was right: the first cause, and the node that an undecided answer is
+    narrowed to."""
+    told: dict[str, list[tuple[float, bool]]] = {"first cause": [], "node": []}
+    for one, said in answers:
         if said.causes:
             told["first cause"].append((said.causes[0].probability, said.causes[0].id in one.truth.right_causes))
         if said.narrowed_to and said.verdict is Verdict.UNDECIDED:
             nodes = above(one.truth.right_causes) | one.truth.right_causes
             told["node"].append((said.narrowed_to.mass, said.narrowed_to.id in nodes))
-    yield title
-    for name, row in rows.items():
-        if row != rows[name.partition(",")[0]] or "," not in name:
-            yield f"  {name:22} {', '.join(f'{how} {row[how]}' for how in GRADES)} of {row.total()}"
-    for what, pairs in told.items():
-        yield from (f"  {what} {line}" for line in _reliability(pairs))
+    rows = [[what, *cells] for what, pairs in told.items() for cells in _reliability(pairs)]
+    return ScoreTable(["told", "probability", "expected", "right", "of"], rows, title)
 
 
-def _reliability(pairs: Iterable[tuple[float, bool]]) -> Iterator[str]:
+def _reliability(pairs: Iterable[tuple[float, bool]]) -> Iterator[list[str]]:
     bins: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for told, right in pairs:
         bins[sum(told >= bound for bound in _BINS) - 1].append((told, right))
     for place, both in sorted(bins.items()):
         mean, seen = (sum(values) / len(both) for values in zip(*both, strict=True))
-        yield f"told {_BINS[place]:.2f} to {_BINS[place + 1]:.2f}: {mean:.2f} expected, {seen:.2f} right of {len(both)}"
+        yield [f"{_BINS[place]:.2f} to {_BINS[place + 1]:.2f}", f"{mean:.2f}", f"{seen:.2f}", str(len(both))]
 
 
-def worth(seen: Sequence[Judged]) -> Iterator[str]:
-    """A line for each clause: in how many families it holds, and which answers change if it is gone."""
+def worth(seen: Sequence[SeenIncident]) -> ScoreTable:
+    """A row for each clause: in how many families it holds, and which answers change if it is gone."""
+    rows = []
     pages, families = load_playbooks(), _families(seen)
     usual = [_answer(one.found.diagnose(pages)) for one in seen]
     for name, _ in clauses(pages):
         holds = [place for place, one in enumerate(seen) if name in one.clauses]
         less = without(pages, {name}) if holds else pages
         changed = [seen[place].family for place in holds if _answer(seen[place].found.diagnose(less)) != usual[place]]
-        yield "\t".join((*map(str, name), str(len(families[name])), str(len(changed)), " ".join(changed[:3])))
+        rows.append([*map(str, name), str(len(families[name])), str(len(changed)), " ".join(changed[:3])])
+    columns = ["cause", "section", "clause", "families", "changed", "which"]
+    return ScoreTable(columns, rows, text=2, text_behind=1)
 
 
 def _answer(said: Diagnosis) -> tuple[object, ...]:
     first = said.causes[0].id if said.causes else None
     return said.verdict, first, said.narrowed_to.id if said.narrowed_to else None, tuple(said.culprits.ranks)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what is right as it is, and with each family left out. 1 if anything is then confidently wrong."""
-    parser = ArgumentParser(prog="python -m ddx_evals.left_out", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("incidents", nargs="*", help="splits, or split/id; all without a name")
-    parser.add_argument("--clauses", action="store_true", help="what every clause is worth")
-    asked = parser.parse_args(arguments)
-    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        seen = list(pool.map(look_at, named_incidents(asked.incidents)))
-    if asked.clauses:
-        print("\n".join(worth(seen)))
-        return 0
-    print("\n".join(table("as they are", [(one, one.found.diagnose()) for one in seen])))
-    apart = list(left_out_answers(seen))
-    print("\n".join(table("each family left out", apart)))
-    wrong = [one.family for one, said in apart if grade(one.truth, said) == "wrong"]
-    print(f"confidently wrong: {', '.join(wrong) or 'none'}")
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

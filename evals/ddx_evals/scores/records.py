@@ -1,4 +1,4 @@
-"""Scores the analysis of flight records on simulated jobs, whose truth is known: `python -m ddx_evals.record_scores`.
+"""Scores the analysis of flight records on simulated jobs, whose truth is known.
 
 An answer is *right* if the truth accepts its verdict and, where it names culprits, exactly these; also if it leaves
 the cause open and its suspects are exactly the culprits: of a rank without a dump, nothing says why. It is *exact* if
@@ -10,10 +10,7 @@ hangs.
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -21,8 +18,9 @@ from itertools import chain, count, islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from ddx_evals.incumbent import kept_ready, run_torchfrtrace
-from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
+from ddx_evals.baselines.torchfrtrace_process import kept_ready, run_torchfrtrace
+from ddx_evals.simulator import KINDS, SimulatedJob, SimulatedTruth, simulate, size_of, write
+from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.analysis.collectives.records.analyse import analyse
 from ddx_tools.analysis.suspects import with_suspects
 from ddx_tools.diagnose import diagnose
@@ -39,7 +37,7 @@ _TOGETHER = 8
 
 
 @dataclass(frozen=True)
-class Case:
+class RecordCase:
     """Which job to score, and how much of its dumps is left."""
 
     seed: int
@@ -54,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RecordAnswer:
     """What was said of a job's dumps."""
 
     verdict: str
@@ -70,8 +68,8 @@ class Answer:
 class Score:
     """How good an answer is."""
 
-    case: Case
-    answer: Answer
+    case: RecordCase
+    answer: RecordAnswer
     right: bool
     exact: bool
     accuses: bool
@@ -107,7 +105,7 @@ class Counts:
         self.cause_fits += score.cause_fits
 
 
-def answer_of(job: SimulatedJob) -> Answer:
+def answer_of(job: SimulatedJob) -> RecordAnswer:
     """What ddx says of the dumps of a job, read from files like a user's."""
     with tempfile.TemporaryDirectory() as directory:
         write(job, Path(directory) / "dumps")
@@ -117,7 +115,7 @@ def answer_of(job: SimulatedJob) -> Answer:
             store.insert(record_rows(raw))
             findings = analyse(store)
     said = with_suspects(diagnose(findings, load_playbooks(), raw.missing), findings, {})
-    return Answer(
+    return RecordAnswer(
         str(said.verdict),
         tuple(said.culprits.ranks),
         said.causes[0].id if said.causes else None,
@@ -126,17 +124,17 @@ def answer_of(job: SimulatedJob) -> Answer:
     )
 
 
-def incumbent_answer_of(job: SimulatedJob, limit_s: float) -> Answer:
+def incumbent_answer_of(job: SimulatedJob, limit_s: float) -> RecordAnswer:
     """What `torchfrtrace` says of them: the ranks that it names are taken for its culprits. It knows no causes."""
     with tempfile.TemporaryDirectory() as directory:
         write(job, Path(directory) / "dumps")
         named = run_torchfrtrace(Path(directory) / "dumps", job.files, limit_s=limit_s)
     if named.ranks:
-        return Answer(Verdict.DIAGNOSED, named.ranks)
-    return Answer("failed" if named.failed else Verdict.UNDECIDED if named.undecided else Verdict.HEALTHY, ())
+        return RecordAnswer(Verdict.DIAGNOSED, named.ranks)
+    return RecordAnswer("failed" if named.failed else Verdict.UNDECIDED if named.undecided else Verdict.HEALTHY, ())
 
 
-def judged(case: Case, answer: Answer, truth: Truth) -> Score:
+def judged(case: RecordCase, answer: RecordAnswer, truth: SimulatedTruth) -> Score:
     """Hold an answer against the truth."""
     accepted = {truth.culprits, *truth.alternatives}
     blamed = set(answer.culprits)
@@ -156,13 +154,13 @@ def judged(case: Case, answer: Answer, truth: Truth) -> Score:
     )
 
 
-def score(case: Case) -> Score:
+def score(case: RecordCase) -> Score:
     """Simulate a job and score the answer of ddx."""
     job = case.job()
     return judged(case, answer_of(job), job.truth)
 
 
-def score_incumbent(case: Case, limit_s: float = 120.0) -> Score:
+def score_incumbent(case: RecordCase, limit_s: float = 120.0) -> Score:
     """Simulate a job and score the answer of `torchfrtrace`."""
     job = case.job()
     return judged(case, incumbent_answer_of(job, limit_s), job.truth)
@@ -177,10 +175,10 @@ def cases(
     ring: int | None = None,
     active: bool = False,
     largest: int | None = None,
-) -> list[Case]:
+) -> list[RecordCase]:
     """So many jobs, all kinds in turn, of `largest` ranks at most."""
     every = (
-        Case(seed, kind, lost, ring, active)
+        RecordCase(seed, kind, lost, ring, active)
         for seed in count(first_seed)
         if largest is None or size_of(seed) <= largest
         for kind in kinds
@@ -188,7 +186,7 @@ def cases(
     return list(islice(every, jobs))
 
 
-def scores(wanted: Sequence[Case], processes: int, *, incumbent: bool = False) -> Iterator[Score]:
+def scores(wanted: Sequence[RecordCase], processes: int, *, incumbent: bool = False) -> Iterator[Score]:
     """Score jobs in several processes, in order."""
     together = score_all_of_incumbent if incumbent else score_all
     parts = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
@@ -199,12 +197,12 @@ def scores(wanted: Sequence[Case], processes: int, *, incumbent: bool = False) -
         yield from chain.from_iterable(pool.map(together, parts))
 
 
-def score_all(wanted: Sequence[Case]) -> list[Score]:
+def score_all(wanted: Sequence[RecordCase]) -> list[Score]:
     """The scores of some jobs, one after the other."""
     return [score(case) for case in wanted]
 
 
-def score_all_of_incumbent(wanted: Sequence[Case]) -> list[Score]:
+def score_all_of_incumbent(wanted: Sequence[RecordCase]) -> list[Score]:
     """The scores of `torchfrtrace`, which loads torch once for all of these jobs."""
     with kept_ready():
         return [score_incumbent(case) for case in wanted]
@@ -220,58 +218,17 @@ def by_kind(found: Iterable[Score]) -> dict[str, Counts]:
     return {kind: count for kind, count in counts.items() if count.jobs}
 
 
-def table(counts: dict[str, Counts]) -> str:
-    """The counts for a person."""
-    names = [each.name for each in fields(Counts)]
-    lines = [f"{'kind':24}" + "".join(f"{name:>12}" for name in names)]
-    for kind, sums in counts.items():
-        lines.append(f"{kind:24}" + "".join(f"{value:12}" for value in asdict(sums).values()))
-    every = counts["all"]
-    lines.append(
+def table(counts: dict[str, Counts]) -> ScoreTable:
+    """The counts of each kind."""
+    names = [each.name.replace("_", " ") for each in fields(Counts)]
+    rows = [[kind, *map(str, asdict(sums).values())] for kind, sums in counts.items()]
+    return ScoreTable(["kind", *names], rows)
+
+
+def shares(every: Counts) -> str:
+    """The counts of all jobs as shares, in one line."""
+    return (
         f"right {every.right / every.jobs:.1%}, exact where it is plain {every.plain_exact / max(1, every.plain):.1%}, "
         f"suspects {every.plain_suspects / max(1, every.plain):.1%}, "
         f"undecided {every.undecided / every.jobs:.1%}, wrong accusations {every.accuses / every.jobs:.1%}"
     )
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Score jobs and print the counts."""
-    asked = _asked(arguments)
-    wanted = cases(
-        asked.jobs,
-        asked.first_seed,
-        kinds=[asked.kind] if asked.kind else KINDS,
-        lost=asked.lost,
-        ring=asked.ring,
-        active=asked.active,
-        largest=asked.largest,
-    )
-    found = []
-    for each in scores(wanted, asked.processes, incumbent=asked.incumbent):
-        found.append(each)
-        if asked.wrong and not each.right:
-            print(f"{each.case} {each.answer}", file=sys.stderr, flush=True)
-    counts = by_kind(found)
-    print(json.dumps({kind: asdict(count) for kind, count in counts.items()}) if asked.json else table(counts))
-    return 0
-
-
-def _asked(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m ddx_evals.record_scores", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=230, help="how many, all kinds in turn")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS, help="only this kind")
-    parser.add_argument("--lost", type=float, help="fraction of dumps that is lost, besides those of dead ranks")
-    parser.add_argument("--ring", type=int, help="entries that each recorder keeps")
-    parser.add_argument("--active", action="store_true", help="dumps hold active work only (NCCL)")
-    parser.add_argument("--largest", type=int, metavar="RANKS", help="leave out the seeds of larger jobs")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--incumbent", action="store_true", help="score torchfrtrace instead")
-    parser.add_argument("--wrong", action="store_true", help="print each wrong answer as it comes")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

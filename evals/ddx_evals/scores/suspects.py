@@ -1,4 +1,4 @@
-"""Scores who is suspected, apart from why: `python -m ddx_evals.suspect_scores [SPLIT | SPLIT/ID …]`.
+"""Scores who is suspected, apart from why.
 
 No page of a cause takes part in the judgement. The suspects of a view are *exact* if they are one of the sets of ranks
 that the truth blames; views from which no cause can be told, and truths that blame no ranks, do not count. Of healthy
@@ -7,21 +7,19 @@ jobs it counts how many have nobody named as `seen`.
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
-from os import cpu_count
 
-from ddx_evals.incidents import Incident, View, named_incidents, staged_of, unpacked
+from ddx_evals.incidents import Incident, View, staged_of, unpacked
+from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.investigate import investigate
 from ddx_tools.model import Certainty, Verdict
 from ddx_tools.playbook import Playbooks, load_playbooks
 from ddx_tools.sources.bundle import is_bundle
+
+_MOST_RANKS = 16
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,12 @@ def without_causes() -> Playbooks:
     return Playbooks([page.model_copy(update={"next_check": []}) for page in load_playbooks().symptoms.values()])
 
 
-def score(incident: Incident) -> list[SuspectScore]:
-    """The views of an incident that can tell culprits, or that there are none."""
+def score(incident: Incident, views: Collection[View] = tuple(View)) -> list[SuspectScore]:
+    """The views of an incident that can tell culprits, or that there are none; of these only `views`."""
     scores = []
     sets = incident.truth.culprits.rank_sets
     with unpacked(incident) as whole:
-        for view in incident.views:
+        for view in [view for view in incident.views if view in views]:
             healthy = incident.truth.cause == Verdict.HEALTHY
             if not healthy and not (sets and incident.truth.views[view].verdict is Verdict.DIAGNOSED):
                 continue
@@ -70,20 +68,8 @@ def shares(scores: Iterable[SuspectScore]) -> dict[str, tuple[int, int]]:
     return counted
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print each view in which the suspects are wrong, and the shares."""
-    parser = ArgumentParser(prog="python -m ddx_evals.suspect_scores", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("incidents", nargs="*", help="splits, or split/id; all without a name")
-    asked = parser.parse_args(arguments)
-    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        scores = [each for some in pool.map(score, named_incidents(asked.incidents)) for each in some]
-    for each in scores:
-        if not each.right:
-            print(f"{each.case}: {', '.join(map(str, each.ranks[:16])) or 'nobody'}")
-    for name, (right, every) in shares(scores).items():
-        print(f"{name}: {right} of {every}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def table(scores: Iterable[SuspectScore]) -> ScoreTable:
+    """A row for each view in which the suspects are wrong."""
+    wrong = [each for each in scores if not each.right]
+    rows = [[each.case, ", ".join(map(str, each.ranks[:_MOST_RANKS])) or "nobody"] for each in wrong]
+    return ScoreTable(["wrong in", "suspected"], rows, text=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
-from .torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 
 SITE_PACKAGES = "/srv/venv/lib/python3.11/site-packages"
 _TORCH = f"{SITE_PACKAGES}/torch"

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from .instructions import Collective, Sizes, Transfer
-from .mesh import Group
-from .torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.training.instructions import Collective, Sizes, Transfer
+from ddx_evals.simulator.training.mesh import Group
 
 _BYTES_A_NS = 40
 _FLOOR_NS = 25_000

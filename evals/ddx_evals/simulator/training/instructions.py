@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from .mesh import Group
-from .torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.training.mesh import Group
 
 Sizes: TypeAlias = list[object]
 """Shapes of the tensors of one side of an operation: lists of lists of int."""

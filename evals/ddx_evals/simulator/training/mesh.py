@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 AXES = ("pp", "dp", "tp")
 WORLD = "world"
+RANKS_A_HOST = 8
 
 _MEGATRON = {
     "dp": "DATA_PARALLEL_GROUP",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .mesh import Mesh
+from ddx_evals.simulator.training.mesh import Mesh
 
 _MS = 1_000_000
 

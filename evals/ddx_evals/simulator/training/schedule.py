@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import call_paths as paths
-from .call_paths import Place, api, module_call, stack, user
-from .calls import Calls
-from .instructions import Batch, Compute, Instruction, Program, Sign, Transfer, Wait
-from .mesh import WORLD, Group, Mesh
-from .pipeline import Exchange, Pass, Work, all_forward_all_backward, one_forward_one_backward
-from .plan import Plan
+from ddx_evals.simulator.training import call_paths as paths
+from ddx_evals.simulator.training.call_paths import Place, api, module_call, stack, user
+from ddx_evals.simulator.training.calls import Calls
+from ddx_evals.simulator.training.instructions import Batch, Compute, Instruction, Program, Sign, Transfer, Wait
+from ddx_evals.simulator.training.mesh import WORLD, Group, Mesh
+from ddx_evals.simulator.training.pipeline import (
+    Exchange,
+    Pass,
+    Work,
+    all_forward_all_backward,
+    one_forward_one_backward,
+)
+from ddx_evals.simulator.training.plan import Plan
 
 
 def _in_step(line: int) -> tuple[Place, ...]:
