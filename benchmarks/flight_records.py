@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import Cost, cost_of
 from ddx_evals.simulator import torch_pickle, write_benchmark
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 
 RANKS, ENTRIES = 256, 2000
 LARGE = ((1024, 2000, 30.0), (4096, 500, 30.0), (10_000, 200, 60.0))

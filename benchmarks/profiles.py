@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import cost_of
-from ddx_evals.simulator.cuda_snapshot import SnapshotShape, snapshot
-from ddx_evals.simulator.kineto import TraceShape, trace
+from ddx_evals.simulator.formats.cuda_snapshot import SnapshotShape, snapshot
+from ddx_evals.simulator.formats.kineto import TraceShape, trace
 
 _TRACE = TraceShape(steps=800, layers=32, kernels=16)
 _LESS = 100

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from answers_given import KEY, diagnosis, scored, undecided
 
-from ddx_evals.ablation import deltas, in_words
 from ddx_evals.incidents import View
-from ddx_evals.leaderboard import markdown
-from ddx_evals.results import CaseResult
+from ddx_evals.results.ablation import deltas, in_words
+from ddx_evals.results.leaderboard import markdown
+from ddx_evals.results.run import CaseResult
+from ddx_evals.results.summary import summaries
 from ddx_evals.scoring import ToolCall, Transcript, quotable_texts
-from ddx_evals.summary import summaries
 
 RIGHT, WRONG = scored(diagnosis()), scored(undecided())
 

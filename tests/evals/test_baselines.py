@@ -17,9 +17,9 @@ from ddx_evals.baselines.answers import OTHER
 from ddx_evals.baselines.torchfrtrace import torchfrtrace
 from ddx_evals.commands import app
 from ddx_evals.incidents import View, load_incident, named_incidents, staged
-from ddx_evals.results import Run, read_run, this_checkout
-from ddx_evals.suite import run_suite
-from ddx_evals.summary import easy_cases, summaries
+from ddx_evals.results.run import Run, read_run, this_checkout
+from ddx_evals.results.suite import run_suite
+from ddx_evals.results.summary import easy_cases, summaries
 from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.model.errors import UsageError
 

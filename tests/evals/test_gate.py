@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddx_evals.gate import Change, Outcome, cases_of, changes, gone, judge, read_table, table_file, write_table
-from ddx_evals.handing_in import handed_in_cases
+from ddx_evals.gate.handed_in import handed_in_cases
+from ddx_evals.gate.judgement import CaseOutcome, judge
+from ddx_evals.gate.table import Change, cases_of, changes, gone, read_table, table_file, write_table
 from ddx_evals.incidents import Incident, named_incidents
 
 PARTS = 24
@@ -39,7 +40,7 @@ def test_the_table_holds_no_case_that_is_gone() -> None:
 
 # --- the comparison itself
 
-BEFORE = Outcome("dev/0a/full", "diagnosed", "uneven-data", "rank 2", "train.py:7", "right", "1.00", "yes")
+BEFORE = CaseOutcome("dev/0a/full", "diagnosed", "uneven-data", "rank 2", "train.py:7", "right", "1.00", "yes")
 
 
 @pytest.mark.parametrize(

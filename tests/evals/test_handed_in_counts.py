@@ -11,7 +11,7 @@ from serve_session import MISMATCH, ask, refusal
 from typer.testing import CliRunner
 
 from ddx_evals.commands import app
-from ddx_evals.handing_in import collected
+from ddx_evals.gate.handed_in import collected
 from ddx_server.serve.config import ServeConfig
 from ddx_tools.model.errors import UnreadableInput
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from made_incidents import copied, ddx_evals, recorded
 
-from ddx_evals.hardness import CONTEXT_TOKENS, Measures, measured, tagged
 from ddx_evals.incidents import IncidentError, load_incident, named_incidents
 from ddx_evals.incidents.truth import Hardness
+from ddx_evals.scores.hardness import CONTEXT_TOKENS, Measures, measured, tagged
 
 NEEDLE = Measures(
     tokens=CONTEXT_TOKENS + 1,
@@ -66,7 +66,7 @@ def test_hundreds_of_files_of_which_one_decides_are_hard() -> None:
 def test_the_command_writes_the_tag_and_changes_nothing_else(tmp_path: Path) -> None:
     directory = copied(recorded("stopped"), tmp_path)
     before = load_incident(directory).truth
-    code, said = ddx_evals("hardness", directory, "--write")
+    code, said = ddx_evals("scores", "hardness", directory, "--write")
     assert (code, "medium" in said) == (0, True)
     after = load_incident(directory).truth
     assert after.hardness

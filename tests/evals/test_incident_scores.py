@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from made_incidents import ddx_evals
 
-from ddx_evals.incident_scores import judged, main
 from ddx_evals.incidents import IncidentError, Truth, named_incidents, truth_of
+from ddx_evals.scores.causes import judged
 from ddx_tools.model.diagnosis import CandidateCause, Diagnosis, Level, NextCheck, Party, Verdict
 
 # --- the scorer
@@ -57,19 +58,21 @@ def test_where_nothing_can_be_told_undecided_is_right_and_a_diagnosis_wrong() ->
     assert judged("x", nothing, said(Verdict.DIAGNOSED, "port-in-use")).confidently_wrong
 
 
-def test_incidents_are_scored_a_line_each_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_incidents_are_scored_a_row_each_with_a_summary() -> None:
     (incident,) = named_incidents(["public/21-bind-29500-second-job"])
-    assert main([str(incident.directory)]) == 0
-    first, last = capsys.readouterr().out.splitlines()
-    assert first.split()[:4] == [incident.id, "port-in-use", "diagnosed", "first"]
-    assert last.startswith("incidents 1, first 1, within two 1, confidently wrong 0")
-    assert main([str(incident.directory), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["summary"]["first"] == 1
+    code, printed = ddx_evals("scores", "causes", incident.directory)
+    assert code == 0
+    (row,) = [line for line in printed.splitlines() if incident.id in line]
+    assert row.split()[:4] == [incident.id, "port-in-use", "diagnosed", "first"]
+    assert printed.splitlines()[-1].startswith("incidents 1, first 1, within two 1, confidently wrong 0")
+    code, printed = ddx_evals("scores", "causes", incident.directory, "--json")
+    assert code == 0
+    assert json.loads(printed)["summary"]["first"] == 1
 
 
-def test_a_directory_without_incidents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert "no truth.yaml below" in capsys.readouterr().err
+def test_a_directory_without_incidents_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IncidentError, match=r"no truth\.yaml below"):
+        ddx_evals("scores", "causes", tmp_path)
 
 
 def test_a_truth_that_lacks_something_is_named(tmp_path: Path) -> None:

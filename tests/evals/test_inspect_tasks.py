@@ -12,7 +12,7 @@ from made_incidents import ddx_evals
 
 from ddx_evals.incidents import named_incidents
 from ddx_evals.inspect_tasks.logs import read_log
-from ddx_evals.results import CaseResult, Run
+from ddx_evals.results.run import CaseResult, Run
 from ddx_evals.sealed import sealing_fails
 from ddx_tools.model.errors import UnreadableInput, UsageError
 

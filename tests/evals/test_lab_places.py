@@ -16,14 +16,14 @@ from ddx_evals.lab import LabError, LabRun, Scenario, load_scenarios
 from ddx_evals.lab.classes import scenarios_by_class, usual_ranks
 from ddx_evals.lab.launching import launches, ranks_of
 from ddx_evals.lab.machine import Machine, machines
-from ddx_evals.lab.place import Place
+from ddx_evals.lab.place import LabHost
 from ddx_evals.lab.wires import cut
 
 made_here = pytest.mark.needs(
     "linux", "root", "ip", "tc", "iptables", "unshare", "nsenter", "prlimit", "mount", "ping", "getent"
 )
 
-NODE_A, NODE_B = Place(name="node-a"), Place(name="node-b")
+NODE_A, NODE_B = LabHost(name="node-a"), LabHost(name="node-b")
 
 
 def scenario(**changes: object) -> Scenario:
@@ -32,7 +32,7 @@ def scenario(**changes: object) -> Scenario:
 
 @contextmanager
 def host(tmp_path: Path, **words: object) -> Iterator[Machine]:
-    with machines([Place.model_validate({"name": "node-a", **words})], tmp_path) as (machine,):
+    with machines([LabHost.model_validate({"name": "node-a", **words})], tmp_path) as (machine,):
         yield machine
 
 
@@ -65,14 +65,16 @@ def test_each_host_starts_its_share_of_the_ranks_and_all_name_the_first() -> Non
 
 @pytest.mark.needs("torch")
 def test_a_host_on_which_nobody_starts_the_job_is_counted_and_has_no_launcher() -> None:
-    idle = Place(name="node-b", launches=False)
+    idle = LabHost(name="node-b", launches=False)
     (only,) = launches(scenario(hosts=[NODE_A, idle]), 4, 20)
     assert "--nnodes=2" in only.argv
 
 
 @pytest.mark.needs("torch")
 def test_what_one_host_has_set_is_not_set_on_the_other() -> None:
-    other = Place(name="node-b", environment={"GLOO_SOCKET_IFNAME": "ib0"}, launcher_args=("--master-addr=localhost",))
+    other = LabHost(
+        name="node-b", environment={"GLOO_SOCKET_IFNAME": "ib0"}, launcher_args=("--master-addr=localhost",)
+    )
     first, second = launches(scenario(hosts=[NODE_A, other]), 2, 20)
     assert "GLOO_SOCKET_IFNAME" not in first.environment
     assert second.environment["GLOO_SOCKET_IFNAME"] == "ib0"
@@ -156,9 +158,9 @@ def test_hosts_reach_each_other_until_the_cable_is_pulled(tmp_path: Path) -> Non
 @made_here
 def test_what_a_firewall_or_the_switch_drops_does_not_arrive(tmp_path: Path) -> None:
     large = ("-M", "do", "-s", "2000")
-    closed = Place(name="node-b", mtu=9000, firewall=("-p icmp -m length --length 0:100 -j DROP",))
-    narrow = Place(name="node-c", mtu=9000, port_mtu=1500)
-    open_ = Place(name="node-a", mtu=9000)
+    closed = LabHost(name="node-b", mtu=9000, firewall=("-p icmp -m length --length 0:100 -j DROP",))
+    narrow = LabHost(name="node-c", mtu=9000, port_mtu=1500)
+    open_ = LabHost(name="node-a", mtu=9000)
     with machines([open_, closed, narrow], tmp_path) as (first, _, _):
         assert not arrives(first, "node-b")
         assert arrives(first, *large, "node-b")

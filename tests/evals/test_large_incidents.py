@@ -17,7 +17,7 @@ from ddx_evals.lab_commands import simulate
 from ddx_evals.large import Declaration, declarations, simulate_incident
 from ddx_evals.large.material import Material, material
 from ddx_evals.scoring import Replayed, score
-from ddx_evals.simulator.dump_format import Format
+from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.running import Wish, run
 from ddx_tools.knowledge.resources import incidents_dir
 from ddx_tools.model.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 from made_incidents import ddx_evals
 from playing_agents import ENVIRONMENT, MCP_AGENT, PYTHON, program
 
-from ddx_evals.results import Run
+from ddx_evals.results.run import Run
 from ddx_evals.sealed import sealing_fails
 from ddx_tools.model.errors import UsageError
 

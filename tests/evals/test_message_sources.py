@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddx_evals.message_sources import Printed, printed_strings, updated
+from ddx_evals.messages.catalogue import updated
+from ddx_evals.messages.printed_strings import Printed, printed_strings
 
 CPP = """
 // WARN("a comment is none");

@@ -16,9 +16,9 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from ddx_evals.answer_files import answer_of, new_try, tries
+from ddx_evals.agents.answer_files import answer_of, new_try, tries
+from ddx_evals.agents.replay import served
 from ddx_evals.incidents import CANARY, Incident, View, named_incidents
-from ddx_evals.replay import served
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.redaction.published import published_json

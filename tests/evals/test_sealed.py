@@ -16,7 +16,7 @@ from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.command import CommandAgent
 from ddx_evals.agents.workplace import furnish, written_answer
 from ddx_evals.incidents import CANARY, View, staged
-from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
+from ddx_evals.sealed import SealedPlace, run_beside, run_in, sealing_fails
 from ddx_evals.sealed.program import INSIDE
 from ddx_tools.knowledge.resources import incidents_dir, lab_dir
 from ddx_tools.model.errors import UsageError
@@ -32,14 +32,14 @@ def namespaces() -> None:
         pytest.skip(reason)
 
 
-def said(place: Place, command: Sequence[str]) -> str:
+def said(place: SealedPlace, command: Sequence[str]) -> str:
     with run_in(place, command) as process:
         output, _ = process.communicate(timeout=60)
         return output.decode()
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> SealedPlace:
     """That of the arm that is given the most, for a real incident."""
     scratch = tmp_path_factory.mktemp("work")
     with staged(HUNG, View.FULL) as material:
@@ -47,7 +47,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Place:
         return furnish(scratch, Arm(Tools.ALL, skill=True), "Why?", material, seen={"/opt/cheat.py": cheat})
 
 
-def test_a_cheating_agent_finds_nothing(workplace: Place) -> None:
+def test_a_cheating_agent_finds_nothing(workplace: SealedPlace) -> None:
     assert HUNG.truth.provenance
     words = [CANARY, HUNG.truth.deciding_fact, HUNG.truth.provenance.command]
     python = said(workplace, ["sh", "-c", "head -1 /opt/ddx/program/bin/ddx"]).removeprefix("#!").split()[0]
@@ -68,7 +68,7 @@ def test_the_cheat_would_find_a_truth_that_is_there(tmp_path: Path) -> None:
     assert f"/opt/kept/truth.yaml: {CANARY.encode()!r}" in found
 
 
-def test_the_checkout_and_other_processes_are_not_there(workplace: Place) -> None:
+def test_the_checkout_and_other_processes_are_not_there(workplace: SealedPlace) -> None:
     listed = said(workplace, ["sh", "-c", f"ls -d {CHECKOUT}/evals {incidents_dir()} {lab_dir()}; ls -d /proc/[0-9]*"])
     assert listed.count("No such file") == 3
     processes = [line for line in listed.splitlines() if line.startswith("/proc/")]
@@ -76,7 +76,7 @@ def test_the_checkout_and_other_processes_are_not_there(workplace: Place) -> Non
     assert f"/proc/{os.getpid()}" not in processes
 
 
-def test_ddx_works_there_and_knows_neither_lab_nor_evals(workplace: Place) -> None:
+def test_ddx_works_there_and_knows_neither_lab_nor_evals(workplace: SealedPlace) -> None:
     diagnosis = said(workplace, ["ddx", "why", "--json", "material"])
     assert '"uneven-data"' in diagnosis
     shown = said(workplace, ["sh", "-c", f"ddx evals list; ls {INSIDE}/program/packages/ddx_tools/_data"])
@@ -84,6 +84,7 @@ def test_ddx_works_there_and_knows_neither_lab_nor_evals(workplace: Place) -> No
     assert shown.split()[-2:] == ["playbooks", "skill"]
 
 
+<<<<<<< ca187fa117ac214608f9390451b3bff65001d3f8
 def test_ddx_reads_pickled_records_there(tmp_path: Path) -> None:
     """An incident that records alone decide: nothing else lies in the material."""
     records = CHECKOUT / "tests/fixtures/flight_records/shape-fault"
@@ -93,6 +94,9 @@ def test_ddx_reads_pickled_records_there(tmp_path: Path) -> None:
 
 
 def test_nothing_but_the_workplace_can_be_written(workplace: Place) -> None:
+=======
+def test_nothing_but_the_workplace_can_be_written(workplace: SealedPlace) -> None:
+>>>>>>> d25256d640a06d7cacbded684d607987de1aab28
     tried = said(
         workplace,
         ["sh", "-c", "for d in / /usr /etc /opt material; do touch $d/x && echo written $d; done; touch x /tmp/x; ls"],
@@ -104,7 +108,7 @@ def test_nothing_but_the_workplace_can_be_written(workplace: Place) -> None:
 
 def test_it_gets_no_variable_of_ours_but_those_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_MINE", "told")
-    with run_in(Place(tmp_path), ["env"], {"GIVEN": "yes"}) as process:
+    with run_in(SealedPlace(tmp_path), ["env"], {"GIVEN": "yes"}) as process:
         output = process.communicate(timeout=60)[0].decode()
     assert "GIVEN=yes" in output
     assert "SECRET_OF_MINE" not in output
@@ -112,14 +116,14 @@ def test_it_gets_no_variable_of_ours_but_those_that_are_named(tmp_path: Path, mo
 
 
 def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
-    with run_in(Place(tmp_path), ["sh", "-c", "sleep 1000 & echo started; exec sleep 1000"]) as process:
+    with run_in(SealedPlace(tmp_path), ["sh", "-c", "sleep 1000 & echo started; exec sleep 1000"]) as process:
         assert process.stdout
         assert process.stdout.readline() == b"started\n"
     assert process.returncode is not None  # and no test may leave a process behind
 
 
 def test_without_a_seal_it_sees_the_machine(tmp_path: Path) -> None:
-    with run_beside(Place(tmp_path), ["ls", str(incidents_dir())]) as process:
+    with run_beside(SealedPlace(tmp_path), ["ls", str(incidents_dir())]) as process:
         output, _ = process.communicate(timeout=60)
     assert b"dev" in output
 
@@ -128,7 +132,7 @@ def test_without_a_seal_it_sees_the_machine(tmp_path: Path) -> None:
 def test_a_user_without_privileges_is_sealed_as_well(tmp_path: Path) -> None:
     program = (
         "import tempfile, sys; from pathlib import Path; from ddx_evals.sealed import *\n"
-        "with tempfile.TemporaryDirectory() as own, run_in(Place(Path(own)), "
+        "with tempfile.TemporaryDirectory() as own, run_in(SealedPlace(Path(own)), "
         f"['sh', '-c', 'ls /; ls {incidents_dir()} || echo unseen']) as p:\n"
         "    print(p.communicate(timeout=60)[0].decode())\n"
     )

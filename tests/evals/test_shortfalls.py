@@ -6,9 +6,9 @@ import pytest
 from answers_given import HEALTHY, KEY, TRUTH, diagnosis, healthy, scored, undecided
 
 from ddx_evals.incidents import View
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
+from ddx_evals.results.shortfalls import failures, shortfalls
 from ddx_evals.scoring import CaseScore
-from ddx_evals.shortfalls import failures, shortfalls
 from ddx_tools.model.diagnosis import Verdict
 
 CAUSE_WRONG = diagnosis("python-deadlock")

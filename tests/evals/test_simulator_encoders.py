@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddx_evals.simulator import torch_json, torch_pickle
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 

@@ -11,14 +11,15 @@ from typing import Any, TypeAlias
 import pytest
 
 from ddx_evals.simulator import simulate
-from ddx_evals.simulator.call_paths import stack, user
-from ddx_evals.simulator.calls import Calls
-from ddx_evals.simulator.dump_format import Format, Writer
+from ddx_evals.simulator.dump_format import Writer
 from ddx_evals.simulator.engine import Engine
-from ddx_evals.simulator.instructions import Compute, Program, Sign
-from ddx_evals.simulator.mesh import Mesh
+from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.moments import settled_ns
-from ddx_evals.simulator.recording import Counters, Recorder, View, number
+from ddx_evals.simulator.recording import Counters, Recorder, RecorderView, number
+from ddx_evals.simulator.training.call_paths import stack, user
+from ddx_evals.simulator.training.calls import Calls
+from ddx_evals.simulator.training.instructions import Compute, Program, Sign
+from ddx_evals.simulator.training.mesh import Mesh
 
 Record: TypeAlias = dict[str, Any]
 
@@ -40,7 +41,7 @@ def taken(mesh: Mesh, programs: list[Program]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for run in runs:
         number(run, Counters(), gloo=True)
-        files |= writer.files(run.rank, View(run, recorder, settled_ns(runs) + 8 * 10**9))
+        files |= writer.files(run.rank, RecorderView(run, recorder, settled_ns(runs) + 8 * 10**9))
     return files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddx_evals.incidents import named_incidents
-from ddx_evals.suspect_scores import score, shares, without_causes
+from ddx_evals.scores.suspects import score, shares, without_causes
 
 SICK = ("dev/146c1b", "dev/323867", "dev/4be07a")
 HEALTHY = ("dev/3f3395",)

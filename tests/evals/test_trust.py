@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddx_evals.baselines import Case
-from ddx_evals.gate import read_table, table_file
+from ddx_evals.gate.doubts import doubts, sizes
+from ddx_evals.gate.table import read_table, table_file
 from ddx_evals.incidents import View, named_incidents, staged
 from ddx_evals.simulator import write_benchmark
-from ddx_evals.trust import doubts, sizes
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Claim, NextCheck

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_evals.simulator import simulate, torch_json, torch_pickle
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 
 HERE = Path(__file__).parent
 RECORDED = HERE.parent / "fixtures" / "flight_records"

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from ddx_evals.simulator import torch_pickle
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
 

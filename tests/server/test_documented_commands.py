@@ -14,7 +14,7 @@ import pytest
 import typer
 from test_cli import LOGS, ROOT, run
 
-from ddx_evals.simulator.kineto import TraceShape, trace
+from ddx_evals.simulator.formats.kineto import TraceShape, trace
 from ddx_server.cli import app
 from ddx_tools.payloads.memory_report import report
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddx_evals.simulator import SimulatedJob, simulate, write
-from ddx_evals.simulator.torch_pickle import encode
+from ddx_evals.simulator.formats.torch_pickle import encode
 from ddx_server import cli
 from ddx_tools.model.diagnosis import ProbeResult
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_evals.simulator import torch_pickle
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin

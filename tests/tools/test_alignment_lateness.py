@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from constructed_jobs import Job
 
-from ddx_evals.record_scores import answer_of
+from ddx_evals.scores.records import answer_of
 from ddx_evals.simulator import simulate
 from ddx_tools.model.diagnosis import Finding, Verdict
 

@@ -7,7 +7,7 @@ from constructed_jobs import Job
 from test_alignment_constructed import of
 from test_alignment_simulated import findings_of, judged, seeds
 
-from ddx_evals.record_scores import answer_of
+from ddx_evals.scores.records import answer_of
 from ddx_evals.simulator import SimulatedJob, simulate
 from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks

@@ -17,7 +17,7 @@ from record_invariants import check, listed, one_by_one
 
 from ddx_evals.simulator import KINDS as FAULTS
 from ddx_evals.simulator import simulate
-from ddx_evals.simulator.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import Frame
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin

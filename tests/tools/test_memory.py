@@ -20,7 +20,7 @@ from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_evals.simulator.cuda_snapshot import SnapshotShape, snapshot
+from ddx_evals.simulator.formats.cuda_snapshot import SnapshotShape, snapshot
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe

@@ -19,7 +19,7 @@ from each_of import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_evals.simulator.kineto import TraceShape, trace
+from ddx_evals.simulator.formats.kineto import TraceShape, trace
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding, ProbeResult

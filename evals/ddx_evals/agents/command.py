@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ddx_evals.agents.answer_files import OUTPUT, TRY, TryRecord, last_report_ns, next_report
 from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.serving import serving
 from ddx_evals.agents.workplace import MCP_CONFIG, TASK, Connection, furnish, written_answer
-from ddx_evals.answer_files import OUTPUT, TRY, TryRecord, last_report_ns, next_report
 from ddx_evals.baselines import Case
-from ddx_evals.sealed import Place, run_beside, run_in, sealing_fails
+from ddx_evals.sealed import SealedPlace, run_beside, run_in, sealing_fails
 from ddx_tools.knowledge.resources import incidents_dir, lab_dir
 from ddx_tools.model.errors import UsageError
 
@@ -90,7 +90,7 @@ def work(agent: CommandAgent, task: str, material: Path | None, connection: Conn
     (reports / TRY).write_text(record.model_dump_json(indent=1), encoding="utf-8")
 
 
-def _run_to_its_end(agent: CommandAgent, place: Place, task: str, output: IO[bytes]) -> str:
+def _run_to_its_end(agent: CommandAgent, place: SealedPlace, task: str, output: IO[bytes]) -> str:
     """How it ended, in words."""
     command = [_filled(argument, task) for argument in agent.command]
     run = run_in if agent.sealed else run_beside

@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddx_evals.agents.answer_files import read_diagnosis, record_of, reports_in, transcript_of
 from ddx_evals.agents.command import CommandAgent, handed_in, work
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.serving import serving
-from ddx_evals.answer_files import read_diagnosis, record_of, reports_in, transcript_of
 from ddx_evals.incidents import Truth, View
 from ddx_evals.lab import LabRun, Scenario
 from ddx_evals.recorder.questions import question
 from ddx_evals.recorder.told import truth_of
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
 from ddx_evals.scoring import Replayed, efficiency, quotable_texts, score
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Diagnosis

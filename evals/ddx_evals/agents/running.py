@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from ddx_evals.agents.answer_files import check_free_of_others, new_try
+from ddx_evals.agents.answer_scores import score_try
 from ddx_evals.agents.command import CommandAgent, attempt
-from ddx_evals.answer_files import check_free_of_others, new_try
 from ddx_evals.baselines import Case
-from ddx_evals.external import score_try
 from ddx_evals.incidents import Incident, View, staged
-from ddx_evals.results import CaseResult
-from ddx_evals.suite import failed
+from ddx_evals.results.run import CaseResult
+from ddx_evals.results.suite import failed
 from ddx_tools.model.errors import DdxError, UsageError
 
 Progress = Callable[[str], None]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddx_evals.agents.arm import Arm, Tools
 from ddx_evals.agents.prompt import ANSWER_FILE, MATERIAL
-from ddx_evals.sealed import Place
+from ddx_evals.sealed import SealedPlace
 from ddx_evals.sealed.program import PATH, program
 from ddx_tools.knowledge.resources import skill_dir
 from ddx_tools.sources.bundle import Bundle, is_bundle
@@ -43,7 +43,7 @@ def furnish(
     material: Path | None,
     connection: Connection | None = None,
     seen: Mapping[str, Path] | None = None,
-) -> Place:
+) -> SealedPlace:
     """Make the workplace below `scratch`: what the agent may write to, and beside it what it may only read.
 
     `material` is a staged view, of which it gets a copy, unpacked; `seen` are programs of the agent's own, by where
@@ -56,14 +56,14 @@ def furnish(
         (directory / MCP_CONFIG).write_text(connection.as_config(), encoding="utf-8")
     shown = dict(seen or {})
     if material and arm.tools.has_material:
-        shown[f"{Place.INSIDE}/{MATERIAL}"] = _unpacked(material, scratch / MATERIAL)
+        shown[f"{SealedPlace.INSIDE}/{MATERIAL}"] = _unpacked(material, scratch / MATERIAL)
     if arm.tools is Tools.ALL:
         (scratch / "program").mkdir()
         shown |= program(scratch / "program")
     if arm.skill:
         for place in _SKILLS_OF_CLIENTS:
             shutil.copytree(skill_dir(), directory / place)
-    return Place(directory, shown, (PATH,) if arm.tools is Tools.ALL else ())
+    return SealedPlace(directory, shown, (PATH,) if arm.tools is Tools.ALL else ())
 
 
 def written_answer(directory: Path, after_ns: int = 0) -> bytes | None:

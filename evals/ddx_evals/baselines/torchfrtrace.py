@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from ddx_evals.baselines.answers import OTHER, diagnosed, undecided
 from ddx_evals.baselines.case import Answer, Case
-from ddx_evals.incumbent import run_torchfrtrace
+from ddx_evals.baselines.torchfrtrace_process import run_torchfrtrace
 from ddx_evals.scoring import ToolCall, Transcript
 from ddx_tools.model.diagnosis import Level, Party
 from ddx_tools.model.files.rank_names import facts_of_name

@@ -3,11 +3,13 @@
 from ddx_evals.incidents.incident import (
     Incident,
     IncidentError,
+    chosen_views,
     incident_directories,
     load_incident,
     named_incidents,
     truth_of,
 )
+from ddx_evals.incidents.parallel import in_parallel
 from ddx_evals.incidents.truth import CANARY, Culprits, Fact, Layout, Place, Provenance, RightAnswer, Truth, View
 from ddx_evals.incidents.views import staged, staged_of, unpacked
 
@@ -23,6 +25,8 @@ __all__ = [
     "RightAnswer",
     "Truth",
     "View",
+    "chosen_views",
+    "in_parallel",
     "incident_directories",
     "load_incident",
     "named_incidents",

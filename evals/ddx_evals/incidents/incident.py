@@ -118,6 +118,13 @@ def named_incidents(names: Sequence[str]) -> list[Incident]:
     return [load_incident(directory) for directory in dict.fromkeys(incident_directories(places))]
 
 
+def chosen_views(names: Sequence[str] | None) -> list[View]:
+    """The views of these names, all without one. Raises UsageError if there is none of a name."""
+    if unknown := set(names or ()) - set(View):
+        raise UsageError(f"there is no view {min(unknown)!r}", f"Views: {', '.join(View)}")
+    return [View(name) for name in names] if names else list(View)
+
+
 def _place(name: str) -> Path:
     shipped = incidents_dir() / name
     for place in (shipped, Path(name)):

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from ddx_evals.simulator.torch_pickle import Frame, encode
+from ddx_evals.simulator.formats.torch_pickle import Frame, encode
 from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
 from ddx_tools.sources.hosts.rank_agent import record_parts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 from ddx_evals.incidents import View, load_incident
-from ddx_evals.results import CaseResult, Run, RunManifest
+from ddx_evals.results.run import CaseResult, Run, RunManifest
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.model.install_hint import install_command
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddx_evals.agents.arm import Arm
 from ddx_evals.incidents import Incident, View
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.install_hint import install_command
 

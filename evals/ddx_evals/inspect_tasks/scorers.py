@@ -22,9 +22,9 @@ from inspect_ai.solver import TaskState
 from ddx_evals.baselines import Answer, Case
 from ddx_evals.incidents import View, load_incident, staged
 from ddx_evals.inspect_tasks.solver import KEPT, Kept
-from ddx_evals.results import CaseResult
+from ddx_evals.results.run import CaseResult
+from ddx_evals.results.suite import failed, scored
 from ddx_evals.scoring import Transcript
-from ddx_evals.suite import failed, scored
 from ddx_tools.model.diagnosis import Diagnosis
 
 RESULT = "result"

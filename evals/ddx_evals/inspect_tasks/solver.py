@@ -14,11 +14,11 @@ from inspect_ai.tool import Tool, ToolDef, ToolSource, mcp_connection, mcp_serve
 from inspect_ai.util import sandbox
 from pydantic import Field
 
+from ddx_evals.agents.answer_files import reports_in
 from ddx_evals.agents.arm import Arm, arm_named
 from ddx_evals.agents.prompt import skill_file
 from ddx_evals.agents.serving import server_arguments
 from ddx_evals.agents.workplace import furnish
-from ddx_evals.answer_files import reports_in
 from ddx_evals.incidents import View, load_incident, staged
 from ddx_evals.inspect_tasks.tools import read_skill, shell
 from ddx_evals.scoring import ToolCall, Transcript

@@ -14,11 +14,10 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from ddx_evals.agents.arm import Arm, Tools, arm_named
 from ddx_evals.agents.prompt import told
 from ddx_evals.baselines import Case
-from ddx_evals.incidents import Incident, View, named_incidents, staged
+from ddx_evals.incidents import Incident, View, chosen_views, named_incidents, staged
 from ddx_evals.inspect_tasks.scorers import graded, outcome
 from ddx_evals.inspect_tasks.solver import REACT, investigated
 from ddx_evals.sealed import sealing_fails
-from ddx_evals.telling import chosen_views
 from ddx_tools.model.errors import UsageError
 
 MOST_MESSAGES = 120

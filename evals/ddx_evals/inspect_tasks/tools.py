@@ -9,14 +9,14 @@ from anyio import to_thread
 from inspect_ai.tool import Tool, ToolError, tool
 
 from ddx_evals.agents.prompt import skill_file
-from ddx_evals.sealed import Place, run_in
+from ddx_evals.sealed import SealedPlace, run_in
 
 _LIMIT_S = 120.0
 _MOST_BYTES = 16 << 10
 
 
 @tool
-def shell(place: Place) -> Tool:
+def shell(place: SealedPlace) -> Tool:
     """A shell that sees what the place holds, and keeps the files it writes from one call to the next."""
 
     async def execute(command: str) -> str:
@@ -48,7 +48,7 @@ def read_skill() -> Tool:
     return execute
 
 
-def _run(place: Place, command: str) -> str:
+def _run(place: SealedPlace, command: str) -> str:
     with tempfile.TemporaryFile() as output:
         with run_in(place, ["sh", "-c", command], output=output.fileno()) as process:
             try:

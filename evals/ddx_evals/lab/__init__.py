@@ -2,6 +2,6 @@
 
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import Scenario, ScenarioError, load_scenarios
-from ddx_evals.lab.truth import Place, Truth
+from ddx_evals.lab.truth import RunTruth, SourceLine
 
-__all__ = ["LabError", "LabRun", "Place", "Scenario", "ScenarioError", "Truth", "load_scenarios"]
+__all__ = ["LabError", "LabRun", "RunTruth", "Scenario", "ScenarioError", "SourceLine", "load_scenarios"]

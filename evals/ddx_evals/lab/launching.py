@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddx_evals.lab.machine import PORT
-from ddx_evals.lab.place import Place
+from ddx_evals.lab.place import LabHost
 from ddx_evals.lab.scenario import Scenario
 from ddx_tools.model.install_hint import install_command
 
@@ -53,7 +53,7 @@ def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = 
     return [Launch([*prefix, *launch, "train.py", *args], "train.log", dict(scenario.environment))]
 
 
-def ranks_of(hosts: Sequence[Place], nproc: int) -> dict[str, tuple[int, ...]]:
+def ranks_of(hosts: Sequence[LabHost], nproc: int) -> dict[str, tuple[int, ...]]:
     """Which ranks run on which host."""
     each = nproc // len(hosts)
     return {host.name: tuple(range(number * each, (number + 1) * each)) for number, host in enumerate(hosts)}

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
-from ddx_evals.lab.place import Place
+from ddx_evals.lab.place import LabHost
 from ddx_evals.lab.wires import Wire, wired
 
 PORT = 29500
@@ -34,7 +34,7 @@ class Machine:
     """A host on which one can start programs."""
 
     def __init__(
-        self, place: Place, address: str, namespace: str, inside_pid: int, cgroups: Mapping[str, Path]
+        self, place: LabHost, address: str, namespace: str, inside_pid: int, cgroups: Mapping[str, Path]
     ) -> None:
         self.name = place.name
         self.place = place
@@ -62,7 +62,7 @@ class Machine:
         return [*outside, *entering, *argv]
 
 
-def missing_for(places: Sequence[Place]) -> str | None:
+def missing_for(places: Sequence[LabHost]) -> str | None:
     """What keeps these places from being made here; None if nothing does."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "hosts of a job are made of Linux namespaces, which needs root"
@@ -75,7 +75,7 @@ def missing_for(places: Sequence[Place]) -> str | None:
 
 
 @contextmanager
-def machines(places: Sequence[Place], workdir: Path) -> Iterator[list[Machine]]:
+def machines(places: Sequence[LabHost], workdir: Path) -> Iterator[list[Machine]]:
     """The hosts of a job that runs in `workdir`, which all of them share but for the disks that are mounted there.
 
     Raises subprocess.CalledProcessError where the kernel refuses.
@@ -106,7 +106,7 @@ def _hosts_file(addresses: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _inside(place: Place, namespace: str, own: Path, cgroups: Mapping[str, Path], workdir: Path) -> Iterator[int]:
+def _inside(place: LabHost, namespace: str, own: Path, cgroups: Mapping[str, Path], workdir: Path) -> Iterator[int]:
     """The pid of a process whose namespaces are those of the place, and end with it.
 
     `own` holds the host's files: `hosts`, and the empty directory `cgroup`.
@@ -149,7 +149,7 @@ def _running(argv: Sequence[str], ready: str = _READY) -> Iterator[int]:
 
 
 @contextmanager
-def _cgroups(place: Place) -> Iterator[dict[str, Path]]:
+def _cgroups(place: LabHost) -> Iterator[dict[str, Path]]:
     """The cgroups (of version 1) that hold the limits of a place, by controller."""
     values: dict[str, dict[str, str]] = {}
     if place.memory_mib:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from ddx_evals.lab.run import LabRun
 from ddx_evals.lab.scenario import Scenario
-from ddx_evals.lab.truth import Truth
+from ddx_evals.lab.truth import RunTruth
 from ddx_tools.model.diagnosis import Diagnosis, rank_list
 
 Way = Literal["stacks", "records", "logs", "moments"]
@@ -86,7 +86,7 @@ def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = No
     return LabRun(scenario, nproc, launcher_prefix=prefix, step=step)
 
 
-def ask(run: LabRun, way: Way, truth: Truth | None = None) -> Outcome:
+def ask(run: LabRun, way: Way, truth: RunTruth | None = None) -> Outcome:
     """Ask `ddx why` about a run, hold the answer against the truth, and replay the bundle it saved.
 
     `truth` defaults to the run's own; a healthy phase is asked about with a truth of its own.
@@ -116,7 +116,7 @@ def _judged(answer: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(answer).items() if name != "next_check"}
 
 
-HEALTHY = Truth(verdicts=("healthy",), causes=(), culprits=(), places=())
+HEALTHY = RunTruth(verdicts=("healthy",), causes=(), culprits=(), places=())
 
 
 def _hides_ranks(scenario: Scenario) -> bool:
@@ -163,7 +163,7 @@ def _records_of_different_moments(run: LabRun) -> Path:
     return taken
 
 
-def mistakes(diagnosis: dict[str, Any], truth: Truth, workdir: Path) -> list[str]:
+def mistakes(diagnosis: dict[str, Any], truth: RunTruth, workdir: Path) -> list[str]:
     """What an answer has wrong: verdict, cause, culprits, place."""
     wrong = []
     if diagnosis["verdict"] not in truth.verdicts:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 HostName = Annotated[str, Field(pattern=r"^[a-z]+(-[a-z0-9]+)*$")]
 
 
-class Place(BaseModel):
+class LabHost(BaseModel):
     """One host: what stands here is of its own, all else is as on the machine that the lab runs on.
 
     It has its own name, its own `eth0` on a switch between all hosts of the job, and its own /etc/hosts.

@@ -19,7 +19,7 @@ from ddx_evals.lab.launching import Launch, NoTorch, launches
 from ddx_evals.lab.machine import Machine, machines, missing_for
 from ddx_evals.lab.processes import kill_all, processes_in, rank_processes
 from ddx_evals.lab.scenario import Scenario
-from ddx_evals.lab.truth import Truth, resolve_truth
+from ddx_evals.lab.truth import RunTruth, resolve_truth
 from ddx_evals.lab.wires import cut
 from ddx_evals.lab.workspace import limit_collectives, new_workdir, prepare
 from ddx_tools.model.install_hint import install_command
@@ -215,7 +215,7 @@ class LabRun:
         codes = [launcher.poll() for _, launcher in self._launchers]
         return None if None in codes else next((code for code in codes if code), 0)
 
-    def truth(self) -> Truth:
+    def truth(self) -> RunTruth:
         """What is right to say about this run, its places resolved to lines of the copy that runs."""
         return resolve_truth(self.scenario, self.nproc, self.step, self.workdir)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ddx_evals.lab.place import Place
+from ddx_evals.lab.place import LabHost
 from ddx_tools.knowledge.load import YAMLError, load_yaml
 from ddx_tools.knowledge.resources import lab_dir
 from ddx_tools.knowledge.validation import first_mistake
@@ -112,7 +112,7 @@ class Scenario(_Record):
     ranks: dict[int, dict[str, int]] = Field(default_factory=dict)
     patch: tuple[Edit, ...] = ()
     signal: SendSignal | None = None
-    hosts: tuple[Place, ...] = Field(
+    hosts: tuple[LabHost, ...] = Field(
         default=(), description="the machines it runs on, with an equal share of the ranks; none: this one"
     )
     unplugged: str = Field(default="", description="the host whose cable is pulled at the strike step")

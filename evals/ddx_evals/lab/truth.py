@@ -7,7 +7,7 @@ from ddx_evals.lab.scenario import Scenario, ScenarioError, Verdict, scenario_fi
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A source line that counts as the place: `file` is relative to the job's directory, `line` from 1."""
 
     file: str
@@ -16,7 +16,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Truth:
+class RunTruth:
     """What is right to say about a run.
 
     `causes`: accepted ids, best first. `culprits`: the accepted sets of ranks, best first. Both are empty
@@ -27,33 +27,33 @@ class Truth:
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...]
     culprits: tuple[frozenset[int], ...]
-    places: tuple[Place, ...]
+    places: tuple[SourceLine, ...]
     asks_about: frozenset[int] = frozenset()
     """Ranks that the next check has to name."""
     hosts: tuple[str, ...] = ()
     """Hosts of the job that are to blame."""
 
 
-def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> Truth:
+def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> RunTruth:
     """The truth for `nproc` ranks, given the prepared copy in `workdir`. Raises ScenarioError."""
     expected = scenario.truth
     to_mend = f"Mend `truth` in {scenario_file(scenario.id)}."
     if expected.culprits and nproc not in expected.culprits:
         raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks", to_mend)
-    places: list[Place] = []
+    places: list[SourceLine] = []
     for place in expected.places:
         wanted = scenario.fill(place.contains, nproc, step)
         file = workdir / place.file
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         found = [
-            Place(place.file, number, line.strip())
+            SourceLine(place.file, number, line.strip())
             for number, line in enumerate(lines, 1)
             if wanted in line and line.strip()
         ]
         if not found:
             raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}", to_mend)
         places.extend(found)
-    return Truth(
+    return RunTruth(
         verdicts=expected.verdicts,
         causes=expected.causes,
         culprits=tuple(frozenset(ranks) for ranks in expected.culprits.get(nproc, ())),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Template
 
-from ddx_evals.simulator.dump_format import RANKS_A_HOST, host
+from ddx_evals.simulator.dump_format import host
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST
 
 _BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 _FIRST_ADDRESS = 11

@@ -63,7 +63,7 @@ class Stacks(Record):
     instead: dict[int, tuple[str, ...]] = Field(description="By rank: frames, `function (file:line)`, innermost first.")
 
 
-class Answer(Record):
+class DeclaredAnswer(Record):
     """What is right to say: the truth, but for what follows from the job."""
 
     prompt: str
@@ -108,7 +108,7 @@ class Declaration(Record):
     says: tuple[Saying, ...] = ()
     files: tuple[Brought, ...] = ()
     stacks: Stacks | None = None
-    answer: Answer
+    answer: DeclaredAnswer
 
 
 def declarations(directory: Path | None = None) -> dict[str, Declaration]:

@@ -11,11 +11,12 @@ from ddx_evals.large.cluster import Cluster
 from ddx_evals.large.declaration import Declaration
 from ddx_evals.large.printed import Story, printed, story
 from ddx_evals.large.watchdog import first_pending
-from ddx_evals.simulator.call_paths import MAIN
-from ddx_evals.simulator.dump_format import Format, host
+from ddx_evals.simulator.dump_format import host
 from ddx_evals.simulator.dumping import Dumps, dump
+from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.moments import settled_ns
 from ddx_evals.simulator.running import Ran, Wish, run
+from ddx_evals.simulator.training.call_paths import MAIN
 
 _DUMP_NAME = "nccl_trace_rank_{rank}"
 _HOSTFILE = "hostfile"

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from ddx_evals.large.cluster import Cluster
 from ddx_evals.large.declaration import Declaration, Moment, Saying
 from ddx_evals.large.watchdog import Line, aborts, watchdog_lines
-from ddx_evals.simulator.dump_format import RANKS_A_HOST
 from ddx_evals.simulator.running import Ran
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST
 from ddx_tools.knowledge.load import load_yaml
 from ddx_tools.knowledge.resources import lab_dir
 

@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ddx_evals.hardness import measured
 from ddx_evals.incidents import CANARY, Culprits, Layout, Provenance, Truth, View
 from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident, truth_text
 from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
 from ddx_evals.large.material import Material, material
+from ddx_evals.scores.hardness import measured
 from ddx_evals.simulator.running import START_NS
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.investigation.session.capture import RecordingHosts, probe_run

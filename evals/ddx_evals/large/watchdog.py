@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ddx_evals.simulator.calls import numel
 from ddx_evals.simulator.engine import Issued, RankRun
-from ddx_evals.simulator.instructions import Batch, Collective, Sizes, Transfer
-from ddx_evals.simulator.mesh import Mesh
+from ddx_evals.simulator.training.calls import numel
+from ddx_evals.simulator.training.instructions import Batch, Collective, Sizes, Transfer
+from ddx_evals.simulator.training.mesh import Mesh
 
 _OPERATIONS = {
     "all_reduce": "ALLREDUCE",

@@ -19,8 +19,8 @@ from ddx_evals.lab.launching import ranks_of
 from ddx_evals.recorder.beforehand import truth_beforehand
 from ddx_evals.recorder.hosts import capture_run
 from ddx_evals.recorder.neutral_paths import make_neutral, own_paths
-from ddx_evals.suite import run_suite
-from ddx_evals.summary import GREP, easy_cases
+from ddx_evals.results.suite import run_suite
+from ddx_evals.results.summary import GREP, easy_cases
 from ddx_tools.sources.bundle import Manifest
 from ddx_tools.sources.host import UNKNOWN_HOST
 from ddx_tools.sources.packed_bundle import pack

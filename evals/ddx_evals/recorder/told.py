@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddx_evals.incidents import Culprits, Place, RightAnswer, Truth, View
-from ddx_evals.lab.truth import Truth as LabTruth
+from ddx_evals.lab.truth import RunTruth
 from ddx_evals.recorder.questions import Question
 from ddx_tools.model.diagnosis import Verdict
 
@@ -11,7 +11,7 @@ _MOST_PLACES = 12
 """A scenario that names more lines as its place names none."""
 
 
-def truth_of(seen: LabTruth, asked: Question) -> Truth:
+def truth_of(seen: RunTruth, asked: Question) -> Truth:
     """The truth of a run as far as scenario and question know it."""
     verdict = Verdict(seen.verdicts[0])
     causes = seen.causes or (verdict.value,)

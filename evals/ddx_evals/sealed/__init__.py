@@ -1,5 +1,5 @@
 """A place that holds an agent's material and programs and nothing else: no checkout, no truth, no other process."""
 
-from ddx_evals.sealed.place import Place, run_beside, run_in, sealing_fails
+from ddx_evals.sealed.place import SealedPlace, run_beside, run_in, sealing_fails
 
-__all__ = ["Place", "run_beside", "run_in", "sealing_fails"]
+__all__ = ["SealedPlace", "run_beside", "run_in", "sealing_fails"]

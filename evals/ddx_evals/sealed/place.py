@@ -33,7 +33,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True)
-class Place:
+class SealedPlace:
     """What a command sees besides the system: directories and files by where they appear."""
 
     directory: Path
@@ -54,14 +54,14 @@ def sealing_fails() -> str | None:
         return "sealing needs the namespaces of Linux"
     if lacking := [name for name in _PROGRAMS if not shutil.which(name, path=f"{os.defpath}:{_PATH}")]:
         return f"sealing needs {', '.join(lacking)} (util-linux)"
-    with tempfile.TemporaryDirectory(prefix="job-") as own, run_in(Place(Path(own)), ["true"]) as tried:
+    with tempfile.TemporaryDirectory(prefix="job-") as own, run_in(SealedPlace(Path(own)), ["true"]) as tried:
         said, _ = tried.communicate()
         return None if tried.returncode == 0 else f"namespaces are not allowed here: {said.decode().strip()[-200:]}"
 
 
 @contextmanager
 def run_in(
-    place: Place,
+    place: SealedPlace,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     *,
@@ -75,7 +75,7 @@ def run_in(
     with tempfile.TemporaryDirectory(prefix="root-") as scratch:
         root, mounts = Path(scratch, "root"), Path(scratch, "mounts")
         mounts.write_text("".join(f"{line}\n" for line in _furnish(root, place)), encoding="utf-8")
-        enter = ["sh", str(Path(__file__).with_name("enter.sh")), str(root), str(mounts), Place.INSIDE]
+        enter = ["sh", str(Path(__file__).with_name("enter.sh")), str(root), str(mounts), SealedPlace.INSIDE]
         given = {**_environment(place), **(environment or {})}
         # With the first process of its namespace, all others in there end.
         with _running([*_unshare(), *enter, *command], given, "/", stdin, output) as process:
@@ -84,7 +84,7 @@ def run_in(
 
 @contextmanager
 def run_beside(
-    place: Place,
+    place: SealedPlace,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     *,
@@ -94,8 +94,8 @@ def run_beside(
     """The same without a seal: the command works in the same directory, but sees this machine."""
     (place.directory / "home").mkdir(exist_ok=True)
     for target, source in place.read_only.items():
-        if target.startswith(f"{Place.INSIDE}/"):
-            (place.directory / target.removeprefix(f"{Place.INSIDE}/")).symlink_to(source)
+        if target.startswith(f"{SealedPlace.INSIDE}/"):
+            (place.directory / target.removeprefix(f"{SealedPlace.INSIDE}/")).symlink_to(source)
     beside = [str(Path(sys.executable).parent)] if place.path else []
     own = {"HOME": str(place.directory / "home"), "PATH": os.pathsep.join([*beside, os.environ.get("PATH", _PATH)])}
     given = {**_environment(place), "TMPDIR": tempfile.gettempdir(), **own, **(environment or {})}
@@ -132,12 +132,12 @@ def _unshare() -> list[str]:
     return ["unshare", *as_user, "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _environment(place: SealedPlace) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ", "TERM") if name in os.environ}
-    return {**kept, "HOME": Place.HOME, "TMPDIR": "/tmp", "PATH": ":".join((*place.path, _PATH))}
+    return {**kept, "HOME": SealedPlace.HOME, "TMPDIR": "/tmp", "PATH": ":".join((*place.path, _PATH))}
 
 
-def _furnish(root: Path, place: Place) -> Iterator[str]:
+def _furnish(root: Path, place: SealedPlace) -> Iterator[str]:
     """Make the points that things are mounted on, and say what goes where."""
     for name in ("proc", "outside", "tmp", "dev"):
         (root / name).mkdir(parents=True)
@@ -154,7 +154,11 @@ def _furnish(root: Path, place: Place) -> Iterator[str]:
     shown += [("rw", Path("/dev", name), f"/dev/{name}") for name in _DEVICES]
     interpreter = Path(sys.base_prefix).resolve()
     directory = place.directory.resolve()
-    shown += [("ro", interpreter, str(interpreter)), ("rw", directory, Place.INSIDE), ("rw", directory / "tmp", "/tmp")]
+    shown += [
+        ("ro", interpreter, str(interpreter)),
+        ("rw", directory, SealedPlace.INSIDE),
+        ("rw", directory / "tmp", "/tmp"),
+    ]
     shown += [("ro", source.resolve(), target) for target, source in place.read_only.items()]
     for mode, source, target in shown:
         if source.exists():
@@ -165,9 +169,9 @@ def _furnish(root: Path, place: Place) -> Iterator[str]:
             yield _line("hidden", hidden, str(Path(target, hidden.relative_to(source))))
 
 
-def _point(root: Path, place: Place, target: str) -> Path:
+def _point(root: Path, place: SealedPlace, target: str) -> Path:
     """Where to make the point for a target: what is mounted before has its own directories."""
-    for mounted, directory in ((Place.INSIDE, place.directory), ("/tmp", place.directory / "tmp")):
+    for mounted, directory in ((SealedPlace.INSIDE, place.directory), ("/tmp", place.directory / "tmp")):
         if target.startswith(f"{mounted}/"):
             return directory / target.removeprefix(f"{mounted}/")
     return Path(f"{root}{target}")

@@ -5,8 +5,20 @@ It shares nothing with the analysis that it is meant to test: what is true follo
 
 from __future__ import annotations
 
-from .benchmark import write_benchmark
-from .job import KINDS, SimulatedJob, degrade, simulate, size_of, write
-from .truth import Truth
+from ddx_evals.simulator.benchmark import write_benchmark
+from ddx_evals.simulator.formats import torch_json, torch_pickle
+from ddx_evals.simulator.job import KINDS, SimulatedJob, degrade, simulate, size_of, write
+from ddx_evals.simulator.truth import SimulatedTruth
 
-__all__ = ["KINDS", "SimulatedJob", "Truth", "degrade", "simulate", "size_of", "write", "write_benchmark"]
+__all__ = [
+    "KINDS",
+    "SimulatedJob",
+    "SimulatedTruth",
+    "degrade",
+    "simulate",
+    "size_of",
+    "torch_json",
+    "torch_pickle",
+    "write",
+    "write_benchmark",
+]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import KINDS, simulate, write, write_benchmark
+from ddx_evals.simulator import KINDS, simulate, write, write_benchmark
 
 
 def main() -> int:

@@ -17,9 +17,9 @@ from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 
-from . import torch_pickle
-from .instructions import Sizes
-from .torch_pickle import Frame
+from ddx_evals.simulator.formats import torch_pickle
+from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.training.instructions import Sizes
 
 _START_NS = 1_795_239_921_939_717_451
 _OPERATIONS_A_STEP = 96
@@ -33,7 +33,7 @@ _HUNG_NS = 600_000_000_000
 
 
 @dataclass(frozen=True)
-class Shape:
+class MeshSizes:
     """Sizes of the mesh; the world is their product. A tensor-parallel group is `tp` consecutive ranks."""
 
     dp: int
@@ -41,7 +41,7 @@ class Shape:
     pp: int
 
     @classmethod
-    def of(cls, ranks: int, stages: int) -> Shape:
+    def of(cls, ranks: int, stages: int) -> MeshSizes:
         """A mesh with tensor and pipeline groups of at most 8 and `stages` (1, 2 or 4) ranks."""
         tp = max(size for size in (1, 2, 4, 8) if ranks % size == 0)
         pp = max(size for size in (1, 2, 4) if size <= stages and (ranks // tp) % size == 0)
@@ -99,7 +99,7 @@ def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 
     give the same bytes.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    write = partial(_write, directory, Shape.of(ranks, stages), entries)
+    write = partial(_write, directory, MeshSizes.of(ranks, stages), entries)
     if processes == 1:
         for rank in range(ranks):
             write(rank)
@@ -110,7 +110,7 @@ def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 
     return _stalled(ranks)
 
 
-def _write(directory: Path, shape: Shape, entries: int, rank: int) -> None:
+def _write(directory: Path, shape: MeshSizes, entries: int, rank: int) -> None:
     (directory / f"nccl_trace_rank_{rank}").write_bytes(torch_pickle.encode(_dump(shape, entries, rank)))
 
 
@@ -171,7 +171,7 @@ def _clock(operations: int) -> list[int]:
     return list(accumulate((gaps.randrange(200_000, 6_000_000) for _ in range(operations)), initial=_START_NS))
 
 
-def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
+def _dump(shape: MeshSizes, entries: int, rank: int) -> dict[str, object]:
     stage, *_ = shape.coordinates(rank)
     step = _step(stage, shape.pp, shape.dp)
     steps = entries // (_OPERATIONS_A_STEP - 10) + 2
@@ -187,7 +187,6 @@ def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
     collective, p2p, entered, completed = [0] * 4, [0] * 4, [-1] * 4, [-1] * 4
     names = [(name, description) for name, description, _ in groups]
     rows: list[dict[str, object]] = []
-    dtypes: list[object] = ["BFloat16"]
     for index in range(total):
         operation = step[index % len(step)]
         group = operation.group
@@ -204,31 +203,8 @@ def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
         seen = index < done and not operation.is_p2p
         noticed = at + _POLL_NS if seen else None
         state = "completed" if seen else "started" if index == done else "scheduled"
-        rows.append(
-            {
-                "frames": _stacks()[operation.stack],
-                "record_id": index,
-                "pg_id": group,
-                "process_group": names[group],
-                "thread_name": "pt_main_thread",
-                "thread_id": "139987704658816",
-                "collective_seq_id": collective[group],
-                "p2p_seq_id": p2p[group],
-                "op_id": collective[group] + p2p[group],
-                "profiling_name": "nccl:" + operation.name,
-                "time_created_ns": at,
-                "input_sizes": operation.sizes[0],
-                "input_dtypes": [] if operation.closes else dtypes,
-                "output_sizes": operation.sizes[1],
-                "output_dtypes": [] if operation.closes else dtypes,
-                "state": state,
-                "time_discovered_started_ns": at + _HUNG_NS if state == "started" else noticed,
-                "time_discovered_completed_ns": noticed,
-                "retired": seen,
-                "timeout_ms": 600_000,
-                "is_p2p": operation.is_p2p,
-            }
-        )
+        numbers = collective[group], p2p[group]
+        rows.append(_entry(operation, index, names[group], numbers, (at, noticed), state, retired=seen))
     waiting = step[done % len(step)].group if done < total else None
     return {
         "version": "2.10",
@@ -247,7 +223,46 @@ def _dump(shape: Shape, entries: int, rank: int) -> dict[str, object]:
     }
 
 
-def _finished_of_last_three(shape: Shape, rank: int, stalled: int) -> int:
+def _entry(
+    operation: _Operation,
+    index: int,
+    group: tuple[str, str],
+    numbers: tuple[int, int],
+    times_ns: tuple[int, int | None],
+    state: str,
+    *,
+    retired: bool,
+) -> dict[str, object]:
+    """One entry of the ring. `numbers`: of collectives, of transfers; `times_ns`: created, noticed as completed."""
+    collective, p2p = numbers
+    created_ns, noticed_ns = times_ns
+    dtypes: list[object] = [] if operation.closes else ["BFloat16"]
+    return {
+        "frames": _stacks()[operation.stack],
+        "record_id": index,
+        "pg_id": operation.group,
+        "process_group": group,
+        "thread_name": "pt_main_thread",
+        "thread_id": "139987704658816",
+        "collective_seq_id": collective,
+        "p2p_seq_id": p2p,
+        "op_id": collective + p2p,
+        "profiling_name": "nccl:" + operation.name,
+        "time_created_ns": created_ns,
+        "input_sizes": operation.sizes[0],
+        "input_dtypes": dtypes,
+        "output_sizes": operation.sizes[1],
+        "output_dtypes": dtypes,
+        "state": state,
+        "time_discovered_started_ns": created_ns + _HUNG_NS if state == "started" else noticed_ns,
+        "time_discovered_completed_ns": noticed_ns,
+        "retired": retired,
+        "timeout_ms": 600_000,
+        "is_p2p": operation.is_p2p,
+    }
+
+
+def _finished_of_last_three(shape: MeshSizes, rank: int, stalled: int) -> int:
     """How many of the last three collectives (tp, dp, world) complete on a rank while `stalled` stays away."""
     stage, replica, _ = shape.coordinates(rank)
     its_stage, its_replica, _ = shape.coordinates(stalled)

@@ -8,66 +8,15 @@ Sources: FlightRecorder.hpp of torch 2.5 to 2.13 (the keys and their order). Wha
 from __future__ import annotations
 
 import json
-import random
-from dataclasses import dataclass
 
-from . import torch_json, torch_pickle
-from .instructions import Batch, Collective
-from .mesh import Group, Mesh
-from .recording import Shown, View
+from ddx_evals.simulator.formats import torch_json, torch_pickle
+from ddx_evals.simulator.formats.dump_style import Format
+from ddx_evals.simulator.recording import DumpedEntry, RecorderView
+from ddx_evals.simulator.training.instructions import Batch, Collective
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST, Group, Mesh
 
-RANKS_A_HOST = 8
-VERSIONS = ("2.1", "2.4", "2.9", "2.10", "2.11")
 _COMM_LIB = {"2.1": "2.20.5", "2.4": "2.21.5", "2.9": "2.26.2", "2.10": "2.27.5", "2.11": "2.28.9"}
 _THREADS = {"main": "pt_main_thread", "autograd": "pt_autograd_0"}
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a job's dumps are written."""
-
-    version: str = "2.10"
-    backend: str = "nccl"
-    """nccl, nccl2, gloo, xccl or ncclx: the first part of every profiling name."""
-    as_json: bool = False
-    frames: bool = True
-    file_name: str = "nccl_trace_rank_{rank}"
-    """With `{rank}` and, if wanted, `{host}`."""
-    timeout_ms: int = 600_000
-    header: bool = False
-    """Whether an agent in the process wrote the dump, with a header beside it that tells time, host and groups."""
-
-    @property
-    def gloo(self) -> bool:
-        """Whether this is Gloo: its records lack groups and times, and no watchdog of its dumps them."""
-        return self.backend == "gloo"
-
-    @property
-    def can_time(self) -> bool:
-        """Whether the backend may record start events: Gloo and XCCL do not."""
-        return self.backend not in ("gloo", "xccl")
-
-    @classmethod
-    def chosen(cls, choice: random.Random, *, gloo: bool) -> Format:
-        """Some format that jobs in the field have."""
-        as_json = choice.random() < 0.1
-        by_agent = "rank_{rank}.json" if as_json else "rank_{rank}.pkl"
-        if gloo:
-            return cls("2.10", "gloo", as_json, True, by_agent, 1_800_000, header=True)
-        backend = choice.choices(("nccl", "nccl2", "xccl", "ncclx"), (12, 1, 1, 1))[0]
-        frames = choice.random() < 0.95
-        timeout_ms = choice.choice((5, 10, 10, 10, 30)) * 60_000
-        if choice.random() < 0.25:
-            return cls(choice.choice(VERSIONS), backend, as_json, frames, by_agent, timeout_ms, header=True)
-        stem = choice.choice(
-            ("nccl_trace_rank_{rank}", "comm_lib_trace_rank_{rank}", "{host}_nccl_trace_rank_{rank}", "_dump_{rank}")
-        )
-        name = stem + ".json" if as_json else stem
-        return cls(choice.choice(VERSIONS), backend, as_json, frames, name, timeout_ms)
-
-    def since(self, version: str) -> bool:
-        """Whether this format is that version or a later one."""
-        return VERSIONS.index(self.version) >= VERSIONS.index(version)
 
 
 def host(rank: int) -> str:
@@ -83,7 +32,7 @@ class Writer:
         self._style = style
         self._skew_ns = skew_ns
 
-    def files(self, rank: int, view: View) -> dict[str, bytes]:
+    def files(self, rank: int, view: RecorderView) -> dict[str, bytes]:
         """The dump of a rank and what belongs to it, by file name."""
         style = self._style
         name = style.file_name.format(rank=rank, host=host(rank))
@@ -97,7 +46,7 @@ class Writer:
         groups = {group.index: group for group in self._mesh.of_rank[rank].values()}
         return [groups[index] for index in sorted(groups)]
 
-    def _header(self, rank: int, view: View) -> bytes:
+    def _header(self, rank: int, view: RecorderView) -> bytes:
         groups = [
             {"name": group.name, "desc": group.description, "ranks": list(group.ranks)} for group in self._groups(rank)
         ]
@@ -112,7 +61,7 @@ class Writer:
         }
         return json.dumps(header).encode()
 
-    def _dump(self, rank: int, view: View) -> dict[str, object]:
+    def _dump(self, rank: int, view: RecorderView) -> dict[str, object]:
         style = self._style
         pg_ids = self._mesh.pg_ids(rank)
         library = "comm_lib_version" if style.since("2.10") else "nccl_version"
@@ -162,7 +111,7 @@ class _Rows:
         }
         self._names: dict[int, tuple[str, str]] = {}
 
-    def row(self, shown: Shown) -> dict[str, object]:
+    def row(self, shown: DumpedEntry) -> dict[str, object]:
         """One entry."""
         issued, style = shown.issued, self._style
         operation = issued.operation
@@ -196,7 +145,7 @@ class _Rows:
         row["is_p2p"] = what["is_p2p"]
         return row
 
-    def _what(self, shown: Shown) -> dict[str, object]:
+    def _what(self, shown: DumpedEntry) -> dict[str, object]:
         operation = shown.issued.operation
         if isinstance(operation, Collective):
             return {
@@ -236,7 +185,7 @@ class _Rows:
         return None if at_ns is None else at_ns + self._skew_ns
 
 
-def _state(shown: Shown) -> str:
+def _state(shown: DumpedEntry) -> str:
     if shown.completed_noticed is not None:
         return "completed"
     return "scheduled" if shown.started_noticed is None else "started"

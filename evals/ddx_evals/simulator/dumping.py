@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from . import moments
-from .dump_format import RANKS_A_HOST, Writer
-from .engine import RankRun
-from .faults.draft import Injection
-from .judgement import Seen, judge
-from .moments import Moments
-from .recording import Counters, Recorder, View, number
-from .running import Ran
-from .truth import Truth
+from ddx_evals.simulator import moments
+from ddx_evals.simulator.dump_format import Writer
+from ddx_evals.simulator.engine import RankRun
+from ddx_evals.simulator.faults.draft import Injection
+from ddx_evals.simulator.judgement import Seen, judge
+from ddx_evals.simulator.moments import Moments
+from ddx_evals.simulator.recording import Counters, Recorder, RecorderView, number
+from ddx_evals.simulator.running import Ran
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST
+from ddx_evals.simulator.truth import SimulatedTruth
 
 _RINGS = (64, 128, 256, 500, 1000, 2000)
 
@@ -25,7 +26,7 @@ class Dumps:
     files: dict[str, bytes]
     taken_ns: dict[str, int]
     description: dict[str, object]
-    truth: Truth
+    truth: SimulatedTruth
     skews_ns: list[int]
     """What the clock of each rank's host is ahead."""
 
@@ -55,10 +56,10 @@ def dump(
     writer = Writer(draft.mesh, draft.style, skews_ns)
     files: dict[str, bytes] = {}
     taken_ns: dict[str, int] = {}
-    views: dict[int, View] = {}
+    views: dict[int, RecorderView] = {}
     for run in ran.runs:
         if run.rank not in missing:
-            view = View(run, recorder, taken.at_ns[run.rank], frozen_ns=_frozen_ns(run, injection))
+            view = RecorderView(run, recorder, taken.at_ns[run.rank], frozen_ns=_frozen_ns(run, injection))
             views[run.rank] = view
             written = writer.files(run.rank, view)
             files |= written

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from .instructions import Collective, Compute, Operation, Program, Sign, Transfer, Wait
+from ddx_evals.simulator.training.instructions import Collective, Compute, Operation, Program, Sign, Transfer, Wait
 
 _LAUNCH_NS = 15_000
 _JITTER = 0.08

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from .engine import Issued, RankRun
-from .instructions import Collective, Operation, Transfer
+from ddx_evals.simulator.engine import Issued, RankRun
+from ddx_evals.simulator.training.instructions import Collective, Operation, Transfer
 
 _DIFFER_BY_RANK = ("all_to_all", "gather", "scatter")
 """Operations whose sizes differ between ranks that agree."""

@@ -8,11 +8,11 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from .dumping import dump
-from .faults import FAULTS
-from .requirements import NCCL_ONLY
-from .running import run
-from .truth import HEALTHY, Truth
+from ddx_evals.simulator.dumping import dump
+from ddx_evals.simulator.faults import FAULTS
+from ddx_evals.simulator.requirements import NCCL_ONLY
+from ddx_evals.simulator.running import run
+from ddx_evals.simulator.truth import HEALTHY, SimulatedTruth
 
 KINDS = (HEALTHY, *FAULTS)
 
@@ -39,7 +39,7 @@ class SimulatedJob:
     """File name to content: dumps, and the headers of an agent."""
     taken_ns: dict[str, int]
     """File name to when it was written, by its host's clock."""
-    truth: Truth
+    truth: SimulatedTruth
     description: dict[str, object]
     """What the job and its dumps were like: mesh, backend, moments, ring, what was lost."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .engine import RankRun
-from .evidence import singled_out
-from .faults.draft import Draft, Injection, Shown
-from .instructions import Collective, Transfer
-from .moments import Moments, Occasion
-from .recording import Recorder, View
-from .truth import DIAGNOSED, HEALTHY, UNDECIDED, Truth, ranks
+from ddx_evals.simulator.engine import RankRun
+from ddx_evals.simulator.evidence import singled_out
+from ddx_evals.simulator.faults.draft import Draft, FaultSigns, Injection
+from ddx_evals.simulator.moments import Moments, Occasion
+from ddx_evals.simulator.recording import Recorder, RecorderView
+from ddx_evals.simulator.training.instructions import Collective, Transfer
+from ddx_evals.simulator.truth import DIAGNOSED, HEALTHY, UNDECIDED, SimulatedTruth, ranks
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Seen:
 
     draft: Draft
     runs: Sequence[RankRun]
-    views: Mapping[int, View]
+    views: Mapping[int, RecorderView]
     moments: Moments
     recorder: Recorder
     missing: set[int]
 
 
-def judge(kind: str, injection: Injection | None, seen: Seen) -> Truth:
+def judge(kind: str, injection: Injection | None, seen: Seen) -> SimulatedTruth:
     """The truth about a job."""
     if injection is None:
         return _healthy(kind, seen)
     victims = ranks(run.rank for run in seen.runs if run.waits and run.rank not in injection.culprits)
-    truth = Truth(
+    truth = SimulatedTruth(
         kind=kind,
         culprits=ranks(injection.culprits),
         victims=victims if injection.hangs else (),
@@ -59,7 +59,7 @@ def judge(kind: str, injection: Injection | None, seen: Seen) -> Truth:
     return truth
 
 
-def _of_the_hang(truth: Truth, injection: Injection, seen: Seen) -> Truth:
+def _of_the_hang(truth: SimulatedTruth, injection: Injection, seen: Seen) -> SimulatedTruth:
     """What stands in the way of telling who holds up a job."""
     if not seen.moments.settled:
         truth = truth.beyond(UNDECIDED, because="Some dumps were taken before the job stood still.")
@@ -90,8 +90,8 @@ def _pending_is_shown(group_name: str, seen: Seen) -> bool:
     return True
 
 
-def _healthy(kind: str, seen: Seen) -> Truth:
-    truth = Truth(kind, (), (), (), (HEALTHY,), True, note="Nothing is wrong.")
+def _healthy(kind: str, seen: Seen) -> SimulatedTruth:
+    truth = SimulatedTruth(kind, (), (), (), (HEALTHY,), True, note="Nothing is wrong.")
     if not (seen.draft.style.header or seen.draft.timing):
         truth = truth.accepting(UNDECIDED, because="No dump tells when it was taken.")
     if seen.moments.occasion is Occasion.SPREAD:
@@ -103,7 +103,7 @@ def _healthy(kind: str, seen: Seen) -> Truth:
     return truth
 
 
-def _while_it_is_shown(truth: Truth, shown: Shown, seen: Seen) -> Truth:
+def _while_it_is_shown(truth: SimulatedTruth, shown: FaultSigns, seen: Seen) -> SimulatedTruth:
     """A fault without a hang is in the history, as far as the dumps hold it."""
     group = seen.draft.mesh.groups[shown.group]
     members = [rank for rank in group.ranks if rank in seen.views]
@@ -121,7 +121,7 @@ def _while_it_is_shown(truth: Truth, shown: Shown, seen: Seen) -> Truth:
     return truth
 
 
-def _held(run: RankRun, view: View, group: int) -> set[int]:
+def _held(run: RankRun, view: RecorderView, group: int) -> set[int]:
     """Which of a group's collectives are in a dump, counted from the first of the simulation."""
     issued = (i for i in run.issued if isinstance(i.operation, Collective) and i.operation.group.index == group)
     numbers = {id(each): number for number, each in enumerate(issued, 1)}

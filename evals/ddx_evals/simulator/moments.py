@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .dump_format import RANKS_A_HOST
-from .engine import RankRun
+from ddx_evals.simulator.engine import RankRun
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST
 
 _S = 1_000_000_000
 

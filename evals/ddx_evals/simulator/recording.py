@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .engine import Issued, RankRun
-from .instructions import Batch, Collective, Instruction, Transfer
+from ddx_evals.simulator.engine import Issued, RankRun
+from ddx_evals.simulator.training.instructions import Batch, Collective, Instruction, Transfer
 
 _WATCHDOG_NS = 100_000_000
 _RETIRE_NS = 2_000_000
@@ -71,7 +71,7 @@ def number(run: RankRun, before: Counters, *, gloo: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class DumpedEntry:
     """One entry as a dump shows it. Times in ns of the true clock."""
 
     issued: Issued
@@ -84,7 +84,7 @@ class Shown:
     retired: bool
 
 
-class View:
+class RecorderView:
     """A rank's recorder at one moment. `frozen_ns`: from then on no completion was noticed any more."""
 
     def __init__(self, run: RankRun, recorder: Recorder, at_ns: int, *, frozen_ns: int | None = None):
@@ -95,9 +95,9 @@ class View:
         self._phase = run.rank * 7_919_000
         self._issued = [issued for issued in run.issued if issued.created <= at_ns]
 
-    def entries(self) -> list[Shown]:
+    def entries(self) -> list[DumpedEntry]:
         """The entries of the ring, oldest first."""
-        shown: list[Shown] = []
+        shown: list[DumpedEntry] = []
         for issued in reversed(self._issued):
             shown += reversed(list(self._show(issued)))
             if len(shown) >= self._recorder.ring:
@@ -127,25 +127,25 @@ class View:
                 completed, last = seq, noticed
         return _work_seq(works[-1]), started, completed
 
-    def _show(self, issued: Issued) -> Iterator[Shown]:
+    def _show(self, issued: Issued) -> Iterator[DumpedEntry]:
         operation = issued.operation
         if isinstance(operation, Batch):
             for part in range(len(operation.transfers)):
-                yield Shown(issued, part, issued.record_id + part, issued.op_id + part, None, None, False)
+                yield DumpedEntry(issued, part, issued.record_id + part, issued.op_id + part, None, None, False)
             record_id = issued.record_id + len(operation.transfers)
             yield self._work(issued, record_id, issued.op_id + len(operation.transfers) - 1)
         elif not (self._recorder.gloo and isinstance(operation, Transfer)):
             yield self._work(issued, issued.record_id, issued.op_id)
 
-    def _work(self, issued: Issued, record_id: int, op_id: int) -> Shown:
+    def _work(self, issued: Issued, record_id: int, op_id: int) -> DumpedEntry:
         retired = self._noticed(issued.ended, issued.operation.group.index)
         if self._recorder.gloo:
-            return Shown(issued, None, record_id, op_id, None, None, retired is not None)
+            return DumpedEntry(issued, None, record_id, op_id, None, None, retired is not None)
         completed = retired if retired is not None else self._asked(issued.ended)
         started = None
         if self._recorder.timing:
             started = completed if completed is not None else self._asked(issued.started)
-        return Shown(issued, None, record_id, op_id, started, completed, retired is not None)
+        return DumpedEntry(issued, None, record_id, op_id, started, completed, retired is not None)
 
     def _asked(self, happened: int | None) -> int | None:
         """What the dump itself finds out when it asks for the state of an entry."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from .mesh import Mesh, Naming
-from .plan import Plan
+from ddx_evals.simulator.training.mesh import Mesh, Naming
+from ddx_evals.simulator.training.plan import Plan
 
 _HANDOVER = {"both_send_first": 2, "missing_send": 2, "missing_recv": 2, "wrong_peer": 4}
 """Kinds that happen in a hand-over, and the members that it needs."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .dump_format import Format
-from .engine import Engine, RankRun
-from .faults import FAULTS
-from .faults.draft import Draft, Injection
-from .instructions import Batch, Collective, Transfer
-from .mesh import Mesh
-from .requirements import chosen_mesh, chosen_plan
-from .schedule import Training
-from .truth import HEALTHY
+from ddx_evals.simulator.engine import Engine, RankRun
+from ddx_evals.simulator.faults import FAULTS
+from ddx_evals.simulator.faults.draft import Draft, Injection
+from ddx_evals.simulator.formats.dump_style import Format
+from ddx_evals.simulator.requirements import chosen_mesh, chosen_plan
+from ddx_evals.simulator.training.instructions import Batch, Collective, Transfer
+from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.schedule import Training
+from ddx_evals.simulator.truth import HEALTHY
 
 START_NS = 1_795_239_921_939_717_451
 _ATTEMPTS = 40

@@ -9,7 +9,7 @@ DIAGNOSED, UNDECIDED, HEALTHY = "diagnosed", "undecided", "healthy"
 
 
 @dataclass(frozen=True)
-class Truth:
+class SimulatedTruth:
     """The truth, and which answers a fair judge of the dumps accepts.
 
     An answer is right if its verdict is in `verdicts` and its culprits are `culprits` or one of `alternatives`; with
@@ -56,12 +56,12 @@ class Truth:
             "undecided_accepted": self.undecided_accepted,
         }
 
-    def accepting(self, *verdicts: str, because: str) -> Truth:
+    def accepting(self, *verdicts: str, because: str) -> SimulatedTruth:
         """The same truth, with answers that are fair too since the dumps show less."""
         added = tuple(verdict for verdict in verdicts if verdict not in self.verdicts)
         return replace(self, verdicts=self.verdicts + added, note=f"{self.note} {because}".strip())
 
-    def beyond(self, *verdicts: str, because: str) -> Truth:
+    def beyond(self, *verdicts: str, because: str) -> SimulatedTruth:
         """The same truth where the dumps cannot tell it: first `verdicts`, then what was accepted before."""
         ordered = (*verdicts, *(verdict for verdict in self.verdicts if verdict not in verdicts))
         return replace(self, verdicts=ordered, determinable=False, note=f"{self.note} {because}".strip())

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from .absent import frozen_completion, gpu_stuck, kernel_hang, rank_dead, rank_exited_early, rank_stalled
-from .draft import Fault
-from .mismatch import extra_collective, skipped_collective, wrong_operation, wrong_shape
-from .order import nobody_entered, order_swapped, wrong_root, wrong_splits
-from .point_to_point import both_send_first, missing_recv, missing_send, stage_schedule_differs, wrong_peer
-from .quiet import silent_mispairing, straggler, wrong_dtype
+from ddx_evals.simulator.faults.absent import (
+    frozen_completion,
+    gpu_stuck,
+    kernel_hang,
+    rank_dead,
+    rank_exited_early,
+    rank_stalled,
+)
+from ddx_evals.simulator.faults.draft import Fault
+from ddx_evals.simulator.faults.mismatch import extra_collective, skipped_collective, wrong_operation, wrong_shape
+from ddx_evals.simulator.faults.order import nobody_entered, order_swapped, wrong_root, wrong_splits
+from ddx_evals.simulator.faults.point_to_point import (
+    both_send_first,
+    missing_recv,
+    missing_send,
+    stage_schedule_differs,
+    wrong_peer,
+)
+from ddx_evals.simulator.faults.quiet import silent_mispairing, straggler, wrong_dtype
 
 FAULTS: dict[str, Fault] = {
     fault.__name__: fault

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..dump_format import RANKS_A_HOST
-from ..instructions import Sign
-from .draft import Draft, Injection, nth, place
+from ddx_evals.simulator.faults.draft import Draft, Injection, nth, place
+from ddx_evals.simulator.training.instructions import Sign
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST
 
 STUCK_ELSEWHERE = (
     "slow-rank-before-collective",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..dump_format import Format
-from ..instructions import Collective, Instruction, Program
-from ..mesh import Mesh
-from ..plan import Plan
+from ddx_evals.simulator.formats.dump_style import Format
+from ddx_evals.simulator.training.instructions import Collective, Instruction, Program
+from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.plan import Plan
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Injection:
     """What is pending has to be in the dumps to tell the culprits: counters do not."""
     by_pairing: bool = False
     """What pairs up tells the culprits: transfers or splits, not who is absent where."""
-    shown: Shown | None = None
+    shown: FaultSigns | None = None
 
 
 @dataclass(frozen=True)
-class Shown:
+class FaultSigns:
     """Where a fault without a hang shows, as long as the ring holds it: collectives of a group, first to last."""
 
     group: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..call_paths import MAIN, api, stack, user
-from ..calls import Calls
-from ..instructions import Collective, Instruction
-from .draft import Draft, Injection, place
+from ddx_evals.simulator.faults.draft import Draft, Injection, place
+from ddx_evals.simulator.training.call_paths import MAIN, api, stack, user
+from ddx_evals.simulator.training.calls import Calls
+from ddx_evals.simulator.training.instructions import Collective, Instruction
 
 PAIR = "The group has two members: neither of them is the odd one by its records alone."
 

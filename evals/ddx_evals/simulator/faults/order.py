@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from ..calls import Calls
-from ..instructions import Collective, Compute
-from .draft import Draft, Injection, place
-from .mismatch import PAIR
+from ddx_evals.simulator.faults.draft import Draft, Injection, place
+from ddx_evals.simulator.faults.mismatch import PAIR
+from ddx_evals.simulator.training.calls import Calls
+from ddx_evals.simulator.training.instructions import Collective, Compute
 
 _LONGER_THAN_ANY_TIMEOUT = Compute(0, 6 * 3600 * 10**9)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..instructions import Instruction, Program, Transfer
-from ..schedule import Training
-from .draft import Draft, Injection
+from ddx_evals.simulator.faults.draft import Draft, Injection
+from ddx_evals.simulator.training.instructions import Instruction, Program, Transfer
+from ddx_evals.simulator.training.schedule import Training
 
 _CAUSES = ("p2p-unmatched", "p2p-deadlock")
 _TWO_SIDES = "A transfer has two ends: that one is missing does not say which of them is wrong."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..call_paths import MAIN, api, stack, user
-from ..calls import Calls
-from ..instructions import Collective, Compute, Program
-from ..mesh import WORLD
-from .draft import Draft, Injection, Shown, nth, place
-from .mismatch import PAIR
+from ddx_evals.simulator.faults.draft import Draft, FaultSigns, Injection, nth, place
+from ddx_evals.simulator.faults.mismatch import PAIR
+from ddx_evals.simulator.training.call_paths import MAIN, api, stack, user
+from ddx_evals.simulator.training.calls import Calls
+from ddx_evals.simulator.training.instructions import Collective, Compute, Program
+from ddx_evals.simulator.training.mesh import WORLD
 
 _MS = 1_000_000
 
@@ -45,7 +45,7 @@ def wrong_dtype(draft: Draft) -> Injection | None:
         fair_undecided=PAIR if collective.group.size == 2 else "",
         group=collective.group.name,
         place=place(collective),
-        shown=Shown(group, frozenset(numbers)),
+        shown=FaultSigns(group, frozenset(numbers)),
     )
 
 
@@ -63,7 +63,7 @@ def silent_mispairing(draft: Draft) -> Injection | None:
         hangs=False,
         group=draft.mesh.of_rank[rank][WORLD].name,
         place="/srv/train/train.py:245",
-        shown=Shown(0, frozenset(range(2 * extra + 1, 2 * steps)), enough=2, by_frames=True),
+        shown=FaultSigns(0, frozenset(range(2 * extra + 1, 2 * steps)), enough=2, by_frames=True),
     )
 
 
@@ -102,5 +102,5 @@ def straggler(draft: Draft) -> Injection | None:
         ("straggler", "slow-rank-before-collective", "input-bound", "thermal-or-power-throttle"),
         f"Rank {rank} comes {late_ns / 1e6:.0f} ms late in every step.",
         hangs=False,
-        shown=Shown(world.index, frozenset(range(1, count + 1)), enough=8),
+        shown=FaultSigns(world.index, frozenset(range(1, count + 1)), enough=8),
     )

@@ -1,0 +1,100 @@
+"""`ddx evals scores gate`: judge incidents and say what differs from what was accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddx_evals.terminal.options import INCIDENTS
+from ddx_server.output import JSON_OPTION, print_json
+from ddx_tools.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddx_evals.gate.judgement import CaseOutcome
+    from ddx_evals.gate.table import Change
+
+
+def gate(
+    names: INCIDENTS = None,
+    first: Annotated[
+        bool, typer.Option("--first", help="End at the first incident that is judged differently.")
+    ] = False,
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="Write to expected.tsv what was won and what is new."),
+    ] = False,
+    lost: Annotated[bool, typer.Option("--lost", help="With --accept: also what was lost.")] = False,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Judge incidents in all their views, and show what differs from the accepted answers in expected.tsv.
+
+    A case is lost if it is judged less right than that, won if more, and other where the truth cannot say which is
+    better. A doubt is an answer that cannot be believed without a second look, such as a quote that its source does not
+    show. The exit code is 0 if nothing was lost or changed and there is no doubt, or if all of it was accepted.
+
+    A quick look after a change of one page: ddx evals scores gate --first dev public
+    """
+    from ddx_evals.gate.judgement import judge
+    from ddx_evals.gate.table import Change, cases_of, changes, gone, read_table, table_file
+    from ddx_evals.incidents import in_parallel, named_incidents
+
+    if first and accept:
+        raise UsageError("--first and --accept exclude each other", "Accept what all the incidents are judged.")
+    incidents = named_incidents(names or [])
+    expected = read_table(table_file()) if table_file().exists() else {}
+    now: list[CaseOutcome] = []
+    doubts: list[str] = []
+    for judged in in_parallel(judge, incidents):
+        now += judged.outcomes
+        doubts += judged.doubts
+        if first and any(change is not Change.WON for change, _ in changes(expected, judged.outcomes)):
+            break
+    found = [*changes(expected, now), *(() if names or first else gone(expected, cases_of(incidents)))]
+    _show(found, doubts, len(now), as_json=as_json)
+    if accept:
+        raise typer.Exit(_accepted(expected, now, found, some_only=bool(names), lost=lost, quiet=as_json))
+    raise typer.Exit(int(bool(doubts) or any(change is not Change.WON for change, _ in found)))
+
+
+def _show(found: list[tuple[Change, str]], doubts: list[str], cases: int, *, as_json: bool) -> None:
+    """A line for each change and each doubt, for `grep` and for `make mutants`, and the counts."""
+    import json
+
+    from ddx_evals.gate.table import Change
+
+    ordered = [(kind, line) for kind in Change for change, line in found if change is kind]
+    if as_json:
+        changed = [{"change": kind, "what": line} for kind, line in ordered]
+        print_json(json.dumps({"cases": cases, "changes": changed, "doubts": doubts}, indent=1))
+        return
+    for kind, line in ordered:
+        typer.echo(f"{kind:5}  {line}")
+    for line in doubts:
+        typer.echo(f"doubt  {line}")
+    counts = ", ".join(f"{sum(change is kind for change, _ in found)} {kind}" for kind in Change)
+    typer.echo(f"{counts} of {cases} cases")
+
+
+def _accepted(
+    expected: Mapping[str, CaseOutcome],
+    now: list[CaseOutcome],
+    found: list[tuple[Change, str]],
+    *,
+    some_only: bool,
+    lost: bool,
+    quiet: bool,
+) -> int:
+    """Write what is no loss to the table, with `lost` all of it. 0 if the table holds everything then."""
+    from ddx_evals.gate.table import TABLE, Change, table_file, write_table
+
+    losses = {line.partition(":")[0] for change, line in found if change is Change.LOST}
+    taken = {outcome.case: outcome for outcome in now if lost or outcome.case not in losses}
+    kept = expected if some_only else {case: expected[case] for case in losses & expected.keys()}
+    write_table(table_file(), ({**kept, **taken}).values())
+    refused = bool(losses) and not lost
+    if not quiet:
+        typer.echo(f"{TABLE} holds what is no loss now." if refused else f"{TABLE} holds all of it now.")
+    return int(refused)

@@ -1,0 +1,89 @@
+"""The accepted outcomes of all incidents, `evals/incidents/expected.tsv`, and what differs from them.
+
+The table holds a line a case: what was answered when it was last accepted, and how right that was. A case is *lost* if
+it is judged less right than that, *won* if more; *other* where the answer changed and the truth cannot say which is
+better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, fields
+from enum import StrEnum
+from pathlib import Path
+
+from ddx_evals.gate.judgement import CaseOutcome, Grade
+from ddx_evals.incidents import Incident
+from ddx_tools.knowledge.resources import incidents_dir
+
+TABLE = "expected.tsv"
+COLUMNS = tuple(field.name for field in fields(CaseOutcome))
+_GRADES = list(Grade)
+
+
+class Change(StrEnum):
+    """What became of a case."""
+
+    LOST = "lost"
+    OTHER = "other"
+    WON = "won"
+
+
+def changes(expected: Mapping[str, CaseOutcome], now: Iterable[CaseOutcome]) -> Iterator[tuple[Change, str]]:
+    """What differs from the table, with a line that says it."""
+    for outcome in now:
+        before = expected.get(outcome.case)
+        if before is None:
+            yield Change.OTHER, f"{outcome.case} is not in {TABLE}"
+        elif outcome != before:
+            yield _change(before, outcome), _difference(before, outcome)
+
+
+def gone(expected: Iterable[str], cases: Iterable[str]) -> Iterator[tuple[Change, str]]:
+    """The cases of the table that no incident has."""
+    for case in sorted(set(expected) - set(cases)):
+        yield Change.LOST, f"{case} is in {TABLE}, and there is no such case"
+
+
+def _change(before: CaseOutcome, now: CaseOutcome) -> Change:
+    better = {
+        _GRADES.index(Grade(before.grade)) - _GRADES.index(Grade(now.grade)),
+        _less(before.localisation, now.localisation),
+        _less(before.place_right, now.place_right),
+    }
+    if min(better) < 0:
+        return Change.LOST
+    return Change.WON if max(better) > 0 else Change.OTHER
+
+
+def _less(before: str, now: str) -> int:
+    """1 if the second is better, -1 if it is worse. `no` < `yes` and `0.30` < `1.00` in the order of letters, too."""
+    return (now > before) - (now < before) if "-" not in (before, now) else 0
+
+
+def _difference(before: CaseOutcome, now: CaseOutcome) -> str:
+    pairs = zip(COLUMNS[1:], astuple(before)[1:], astuple(now)[1:], strict=True)
+    return f"{now.case}: " + "; ".join(f"{name} {was} → {is_}" for name, was, is_ in pairs if was != is_)
+
+
+def table_file() -> Path:
+    """Where the table is."""
+    return incidents_dir() / TABLE
+
+
+def read_table(file: Path) -> dict[str, CaseOutcome]:
+    """The accepted outcomes by case. Raises ValueError for a line that has not as many columns as there are."""
+    lines = file.read_text(encoding="utf-8").splitlines()[1:]
+    outcomes = [CaseOutcome(*line.split("\t")) for line in lines]
+    return {outcome.case: outcome for outcome in outcomes}
+
+
+def write_table(file: Path, outcomes: Iterable[CaseOutcome]) -> None:
+    """Write them, sorted by case, so that a change of the file shows what changed."""
+    rows = [COLUMNS, *sorted(map(astuple, outcomes))]
+    file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def cases_of(incidents: Iterable[Incident]) -> list[str]:
+    """The names of all cases of some incidents."""
+    return [f"{incident.split}/{incident.id}/{view}" for incident in incidents for view in incident.views]

@@ -1,0 +1,125 @@
+"""The catalogue of what libraries can print: what of a release it recognises, and how a release is taken in.
+
+What is kept are facts: the words of a message with `{}` where a value stands, the file and function that print it, and
+the releases that do. A new entry is classed by its words (`message_classes.yaml`), a proposal for a person to check; an
+update never changes the class of an entry that is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from ddx_evals.messages.printed_strings import Printed
+from ddx_tools.knowledge.known_messages import match_signatures, signatures
+from ddx_tools.knowledge.library_messages import (
+    HOLE,
+    NEEDS_VALUES,
+    LibraryMessage,
+    message_id,
+    read_catalogue,
+    recognise,
+    written,
+)
+from ddx_tools.knowledge.load import load_yaml
+
+_TRANSPORTS = ("nccl", "gloo", "ofi")
+
+
+def updated(
+    known: Iterable[LibraryMessage], library: str, release: str, strings: Iterable[Printed]
+) -> list[LibraryMessage]:
+    """The entries with those of a release among them."""
+    entries = {entry.id: entry for entry in known}
+    for one in strings:
+        name = message_id(library, one.template)
+        before = entries.get(name)
+        if before:
+            first, _, last = before.versions.partition("..")
+            ends = sorted((first, last or first, release), key=_by_version)
+            versions = ends[0] if ends[0] == ends[-1] else f"{ends[0]}..{ends[-1]}"
+            entries[name] = replace(before, versions=versions)
+        else:
+            place = (one.file, one.function)
+            entries[name] = LibraryMessage(
+                name, one.level, speaks_of(library, one), _signature(one.template), release, *place, one.template
+            )
+    return sorted(entries.values(), key=lambda entry: (entry.file, entry.template, entry.id))
+
+
+def _by_version(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]
+
+
+@cache
+def _classes() -> dict[str, dict[str, list[str]]]:
+    rules: dict[str, dict[str, list[str]]] = load_yaml(
+        Path(__file__).with_name("message_classes.yaml").read_text(encoding="utf-8")
+    )
+    return rules
+
+
+def speaks_of(library: str, one: Printed) -> str:
+    """A first guess at what a message is about, from its words."""
+    is_transport = library in _TRANSPORTS
+    words = one.template.lower()
+    rules = _classes()["transports" if is_transport else "others"]
+    guess = next((name for name, patterns in rules.items() if any(re.search(each, words) for each in patterns)), None)
+    return guess or ("own_failure" if is_transport or "INTERNAL" in one.template else "program")
+
+
+def _signature(template: str) -> str:
+    """The known message that a template is one of, if there is one that reads it without its values."""
+    matches = [match.signature for sample in _samples(template) for match in match_signatures(sample)]
+    by_words = (known for known in signatures() if any(_is_telling(part) and part in template for part in known.needle))
+    found = (known for known in (*matches, *by_words) if not NEEDS_VALUES.match(known.id) and known.role != "context")
+    return next((known.id for known in found), "")
+
+
+def _is_telling(needle: str) -> bool:
+    return len(written(needle)) >= 3
+
+
+def _samples(template: str) -> Iterator[str]:
+    """The message with values in its holes."""
+    for value in ("4711", "node-01", "1, 2"):
+        yield template.replace(HOLE, value)
+        yield f"RuntimeError: {template.replace(HOLE, value)}"
+
+
+def recognised(library: str, strings: Iterable[Printed]) -> tuple[list[Printed], list[Printed]]:
+    """Strings that are recognised, and the others; each as a line or an exception shows it."""
+    told: tuple[list[Printed], list[Printed]] = ([], [])
+    for one in strings:
+        text = _shown(library, one)
+        told[0 if match_signatures(text) or recognise(text) else 1].append(one)
+    return told
+
+
+def _shown(library: str, one: Printed) -> str:
+    said = one.template.replace(HOLE, "4711")
+    match library:
+        case "nccl" | "ofi":
+            return f"node-01:4711:4712 [0] {Path(one.file).name}:1 NCCL WARN {'NET/OFI ' * (library == 'ofi')}{said}"
+        case "gloo":
+            return f"RuntimeError: [../third_party/gloo/{one.file}:1] {said}"
+        case "torch" if "csrc/distributed" in one.file:
+            return f"RuntimeError: {said}\n@ torch/distributed/distributed_c10d.py:1 {one.function}"
+    return f"RuntimeError: {said}\n@ {one.file}:1 {one.function}"
+
+
+def table_file(library: str) -> Path:
+    """Where the catalogue of a library is."""
+    import ddx_tools
+
+    return Path(ddx_tools.__file__).parent / "knowledge" / "messages" / f"{library}.tsv"
+
+
+def take_in(library: str, release: str, strings: Iterable[Printed]) -> None:
+    """Write the strings of a release into the catalogue of its library."""
+    file = table_file(library)
+    entries = updated(read_catalogue(file) if file.exists() else [], library, release, strings)
+    file.write_text("".join(entry.line() for entry in entries), encoding="utf-8")

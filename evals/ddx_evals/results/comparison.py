@@ -1,0 +1,81 @@
+"""What changed from one run to another, case by case: a mean that stands still may hide ten that swapped places."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddx_evals.results.run import CaseResult
+
+SystemCaseKey = tuple[str, str, str, str]
+"""System, split, incident, view."""
+
+
+@dataclass(frozen=True)
+class CaseChange:
+    """One case whose share of passed tries, or whose score, is another."""
+
+    case: SystemCaseKey
+    passed_before: float
+    passed_now: float
+    score_before: float
+    score_now: float
+
+    @property
+    def gained(self) -> bool:
+        """Whether it is better now."""
+        return (self.passed_now, self.score_now) > (self.passed_before, self.score_before)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    changes: list[CaseChange]
+    unchanged: int
+    only_before: list[SystemCaseKey]
+    only_now: list[SystemCaseKey]
+    renamed: tuple[str, str] | None = None
+    """The systems before and now, if each run has one alone, and they are called differently."""
+
+
+def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparison:
+    """Hold two runs against each other; a failed try counts as not passed, with score 0.
+
+    Where each is of one system alone, these are compared whatever they are called.
+    """
+    renamed = _renamed(before, now)
+    if renamed:
+        before = [result.model_copy(update={"system": renamed[1]}) for result in before]
+    old, new = _by_case(before), _by_case(now)
+    common = [case for case in old if case in new]
+    changes = [CaseChange(case, old[case][0], new[case][0], old[case][1], new[case][1]) for case in common]
+    changed = [change for change in changes if old[change.case] != new[change.case]]
+    return Comparison(
+        changes=sorted(changed, key=lambda change: (change.gained, change.case)),
+        unchanged=len(common) - len(changed),
+        only_before=[case for case in old if case not in new],
+        only_now=[case for case in new if case not in old],
+        renamed=renamed,
+    )
+
+
+def _renamed(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> tuple[str, str] | None:
+    names = tuple({result.system for result in results} for results in (before, now))
+    if any(len(each) != 1 for each in names) or names[0] == names[1]:
+        return None
+    return names[0].pop(), names[1].pop()
+
+
+def _by_case(results: Iterable[CaseResult]) -> dict[SystemCaseKey, tuple[float, float]]:
+    """Share of passed tries and mean score, by case."""
+    tries: dict[SystemCaseKey, list[tuple[float, float]]] = defaultdict(list)
+    for result in results:
+        score = result.score
+        outcome = (float(score.passed), score.score) if score else (0.0, 0.0)
+        tries[result.system, result.split, result.incident, result.view].append(outcome)
+    return {
+        case: (sum(passed for passed, _ in each) / len(each), round(sum(s for _, s in each) / len(each), 6))
+        for case, each in tries.items()
+    }

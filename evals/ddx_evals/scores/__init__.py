@@ -1,0 +1,1 @@
+"""Measurements over whole splits: what `ddx evals scores` prints."""

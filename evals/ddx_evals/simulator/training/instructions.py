@@ -1,0 +1,91 @@
+"""What a rank's program consists of: the language between the training schedule and the event simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.training.mesh import Group
+
+Sizes: TypeAlias = list[object]
+"""Shapes of the tensors of one side of an operation: lists of lists of int."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Collective:
+    """One call of a collective on one rank, with what the flight recorder writes about it."""
+
+    group: Group
+    name: str
+    frames: list[Frame]
+    inputs: Sizes
+    outputs: Sizes
+    input_dtypes: list[object]
+    output_dtypes: list[object]
+    agreement: Hashable
+    """What members must agree about for the operation to end: its name and sizes, and what no record shows (root)."""
+    took_ns: int
+    """Duration once the last member is in it."""
+    asynchronous: bool = False
+    """The main stream does not wait for it until `Wait`."""
+    thread: str = "main"
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """all_to_all: elements to and from each member."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Transfer:
+    """One send or receive; `peer` is the group-local rank of the other side."""
+
+    group: Group
+    sends: bool
+    peer: int
+    frames: list[Frame]
+    sizes: Sizes
+    dtypes: list[object]
+    took_ns: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Batch:
+    """`batch_isend_irecv`: transfers that run as one kernel."""
+
+    transfers: tuple[Transfer, ...]
+    frames: list[Frame]
+    took_ns: int
+
+    @property
+    def group(self) -> Group:
+        """The process group of all its transfers."""
+        return self.transfers[0].group
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Time that a rank spends before its next instruction: launching on the CPU, then on the main stream."""
+
+    cpu_ns: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The main stream waits for the rank's last operation on a group."""
+
+    group: Group
+
+
+class Sign(Enum):
+    """Instructions without operands."""
+
+    SYNCHRONIZE = "the CPU waits for the main stream, as loss.item() does"
+    CPU_STUCK = "the CPU never gets further"
+    GPU_STUCK = "a kernel on the main stream never ends; the CPU goes on"
+
+
+Operation: TypeAlias = Collective | Transfer | Batch
+Instruction: TypeAlias = Operation | Compute | Wait | Sign
+Program: TypeAlias = list[Instruction]

@@ -1,0 +1,1 @@
+"""What all evaluation commands share: their options and the printer of tables. Light to import."""
