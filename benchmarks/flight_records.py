@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import Cost, cost_of
 from ddx_evals.simulator import torch_pickle, write_benchmark
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 
 RANKS, ENTRIES = 256, 2000
 LARGE = ((1024, 2000, 30.0), (4096, 500, 30.0), (10_000, 200, 60.0))
@@ -96,9 +96,9 @@ def _against_unpickling(directory: Path, how: str) -> Measurement:
 
 def _as_gloo(dump: dict[str, Any]) -> dict[str, Any]:
     """What Gloo's recorder says of the same calls: it knows no device, and its state stays `scheduled`."""
-    known: dict[int, Frame] = {}
+    known: dict[int, PickledFrame] = {}
     for entry in dump["entries"]:
-        entry["frames"] = [known.setdefault(id(frame), Frame(frame)) for frame in entry["frames"]]
+        entry["frames"] = [known.setdefault(id(frame), PickledFrame(frame)) for frame in entry["frames"]]
         entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
         entry["retired"] = entry["state"] == "completed"
         entry |= {"state": "scheduled", "time_discovered_started_ns": None, "time_discovered_completed_ns": None}

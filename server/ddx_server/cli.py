@@ -34,8 +34,8 @@ from ddx_server.host_options import (
     node,
     reach,
 )
-from ddx_server.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.probe_commands import mount_probes
+from ddx_server.render.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.render.output import (
     EXIT_OURS,
     FORCE_OPTION,

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
-from ddx_server.lacking import OutputNotWritten
+from ddx_server.render.lacking import OutputNotWritten
 from ddx_server.render.output import error_console, print_json
 from ddx_server.render.safe_text import safe
 from ddx_tools.model.errors import DdxError

@@ -15,18 +15,7 @@ from mcp.client import Client
 from messages_api import Block, MessagesApi, Request, call, text
 from playing_agents import ENVIRONMENT, MCP_AGENT, PYTHON, program
 
-<<<<<<< ca187fa117ac214608f9390451b3bff65001d3f8
-from ddx_evals.agents.arm import LADDER, Arm, Tools, arm_named, arms_named
-from ddx_evals.agents.command import CommandAgent, work
-from ddx_evals.agents.prompt import told
-from ddx_evals.agents.running import run_agent
-from ddx_evals.agents.server import build
-from ddx_evals.agents.serving import serving
-from ddx_evals.agents.workplace import Connection
-from ddx_evals.answer_files import (
-=======
 from ddx_evals.agents.answer_files import (
->>>>>>> d25256d640a06d7cacbded684d607987de1aab28
     OUTPUT,
     answer_of,
     check_free_of_others,
@@ -42,6 +31,7 @@ from ddx_evals.agents.command import CommandAgent, work
 from ddx_evals.agents.prompt import told
 from ddx_evals.agents.running import run_agent
 from ddx_evals.agents.server import build
+from ddx_evals.agents.serving import serving
 from ddx_evals.agents.workplace import Connection
 from ddx_evals.baselines import Case
 from ddx_evals.incidents import View, staged

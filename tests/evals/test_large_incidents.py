@@ -15,7 +15,7 @@ from ddx_evals.incidents import Incident, IncidentError, load_incident, staged
 from ddx_evals.incidents.validation import problems
 from ddx_evals.lab_commands import simulate
 from ddx_evals.large import Declaration, declarations, simulate_incident
-from ddx_evals.large.material import Material, material
+from ddx_evals.large.material import LargeMaterial, material
 from ddx_evals.scoring import Replayed, score
 from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.running import Wish, run
@@ -56,7 +56,7 @@ SMALL = Declaration.model_validate(
 
 
 @pytest.fixture(scope="module")
-def small() -> Material:
+def small() -> LargeMaterial:
     return material(SMALL)
 
 
@@ -73,7 +73,7 @@ def test_the_same_declaration_makes_the_same_bytes(tmp_path: Path) -> None:
         simulate_incident(SMALL, tmp_path / "one")
 
 
-def test_victims_print_timeouts_and_the_culprit_none(small: Material) -> None:
+def test_victims_print_timeouts_and_the_culprit_none(small: LargeMaterial) -> None:
     logs = {name: data.decode() for name, data in small.files.items() if name.startswith("logs/")}
     loud = {name for name, text in logs.items() if "Watchdog caught collective operation timeout" in text}
     assert loud == set(logs) - {f"logs/rank_{CULPRIT}.log"}
@@ -82,18 +82,18 @@ def test_victims_print_timeouts_and_the_culprit_none(small: Material) -> None:
     assert small.culprits.ranks == (CULPRIT,)
 
 
-def test_the_launcher_calls_a_victim_the_root_cause(small: Material) -> None:
+def test_the_launcher_calls_a_victim_the_root_cause(small: LargeMaterial) -> None:
     blamed = re.findall(r"rank      : (\d+)", small.files["slurm-48213.out"].decode())
     assert blamed
     assert str(CULPRIT) not in blamed
 
 
-def test_a_dead_rank_leaves_a_log_and_no_dump(small: Material) -> None:
+def test_a_dead_rank_leaves_a_log_and_no_dump(small: LargeMaterial) -> None:
     dumped = {int(re.findall(r"\d+", name)[0]) for name in small.files if name.startswith("dumps/")}
     assert dumped == set(range(16)) - {CULPRIT}
 
 
-def test_what_differs_between_hosts_and_ranks_is_as_declared(small: Material) -> None:
+def test_what_differs_between_hosts_and_ranks_is_as_declared(small: LargeMaterial) -> None:
     assert small.files["kernel/node-0.txt"] == b"nothing on node-0"
     assert small.files["kernel/node-1.txt"] == b"Xid on node-1"
     reading = [name for name, data in small.files.items() if name.startswith("stacks/") and b"data.py:3" in data]

@@ -84,7 +84,6 @@ def test_ddx_works_there_and_knows_neither_lab_nor_evals(workplace: SealedPlace)
     assert shown.split()[-2:] == ["playbooks", "skill"]
 
 
-<<<<<<< ca187fa117ac214608f9390451b3bff65001d3f8
 def test_ddx_reads_pickled_records_there(tmp_path: Path) -> None:
     """An incident that records alone decide: nothing else lies in the material."""
     records = CHECKOUT / "tests/fixtures/flight_records/shape-fault"
@@ -93,10 +92,7 @@ def test_ddx_reads_pickled_records_there(tmp_path: Path) -> None:
     assert '"verdict":"diagnosed"' in answer and "collective-shape-mismatch" in answer, answer
 
 
-def test_nothing_but_the_workplace_can_be_written(workplace: Place) -> None:
-=======
 def test_nothing_but_the_workplace_can_be_written(workplace: SealedPlace) -> None:
->>>>>>> d25256d640a06d7cacbded684d607987de1aab28
     tried = said(
         workplace,
         ["sh", "-c", "for d in / /usr /etc /opt material; do touch $d/x && echo written $d; done; touch x /tmp/x; ls"],

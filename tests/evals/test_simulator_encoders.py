@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddx_evals.simulator import torch_json, torch_pickle
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 
@@ -20,14 +20,14 @@ def dumps(pattern: str) -> list[Path]:
 def loaded(path: Path) -> dict[str, object]:
     """A recorded dump, with its frames marked as torch holds them: one dict a frame, shared by the entries."""
     dump: dict[str, object] = pickle.loads(path.read_bytes())
-    frames: dict[int, Frame] = {}
+    frames: dict[int, PickledFrame] = {}
     as_read = []
     entries = dump["entries"]
     assert isinstance(entries, list)
     for entry in entries:
         if "frames" in entry:
             as_read.append(entry["frames"])  # kept alive: a frame is known by its id
-            entry["frames"] = [frames.setdefault(id(frame), Frame(frame)) for frame in entry["frames"]]
+            entry["frames"] = [frames.setdefault(id(frame), PickledFrame(frame)) for frame in entry["frames"]]
     return dump
 
 

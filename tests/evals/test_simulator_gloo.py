@@ -19,7 +19,7 @@ from ddx_evals.simulator.recording import Counters, Recorder, RecorderView, numb
 from ddx_evals.simulator.training.call_paths import stack, user
 from ddx_evals.simulator.training.calls import Calls
 from ddx_evals.simulator.training.instructions import Compute, Program, Sign
-from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.mesh import SimulatedMesh
 
 Record: TypeAlias = dict[str, Any]
 
@@ -33,7 +33,7 @@ def recorded(case: str, rank: int) -> Record:
     return dump
 
 
-def taken(mesh: Mesh, programs: list[Program]) -> dict[str, bytes]:
+def taken(mesh: SimulatedMesh, programs: list[Program]) -> dict[str, bytes]:
     """The files of a Gloo job of these programs, some seconds after the last thing that happened in it."""
     runs = Engine(programs, start_ns=1_795_239_921_939_717_451, blocking=True, seed=1).run()
     writer = Writer(mesh, GLOO, [0] * RANKS)
@@ -45,7 +45,7 @@ def taken(mesh: Mesh, programs: list[Program]) -> dict[str, bytes]:
     return files
 
 
-def simulated(mesh: Mesh, programs: list[Program]) -> list[Record]:
+def simulated(mesh: SimulatedMesh, programs: list[Program]) -> list[Record]:
     """The dump of each rank."""
     files = taken(mesh, programs)
     return [pickle.loads(files[f"rank_{rank}.pkl"]) for rank in range(RANKS)]
@@ -73,9 +73,9 @@ def story(dump: Record) -> list[tuple[object, ...]]:
     return [tuple(str(entry[key]) for key in keys) for entry in _entries(dump)]
 
 
-def dp_tp_stall() -> tuple[Mesh, list[Program]]:
+def dp_tp_stall() -> tuple[SimulatedMesh, list[Program]]:
     """`dp_tp_stall fault` of the recorded jobs: the last rank stalls before a tensor-parallel all_reduce of step 3."""
-    mesh, calls, where = Mesh(pp=1, dp=2, tp=2), Calls(gloo=True), stack(user("dp_tp_stall", "train.py", 178))
+    mesh, calls, where = SimulatedMesh(pp=1, dp=2, tp=2), Calls(gloo=True), stack(user("dp_tp_stall", "train.py", 178))
     programs = []
     for rank in range(RANKS):
         groups = mesh.of_rank[rank]
@@ -90,9 +90,13 @@ def dp_tp_stall() -> tuple[Mesh, list[Program]]:
     return mesh, programs
 
 
-def wrong_operation() -> tuple[Mesh, list[Program]]:
+def wrong_operation() -> tuple[SimulatedMesh, list[Program]]:
     """`wrong_operation fault`: rank 2 calls broadcast where the others call all_reduce, in step 4."""
-    mesh, calls, where = Mesh(pp=1, dp=RANKS, tp=1), Calls(gloo=True), stack(user("wrong_operation", "train.py", 150))
+    mesh, calls, where = (
+        SimulatedMesh(pp=1, dp=RANKS, tp=1),
+        Calls(gloo=True),
+        stack(user("wrong_operation", "train.py", 150)),
+    )
     programs = []
     for rank in range(RANKS):
         world = mesh.of_rank[rank]["world"]
@@ -107,9 +111,9 @@ def wrong_operation() -> tuple[Mesh, list[Program]]:
     return mesh, programs
 
 
-def roots_and_hand_over() -> tuple[Mesh, list[Program]]:
+def roots_and_hand_over() -> tuple[SimulatedMesh, list[Program]]:
     """Gather to each root in turn and a send from it to the next rank: what `mixture` does, without the rest."""
-    mesh, calls, where = Mesh(pp=1, dp=RANKS, tp=1), Calls(gloo=True), stack(user("mixture", "train.py", 200))
+    mesh, calls, where = SimulatedMesh(pp=1, dp=RANKS, tp=1), Calls(gloo=True), stack(user("mixture", "train.py", 200))
     programs = []
     for rank in range(RANKS):
         world = mesh.of_rank[rank]["world"]
@@ -125,7 +129,7 @@ def roots_and_hand_over() -> tuple[Mesh, list[Program]]:
 
 @pytest.mark.parametrize("job", [dp_tp_stall, wrong_operation])
 def test_the_program_of_a_recorded_job_leaves_the_same_records(
-    job: Callable[[], tuple[Mesh, list[Program]]],
+    job: Callable[[], tuple[SimulatedMesh, list[Program]]],
 ) -> None:
     for rank, dump in enumerate(simulated(*job())):
         real = recorded(f"{job.__name__}-fault", rank)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_evals.simulator import simulate, torch_json, torch_pickle
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 
 HERE = Path(__file__).parent
 RECORDED = HERE.parent / "fixtures" / "flight_records"
@@ -22,10 +22,10 @@ def cut(data: bytes) -> dict[str, Any]:
     """A record with its last entries only."""
     dump: dict[str, Any] = json.loads(data) if data[:1] == b"{" else pickle.loads(data)
     dump["entries"] = dump["entries"][-ENTRIES:]
-    frames: dict[int, Frame] = {}
+    frames: dict[int, PickledFrame] = {}
     for entry in dump["entries"]:
         if "frames" in entry:
-            entry["frames"] = [frames.setdefault(id(frame), Frame(frame)) for frame in entry["frames"][:6]]
+            entry["frames"] = [frames.setdefault(id(frame), PickledFrame(frame)) for frame in entry["frames"][:6]]
     return dump
 
 

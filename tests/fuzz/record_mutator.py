@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from ddx_evals.simulator import torch_pickle
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
 
@@ -67,10 +67,10 @@ def mutated(data: bytes, seed: int) -> bytes | None:
 
 def _mark_frames(entries: list[dict[str, Any]]) -> None:
     """As torch holds them: one object a frame, shared by the entries."""
-    known: dict[int, Frame] = {}
+    known: dict[int, PickledFrame] = {}
     for entry in entries:
         if "frames" in entry:
-            entry["frames"] = [known.setdefault(id(frame), Frame(frame)) for frame in entry["frames"]]
+            entry["frames"] = [known.setdefault(id(frame), PickledFrame(frame)) for frame in entry["frames"]]
 
 
 def _change(dump: dict[str, Any], entries: list[dict[str, Any]], choice: random.Random) -> None:

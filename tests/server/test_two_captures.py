@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddx_server.bundle_place import place_of_bundle
-from ddx_server.lacking import lack_of_the_machine
+from ddx_server.render.lacking import lack_of_the_machine
 from ddx_tools.investigation.session.capture import bundle_directory
 from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.bundle import Bundle, BundleWriter, claimed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddx_evals.simulator import torch_pickle
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
@@ -21,7 +21,7 @@ NOW_NS = 1_760_000_000_000_000_000
 def entry(**changes: Any) -> dict[str, Any]:
     """An entry as torch 2.9 writes it for NCCL (constructed)."""
     return {
-        "frames": [Frame(name="step", filename="/srv/job/train.py", line=41)],
+        "frames": [PickledFrame(name="step", filename="/srv/job/train.py", line=41)],
         "record_id": 7,
         "pg_id": 0,
         "process_group": ("0", "default_pg"),
@@ -69,7 +69,7 @@ def as_pickle(value: Any, protocol: int = 2) -> bytes:
 def _with_plain_frames(value: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("frames"), list):
         return value
-    return {**value, "frames": [dict(each) if isinstance(each, Frame) else each for each in value["frames"]]}
+    return {**value, "frames": [dict(each) if isinstance(each, PickledFrame) else each for each in value["frames"]]}
 
 
 def as_torch(*entries: Any, **top: Any) -> bytes:

@@ -17,7 +17,7 @@ from record_invariants import check, listed, one_by_one
 
 from ddx_evals.simulator import KINDS as FAULTS
 from ddx_evals.simulator import simulate
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 from ddx_tools.evidence.store import Store
 from ddx_tools.parsers.flight_records.fr_dump import read_dump
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
@@ -71,12 +71,14 @@ NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
 )
 TEXTS = st.sampled_from(["", "7", "Float", "nccl:send 1->2", "completed", "\n" * 300]) | st.text(max_size=6)
-FRAMES = [Frame(name=f"f{n}", filename=f"/srv/job/{n % 3}.py", line=n * 100) for n in range(6)]
+FRAMES = [PickledFrame(name=f"f{n}", filename=f"/srv/job/{n % 3}.py", line=n * 100) for n in range(6)]
 PLAIN = NUMBERS | TEXTS | st.floats(allow_nan=False)
 NESTED = PLAIN | st.lists(PLAIN, max_size=2) | st.tuples(PLAIN, PLAIN)
 VALUE = NESTED | st.lists(NESTED, max_size=3) | st.tuples(NESTED, NESTED) | st.dictionaries(TEXTS, NESTED, max_size=2)
 SHAPES = st.lists(st.lists(NUMBERS, max_size=3) | NUMBERS, max_size=3)
-STACKS = st.lists(st.sampled_from(FRAMES), max_size=5) | st.lists(TEXTS.map(lambda text: Frame(name=text)), max_size=2)
+STACKS = st.lists(st.sampled_from(FRAMES), max_size=5) | st.lists(
+    TEXTS.map(lambda text: PickledFrame(name=text)), max_size=2
+)
 CHANGES = st.fixed_dictionaries(
     {},
     optional={
@@ -140,7 +142,7 @@ def test_a_number_that_no_column_holds_is_unknown() -> None:
 
 
 def test_more_frames_than_a_path_has_are_left_out() -> None:
-    frames = [Frame(name=f"f{n}", filename="/srv/a.py", line=n) for n in range(300)]
+    frames = [PickledFrame(name=f"f{n}", filename="/srv/a.py", line=n) for n in range(300)]
     columns = read_dump(as_torch(entry(frames=frames))).entries
     assert [len(path) for path in columns.sites] == [200]
 

@@ -8,14 +8,9 @@ from typing import Annotated
 
 import typer
 
-<<<<<<< ca187fa117ac214608f9390451b3bff65001d3f8:evals/ddx_evals/agent_commands.py
-from ddx_evals.telling import checked_file, chosen_views, end_if_unscored, tell
-from ddx_server.render.output import JSON_OPTION, progress_line
-=======
 from ddx_evals.commands.telling import end_if_unscored, tell
 from ddx_evals.terminal.options import MARKDOWN, OUT, VIEWS
-from ddx_server.output import JSON_OPTION, progress_line
->>>>>>> d25256d640a06d7cacbded684d607987de1aab28:evals/ddx_evals/commands/agents.py
+from ddx_server.render.output import JSON_OPTION, progress_line
 from ddx_tools.model.errors import UsageError
 
 COMMAND_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}

@@ -8,18 +8,12 @@ from typing import Annotated
 
 import typer
 
-<<<<<<< ca187fa117ac214608f9390451b3bff65001d3f8:evals/ddx_evals/commands.py
-from ddx_evals.agent_commands import COMMAND_SETTINGS, MARKDOWN, OUT, agent, live
-from ddx_evals.telling import chosen_views, end_if_unscored, tell
-from ddx_server.render.output import JSON_OPTION, console, error_console, print_json, progress_line
-=======
 from ddx_evals.commands.agents import COMMAND_SETTINGS, agent, live
 from ddx_evals.commands.scores import app as scores_app
 from ddx_evals.commands.scores import hardness
 from ddx_evals.commands.telling import end_if_unscored, tell
 from ddx_evals.terminal.options import INCIDENTS, MARKDOWN, OUT, VIEWS, help_of
-from ddx_server.output import JSON_OPTION, console, error_console, print_json, progress_line
->>>>>>> d25256d640a06d7cacbded684d607987de1aab28:evals/ddx_evals/commands/evals.py
+from ddx_server.render.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.model.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Score whoever says why a job failed, on incidents with known causes.")

@@ -11,7 +11,7 @@ import typer
 
 from ddx_evals.gate.command import gate
 from ddx_evals.terminal.options import INCIDENTS, MARKDOWN, VIEWS, help_of
-from ddx_server.output import JSON_OPTION, console, error_console, print_json
+from ddx_server.render.output import JSON_OPTION, console, error_console, print_json
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:

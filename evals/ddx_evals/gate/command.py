@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddx_evals.terminal.options import INCIDENTS
-from ddx_server.output import JSON_OPTION, print_json
+from ddx_server.render.output import JSON_OPTION, print_json
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:

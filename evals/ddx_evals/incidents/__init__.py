@@ -10,7 +10,7 @@ from ddx_evals.incidents.incident import (
     truth_of,
 )
 from ddx_evals.incidents.parallel import in_parallel
-from ddx_evals.incidents.truth import CANARY, Culprits, Fact, Layout, Place, Provenance, RightAnswer, Truth, View
+from ddx_evals.incidents.truth import CANARY, Culprits, Fact, Place, Provenance, RightAnswer, Truth, TruthLayout, View
 from ddx_evals.incidents.views import staged, staged_of, unpacked
 
 __all__ = [

@@ -67,7 +67,7 @@ class Culprits(Record):
         return tuple(frozenset(ranks) for ranks in (self.ranks, *self.or_ranks) if ranks)
 
 
-class Layout(Record):
+class TruthLayout(Record):
     """Where the ranks of the job are: what makes a wrong rank a near miss."""
 
     hosts: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="Ranks by host.")
@@ -127,7 +127,7 @@ class Truth(Record):
     """Further causes that are right."""
     category: str = ""
     culprits: Culprits = Culprits()
-    layout: Layout = Layout()
+    layout: TruthLayout = TruthLayout()
     innocent: tuple[str, ...] = ()
     """Tempting wrong causes."""
     evidence: tuple[Fact, ...] = ()

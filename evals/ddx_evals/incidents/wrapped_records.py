@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from ddx_evals.simulator.formats.torch_pickle import Frame, encode
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame, encode
 from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.parsers.flight_records.fr_pickle import load
 from ddx_tools.sources.hosts.rank_agent import record_parts
@@ -58,10 +58,10 @@ def wrapped(record: bytes, share: float) -> bytes:
 
 def _with_shared_frames(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The entries with frames that torch's pickler takes for one where they were one."""
-    frames: dict[int, Frame] = {}
-    stacks: dict[int, list[Frame]] = {}
+    frames: dict[int, PickledFrame] = {}
+    stacks: dict[int, list[PickledFrame]] = {}
     for entry in entries:
         if "frames" in entry:
             stack = entry["frames"]
-            stacks.setdefault(id(stack), [frames.setdefault(id(frame), Frame(frame)) for frame in stack])
+            stacks.setdefault(id(stack), [frames.setdefault(id(frame), PickledFrame(frame)) for frame in stack])
     return [{**entry, "frames": stacks[id(entry["frames"])]} if "frames" in entry else entry for entry in entries]

@@ -18,7 +18,7 @@ class NoTorch(Exception):
 
 
 @dataclass(frozen=True)
-class Launch:
+class LabLaunch:
     """One launcher: its command line, where it runs and what it is given."""
 
     argv: list[str]
@@ -29,7 +29,7 @@ class Launch:
     """None: the machine that the lab runs on."""
 
 
-def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = ()) -> list[Launch]:
+def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = ()) -> list[LabLaunch]:
     """The launchers of a job with `nproc` ranks, that of rank 0 first; `prefix` stands in front of each.
 
     Raises NoTorch, and ValueError if the ranks cannot be dealt out to the hosts.
@@ -37,7 +37,7 @@ def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = 
     args = [scenario.fill(arg, nproc, step) for arg in scenario.args]
     if scenario.hosts:
         return [
-            Launch(
+            LabLaunch(
                 [*prefix, *_on_host(scenario, number, nproc), "train.py", *args],
                 f"{host.name}.log" if len(scenario.hosts) > 1 else "train.log",
                 {**scenario.environment, **host.environment},
@@ -50,7 +50,7 @@ def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = 
         launch = [sys.executable, "launch.py", str(nproc)]
     else:
         launch = [_torchrun(), "--standalone", f"--nproc-per-node={nproc}", *scenario.launcher_args]
-    return [Launch([*prefix, *launch, "train.py", *args], "train.log", dict(scenario.environment))]
+    return [LabLaunch([*prefix, *launch, "train.py", *args], "train.log", dict(scenario.environment))]
 
 
 def ranks_of(hosts: Sequence[LabHost], nproc: int) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from typing import Self
 
 import psutil
 
-from ddx_evals.lab.launching import Launch, NoTorch, launches
+from ddx_evals.lab.launching import LabLaunch, NoTorch, launches
 from ddx_evals.lab.machine import Machine, machines, missing_for
 from ddx_evals.lab.processes import kill_all, processes_in, rank_processes
 from ddx_evals.lab.scenario import Scenario
@@ -68,7 +68,7 @@ class LabRun:
         self._launcher_prefix = list(launcher_prefix)
         self._environment = dict(environment or {})
         self._limit_s = limit_s
-        self._launchers: list[tuple[Launch, subprocess.Popen[bytes]]] = []
+        self._launchers: list[tuple[LabLaunch, subprocess.Popen[bytes]]] = []
         self._ranks: dict[int, psutil.Process] = {}
         self._stdin_writer: int | None = None
         self._hosts = ExitStack()
@@ -87,7 +87,7 @@ class LabRun:
             self._signals.close()
 
     @property
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[LabLaunch]:
         """What is typed on each host, rank 0's first. Raises LabError where that cannot be."""
         try:
             return launches(self.scenario, self.nproc, self.step, self._launcher_prefix)
@@ -163,7 +163,7 @@ class LabRun:
             raise LabError(f"scenario {self.scenario.id}: {error}\n{error.stderr or ''}") from error
         self.machines = {machine.name: machine for machine in made}
 
-    def _launch(self, launch: Launch, environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
+    def _launch(self, launch: LabLaunch, environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
         argv = self.machines[launch.host].enter(launch.argv, cwd=self.workdir) if launch.host else launch.argv
         with open(self.workdir / launch.log, "wb") as log:
             return subprocess.Popen(

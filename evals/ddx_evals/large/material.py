@@ -23,7 +23,7 @@ _HOSTFILE = "hostfile"
 
 
 @dataclass(frozen=True)
-class Material:
+class LargeMaterial:
     """Files by path, and what is true of the job that left them."""
 
     files: dict[str, bytes]
@@ -33,7 +33,7 @@ class Material:
     """Members of the process group in which it happened, if that is known and not the world."""
 
 
-def material(declared: Declaration) -> Material:
+def material(declared: Declaration) -> LargeMaterial:
     """Run the declared job and collect its files: the same ones every time. Raises ValueError if it cannot be."""
     shape = declared.shape
     style = Format(
@@ -56,7 +56,7 @@ def material(declared: Declaration) -> Material:
     }
     injection = ran.injection
     group = next((g for g in ran.draft.mesh.groups if injection and g.name == injection.group), None)
-    return Material(
+    return LargeMaterial(
         files=dict(sorted(files.items())),
         culprits=Culprits(ranks=injection.culprits, or_ranks=injection.alternatives) if injection else Culprits(),
         hosts={name: tuple(told.cluster.on(name)) for name in told.cluster.hosts},

@@ -14,7 +14,7 @@ from ddx_evals.incidents import CANARY, Culprits, Layout, Provenance, Truth, Vie
 from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident, truth_text
 from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
-from ddx_evals.large.material import Material, material
+from ddx_evals.large.material import LargeMaterial, material
 from ddx_evals.scores.hardness import measured
 from ddx_evals.simulator.running import START_NS
 from ddx_tools.diagnosis.playbook import load_playbooks
@@ -102,7 +102,7 @@ def _mark(key: str) -> str:
     return f"{zlib.crc32(key.encode()):08x}"
 
 
-def _truth(declared: Declaration, made: Material) -> Truth:
+def _truth(declared: Declaration, made: LargeMaterial) -> Truth:
     asked = declared.answer
     diagnosed = asked.full.verdict is Verdict.DIAGNOSED
     page = load_playbooks().causes.get(asked.cause)

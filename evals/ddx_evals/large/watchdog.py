@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ddx_evals.simulator.engine import Issued, RankRun
 from ddx_evals.simulator.training.calls import numel
-from ddx_evals.simulator.training.instructions import Batch, Collective, Sizes, Transfer
-from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.instructions import Batch, Collective, SimulatedTransfer, Sizes
+from ddx_evals.simulator.training.mesh import SimulatedMesh
 
 _OPERATIONS = {
     "all_reduce": "ALLREDUCE",
@@ -37,7 +37,7 @@ def first_pending(run: RankRun, at_ns: int) -> Issued | None:
     return next((i for i in run.issued if i.created <= at_ns and (i.ended is None or i.ended > at_ns)), None)
 
 
-def watchdog_lines(runs: Sequence[RankRun], mesh: Mesh, timeout_s: int, first_ns: int) -> Iterator[Line]:
+def watchdog_lines(runs: Sequence[RankRun], mesh: SimulatedMesh, timeout_s: int, first_ns: int) -> Iterator[Line]:
     """Of every rank what its watchdog says from `first_ns` on, when the first one found a timeout.
 
     Those that timed out as well say so; the others tell of the signal.
@@ -56,7 +56,7 @@ def watchdog_lines(runs: Sequence[RankRun], mesh: Mesh, timeout_s: int, first_ns
             yield Line(at_ns, run.rank, _signalled(run, first_rank))
 
 
-def aborts(line: Line, timeout_s: int, runs: Sequence[RankRun], mesh: Mesh) -> Line | None:
+def aborts(line: Line, timeout_s: int, runs: Sequence[RankRun], mesh: SimulatedMesh) -> Line | None:
     """How a rank whose watchdog spoke comes to its end, a minute later; None if it waited for nothing."""
     pending = first_pending(runs[line.rank], line.at_ns)
     if pending is None:
@@ -71,7 +71,7 @@ def aborts(line: Line, timeout_s: int, runs: Sequence[RankRun], mesh: Mesh) -> L
     )
 
 
-def _timed_out(run: RankRun, pending: Issued, mesh: Mesh, timeout_s: int, at_ns: int) -> Iterator[Line]:
+def _timed_out(run: RankRun, pending: Issued, mesh: SimulatedMesh, timeout_s: int, at_ns: int) -> Iterator[Line]:
     index = pending.operation.group.index
     works = [i for i in run.issued if i.operation.group.index == index and i.created <= at_ns]
     enqueued = max(_seq(i) for i in works)
@@ -110,7 +110,7 @@ def _described(pending: Issued) -> tuple[str, Sizes, Sizes]:
     operation = pending.operation
     if isinstance(operation, Collective):
         return _OPERATIONS.get(operation.name, operation.name.upper()), operation.inputs, operation.outputs
-    if isinstance(operation, Transfer):
+    if isinstance(operation, SimulatedTransfer):
         return "SEND" if operation.sends else "RECV", operation.sizes, operation.sizes
     assert isinstance(operation, Batch)
     return "COALESCED", [], []
@@ -124,6 +124,6 @@ def _seq(issued: Issued) -> int:
     return issued.collective_seq if isinstance(issued.operation, Collective) else issued.p2p_seq
 
 
-def _group(pending: Issued, mesh: Mesh, rank: int) -> str:
+def _group(pending: Issued, mesh: SimulatedMesh, rank: int) -> str:
     group = pending.operation.group
     return f"[PG ID {mesh.pg_ids(rank)[group.index]} PG GUID {group.name}({group.description}) Rank $rank]"

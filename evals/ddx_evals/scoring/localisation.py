@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from ddx_evals.incidents.truth import Culprits, Layout, Place
+from ddx_evals.incidents.truth import Culprits, Place, TruthLayout
 from ddx_tools.model.diagnosis import Location, Party
 
 RIGHT_HOST, RIGHT_GROUP = 0.6, 0.3
 
 
-def localisation(blamed: Party, culprits: Culprits, layout: Layout) -> float | None:
+def localisation(blamed: Party, culprits: Culprits, layout: TruthLayout) -> float | None:
     """0 to 1; None where the truth blames neither ranks, hosts nor devices, nor names a place.
 
     Each blamed rank is worth 1 if it is a culprit, 0.6 on the host of one, 0.3 in the group of one, and else nothing;
@@ -40,7 +40,7 @@ def wrongly_blamed(blamed: Party, culprits: Culprits) -> list[int]:
     return sorted(set(blamed.ranks) - set().union(*culprits.rank_sets)) if culprits.rank_sets else []
 
 
-def _of_ranks(blamed: Party, right: frozenset[int], layout: Layout) -> float:
+def _of_ranks(blamed: Party, right: frozenset[int], layout: TruthLayout) -> float:
     ranks = set(blamed.ranks)
     exact, missed = len(ranks & right), Counter(_host_of(rank, layout) for rank in right - ranks)
     left = [(_host_of(rank, layout), rank in layout.group) for rank in ranks - right]
@@ -60,7 +60,7 @@ def _of_ranks(blamed: Party, right: frozenset[int], layout: Layout) -> float:
     return (exact + near) / max(exact + len(left), len(right))
 
 
-def _host_of(rank: int, layout: Layout) -> str | None:
+def _host_of(rank: int, layout: TruthLayout) -> str | None:
     return next((host for host, ranks in layout.hosts.items() if rank in ranks), None)
 
 

@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ddx_evals.simulator.formats import torch_pickle
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 from ddx_evals.simulator.training.instructions import Sizes
 
 _START_NS = 1_795_239_921_939_717_451
@@ -119,10 +119,10 @@ def _stalled(ranks: int) -> int:
 
 
 @cache
-def _stacks() -> list[list[Frame]]:
+def _stacks() -> list[list[PickledFrame]]:
     chosen = random.Random(1)
     frames = [
-        Frame(
+        PickledFrame(
             name=f"{('forward', 'step', 'reduce', 'gather', '_call_impl')[i % 5]}_{i}",
             filename=f"/srv/train/package_{i % 17}/module_{i % 41}.py",
             line=i * 7 % 900 + 1,

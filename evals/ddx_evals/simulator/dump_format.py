@@ -13,7 +13,7 @@ from ddx_evals.simulator.formats import torch_json, torch_pickle
 from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.recording import DumpedEntry, RecorderView
 from ddx_evals.simulator.training.instructions import Batch, Collective
-from ddx_evals.simulator.training.mesh import RANKS_A_HOST, Group, Mesh
+from ddx_evals.simulator.training.mesh import RANKS_A_HOST, SimulatedGroup, SimulatedMesh
 
 _COMM_LIB = {"2.1": "2.20.5", "2.4": "2.21.5", "2.9": "2.26.2", "2.10": "2.27.5", "2.11": "2.28.9"}
 _THREADS = {"main": "pt_main_thread", "autograd": "pt_autograd_0"}
@@ -27,7 +27,7 @@ def host(rank: int) -> str:
 class Writer:
     """Writes the dumps of one job; `skew_ns[rank]` is what its host's clock is ahead."""
 
-    def __init__(self, mesh: Mesh, style: Format, skew_ns: list[int]):
+    def __init__(self, mesh: SimulatedMesh, style: Format, skew_ns: list[int]):
         self._mesh = mesh
         self._style = style
         self._skew_ns = skew_ns
@@ -42,7 +42,7 @@ class Writer:
             files[f"rank_{rank}.header.json"] = self._header(rank, view)
         return files
 
-    def _groups(self, rank: int) -> list[Group]:
+    def _groups(self, rank: int) -> list[SimulatedGroup]:
         groups = {group.index: group for group in self._mesh.of_rank[rank].values()}
         return [groups[index] for index in sorted(groups)]
 

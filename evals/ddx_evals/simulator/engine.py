@@ -16,7 +16,15 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ddx_evals.simulator.training.instructions import Collective, Compute, Operation, Program, Sign, Transfer, Wait
+from ddx_evals.simulator.training.instructions import (
+    Collective,
+    Compute,
+    Operation,
+    Program,
+    Sign,
+    SimulatedTransfer,
+    Wait,
+)
 
 _LAUNCH_NS = 15_000
 _JITTER = 0.08
@@ -163,7 +171,7 @@ class Engine:
         run.issued.append(issued)
         group = operation.group
         run.last_of_group[group.index] = issued
-        if isinstance(operation, Transfer):
+        if isinstance(operation, SimulatedTransfer):
             mine = group.local[run.rank]
             issued.stream = (group.index, min(mine, operation.peer), max(mine, operation.peer))
         else:
@@ -210,7 +218,7 @@ class Engine:
         operation = issued.operation
         if isinstance(operation, Collective):
             self._join(issued, operation)
-        elif isinstance(operation, Transfer):
+        elif isinstance(operation, SimulatedTransfer):
             self._pair(issued, operation, at)
         else:
             issued.open = len(operation.transfers)
@@ -234,7 +242,7 @@ class Engine:
         for member in members:
             self._end(member, end)
 
-    def _pair(self, issued: Issued, transfer: Transfer, at: int) -> None:
+    def _pair(self, issued: Issued, transfer: SimulatedTransfer, at: int) -> None:
         """The n-th send from one rank to another meets the n-th receive, per communicator."""
         mine, peer = transfer.group.local[issued.rank.rank], transfer.peer
         source, target = (mine, peer) if transfer.sends else (peer, mine)

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from ddx_evals.simulator.engine import Issued, RankRun
-from ddx_evals.simulator.training.instructions import Collective, Operation, Transfer
+from ddx_evals.simulator.training.instructions import Collective, Operation, SimulatedTransfer
 
 _DIFFER_BY_RANK = ("all_to_all", "gather", "scatter")
 """Operations whose sizes differ between ranks that agree."""
@@ -78,8 +78,8 @@ def _has_enqueued(run: RankRun, like: Issued) -> bool:
     return last is not None and last.collective_seq >= like.collective_seq
 
 
-def _transfers(operation: Operation) -> Iterable[Transfer]:
-    if isinstance(operation, Transfer):
+def _transfers(operation: Operation) -> Iterable[SimulatedTransfer]:
+    if isinstance(operation, SimulatedTransfer):
         return (operation,)
     return () if isinstance(operation, Collective) else operation.transfers
 

@@ -10,7 +10,7 @@ from ddx_evals.simulator.evidence import singled_out
 from ddx_evals.simulator.faults.draft import Draft, FaultSigns, Injection
 from ddx_evals.simulator.moments import Moments, Occasion
 from ddx_evals.simulator.recording import Recorder, RecorderView
-from ddx_evals.simulator.training.instructions import Collective, Transfer
+from ddx_evals.simulator.training.instructions import Collective, SimulatedTransfer
 from ddx_evals.simulator.truth import DIAGNOSED, HEALTHY, UNDECIDED, SimulatedTruth, ranks
 
 
@@ -77,7 +77,7 @@ def _of_the_hang(truth: SimulatedTruth, injection: Injection, seen: Seen) -> Sim
 
 
 def _waits_in_transfer(run: RankRun) -> bool:
-    return any(issued.ended is None and isinstance(issued.operation, Transfer) for issued in run.issued)
+    return any(issued.ended is None and isinstance(issued.operation, SimulatedTransfer) for issued in run.issued)
 
 
 def _pending_is_shown(group_name: str, seen: Seen) -> bool:

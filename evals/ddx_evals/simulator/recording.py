@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddx_evals.simulator.engine import Issued, RankRun
-from ddx_evals.simulator.training.instructions import Batch, Collective, Instruction, Transfer
+from ddx_evals.simulator.training.instructions import Batch, Collective, Instruction, SimulatedTransfer
 
 _WATCHDOG_NS = 100_000_000
 _RETIRE_NS = 2_000_000
@@ -47,7 +47,7 @@ class Counters:
             self.record += times
             self.collective[operation.group.index] += times
             self.operation[operation.group.index] += times
-        elif isinstance(operation, Transfer):
+        elif isinstance(operation, SimulatedTransfer):
             self.record += 0 if gloo else times
             self.p2p[operation.group.index] += 0 if gloo else times
             self.operation[operation.group.index] += times
@@ -111,7 +111,7 @@ class RecorderView:
         """Group index to the numbers of the last enqueued, started and completed work; -1: none."""
         works: dict[int, list[Issued]] = {}
         for issued in self._issued:
-            if not (self._recorder.gloo and isinstance(issued.operation, Transfer)):
+            if not (self._recorder.gloo and isinstance(issued.operation, SimulatedTransfer)):
                 works.setdefault(issued.operation.group.index, []).append(issued)
         return {index: self._group_status(issued) for index, issued in works.items()}
 
@@ -134,7 +134,7 @@ class RecorderView:
                 yield DumpedEntry(issued, part, issued.record_id + part, issued.op_id + part, None, None, False)
             record_id = issued.record_id + len(operation.transfers)
             yield self._work(issued, record_id, issued.op_id + len(operation.transfers) - 1)
-        elif not (self._recorder.gloo and isinstance(operation, Transfer)):
+        elif not (self._recorder.gloo and isinstance(operation, SimulatedTransfer)):
             yield self._work(issued, issued.record_id, issued.op_id)
 
     def _work(self, issued: Issued, record_id: int, op_id: int) -> DumpedEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from ddx_evals.simulator.training.mesh import Mesh, Naming
+from ddx_evals.simulator.training.mesh import Naming, SimulatedMesh
 from ddx_evals.simulator.training.plan import Plan
 
 _HANDOVER = {"both_send_first": 2, "missing_send": 2, "missing_recv": 2, "wrong_peer": 4}
@@ -15,7 +15,7 @@ NCCL_ONLY = frozenset({"frozen_completion", "gpu_stuck", "kernel_hang", "nobody_
 """Kinds that are about kernels or batched transfers, which Gloo does not have."""
 
 
-def chosen_mesh(choice: random.Random, kind: str, world_size: int) -> Mesh | None:
+def chosen_mesh(choice: random.Random, kind: str, world_size: int) -> SimulatedMesh | None:
     """Some mesh of this many ranks that suits a kind of fault; None if there is none."""
     shapes = [
         (pp, world_size // tp // pp, tp)
@@ -33,7 +33,7 @@ def chosen_mesh(choice: random.Random, kind: str, world_size: int) -> Mesh | Non
         ep = max(blocks)
     else:
         ep = choice.choice(blocks) if blocks and choice.random() < 0.2 else 1
-    return Mesh(pp, dp, tp, ep, naming=Naming.chosen(choice), tied=choice.random() < 0.3)
+    return SimulatedMesh(pp, dp, tp, ep, naming=Naming.chosen(choice), tied=choice.random() < 0.3)
 
 
 def _suits(kind: str, pp: int, dp: int, tp: int) -> bool:
@@ -44,7 +44,7 @@ def _suits(kind: str, pp: int, dp: int, tp: int) -> bool:
     return kind != "wrong_splits" or dp % 2 == 0
 
 
-def chosen_plan(choice: random.Random, kind: str, mesh: Mesh, *, gloo: bool) -> Plan:
+def chosen_plan(choice: random.Random, kind: str, mesh: SimulatedMesh, *, gloo: bool) -> Plan:
     """Some plan for this mesh that suits a kind of fault."""
     plan = Plan.chosen(choice, mesh, gloo=gloo)
     if kind in _HANDOVER:

@@ -10,8 +10,8 @@ from ddx_evals.simulator.faults import FAULTS
 from ddx_evals.simulator.faults.draft import Draft, Injection
 from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.requirements import chosen_mesh, chosen_plan
-from ddx_evals.simulator.training.instructions import Batch, Collective, Transfer
-from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.instructions import Batch, Collective, SimulatedTransfer
+from ddx_evals.simulator.training.mesh import SimulatedMesh
 from ddx_evals.simulator.training.schedule import Training
 from ddx_evals.simulator.truth import HEALTHY
 
@@ -58,7 +58,7 @@ def run(seed: int, kind: str, world_size: int, *, gloo: bool, wish: Wish | None 
 
 
 def _attempt(choice: random.Random, kind: str, world_size: int, style: Format, wish: Wish | None) -> Ran | None:
-    mesh = Mesh(*wish.shape) if wish else chosen_mesh(choice, kind, world_size)
+    mesh = SimulatedMesh(*wish.shape) if wish else chosen_mesh(choice, kind, world_size)
     if mesh is None:
         return None
     plan = chosen_plan(choice, kind, mesh, gloo=style.gloo)
@@ -93,6 +93,6 @@ def _attempt(choice: random.Random, kind: str, world_size: int, style: Format, w
 
 def _steps(training: Training) -> int:
     """As many steps as make some hundred operations a rank, fewer in larger worlds."""
-    a_step = sum(isinstance(i, Collective | Transfer | Batch) for i in training.write(0, 1).program)
+    a_step = sum(isinstance(i, Collective | SimulatedTransfer | Batch) for i in training.write(0, 1).program)
     wanted = max(150, min(900, _OPERATIONS // training.mesh.world_size))
     return max(4, min(40, wanted // max(1, a_step)))

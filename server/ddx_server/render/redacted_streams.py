@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from ddx_server.lacking import OutputNotWritten
+from ddx_server.render.lacking import OutputNotWritten
 
 _TRAILING = re.compile(r" +(?=\n)")
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ddx_evals.simulator.formats.dump_style import Format
 from ddx_evals.simulator.training.instructions import Collective, Instruction, Program
-from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.mesh import SimulatedMesh
 from ddx_evals.simulator.training.plan import Plan
 
 
@@ -17,7 +17,7 @@ from ddx_evals.simulator.training.plan import Plan
 class Draft:
     """The programs of a job before it runs. A fault changes them in place."""
 
-    mesh: Mesh
+    mesh: SimulatedMesh
     plan: Plan
     programs: list[Program]
     begins: list[list[int]]

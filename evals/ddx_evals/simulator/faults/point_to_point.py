@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ddx_evals.simulator.faults.draft import Draft, Injection
-from ddx_evals.simulator.training.instructions import Instruction, Program, Transfer
+from ddx_evals.simulator.training.instructions import Instruction, Program, SimulatedTransfer
 from ddx_evals.simulator.training.schedule import Training
 
 _CAUSES = ("p2p-unmatched", "p2p-deadlock")
@@ -43,7 +43,7 @@ def wrong_peer(draft: Draft) -> Injection | None:
 
     def change(program: Program, index: int) -> None:
         transfer = program[index]
-        assert isinstance(transfer, Transfer)
+        assert isinstance(transfer, SimulatedTransfer)
         program[index] = replace(transfer, peer=(transfer.peer + 2) % (transfer.group.size // 2 * 2))
 
     if draft.mesh.sizes.get(draft.plan.handover, 0) < 4:
@@ -113,7 +113,7 @@ def _at_handover(
 
 def _is_handover(instruction: Instruction, *, sends: bool) -> bool:
     return (
-        isinstance(instruction, Transfer)
+        isinstance(instruction, SimulatedTransfer)
         and instruction.sends is sends
         and any(frame["name"] == "hand_over" for frame in instruction.frames)
     )

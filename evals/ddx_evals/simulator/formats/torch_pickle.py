@@ -23,14 +23,14 @@ _INT64 = struct.Struct("<q")
 _DOUBLE = struct.Struct(">d")
 
 
-class Frame(dict[str, object]):
+class PickledFrame(dict[str, object]):
     """A stack frame `{name, filename, line}`. One object for all its occurrences in a dump: known by identity."""
 
 
 def encode(dump: Mapping[str, object]) -> bytes:
     """The pickle of one dump. Lists and tuples that occur more than once by identity are encoded faster.
 
-    Values are None, bool, int, float, str, list, pair (tuple of two), dict and `Frame`.
+    Values are None, bool, int, float, str, list, pair (tuple of two), dict and `PickledFrame`.
     """
     return _Pickler(_repeated_frames(dump)).dump(dump)
 
@@ -100,7 +100,7 @@ class _Pickler:
                 self._sequence(value)
         elif value is None:
             self._out += b"N"
-        elif isinstance(value, Frame):
+        elif isinstance(value, PickledFrame):
             reference = self._frames.get(id(value))
             if reference is not None:
                 self._out += reference

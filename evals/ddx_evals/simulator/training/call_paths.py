@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
-from ddx_evals.simulator.formats.torch_pickle import Frame
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 
 SITE_PACKAGES = "/srv/venv/lib/python3.11/site-packages"
 _TORCH = f"{SITE_PACKAGES}/torch"
@@ -42,8 +42,8 @@ _CALLED: dict[str, int] = {
 
 
 @cache
-def _frame(name: str, filename: str, line: int) -> Frame:
-    return Frame(name=name, filename=filename, line=line)
+def _frame(name: str, filename: str, line: int) -> PickledFrame:
+    return PickledFrame(name=name, filename=filename, line=line)
 
 
 def user(function: str, file: str, line: int) -> Place:
@@ -98,11 +98,11 @@ AUTOGRAD_FUNCTION = ("apply", f"{_TORCH}/autograd/function.py", 307)
 MAIN = (user("main", "train.py", 312), user("<module>", "train.py", 340))
 
 
-def stack(*places: Place) -> list[Frame]:
+def stack(*places: Place) -> list[PickledFrame]:
     """The frames of a call path, as one list that all entries of this path share."""
     return _stack(places)
 
 
 @cache
-def _stack(places: tuple[Place, ...]) -> list[Frame]:
+def _stack(places: tuple[Place, ...]) -> list[PickledFrame]:
     return [_frame(*place) for place in places]

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ddx_evals.simulator.formats.torch_pickle import Frame
-from ddx_evals.simulator.training.instructions import Collective, Sizes, Transfer
-from ddx_evals.simulator.training.mesh import Group
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
+from ddx_evals.simulator.training.instructions import Collective, SimulatedTransfer, Sizes
+from ddx_evals.simulator.training.mesh import SimulatedGroup
 
 _BYTES_A_NS = 40
 _FLOOR_NS = 25_000
@@ -48,9 +48,9 @@ class Calls:
 
     def collective(
         self,
-        group: Group,
+        group: SimulatedGroup,
         name: str,
-        frames: list[Frame],
+        frames: list[PickledFrame],
         inputs: Sequence[tuple[int, ...]],
         outputs: Sequence[tuple[int, ...]],
         dtype: str = "BFloat16",
@@ -77,9 +77,9 @@ class Calls:
 
     def all_reduce(
         self,
-        group: Group,
+        group: SimulatedGroup,
         shape: tuple[int, ...],
-        frames: list[Frame],
+        frames: list[PickledFrame],
         dtype: str = "BFloat16",
         *,
         asynchronous: bool = False,
@@ -92,9 +92,9 @@ class Calls:
 
     def all_gather(
         self,
-        group: Group,
+        group: SimulatedGroup,
         shape: tuple[int, ...],
-        frames: list[Frame],
+        frames: list[PickledFrame],
         *,
         asynchronous: bool = False,
         thread: str = "main",
@@ -106,9 +106,9 @@ class Calls:
 
     def reduce_scatter(
         self,
-        group: Group,
+        group: SimulatedGroup,
         shape: tuple[int, ...],
-        frames: list[Frame],
+        frames: list[PickledFrame],
         *,
         asynchronous: bool = False,
         thread: str = "main",
@@ -119,13 +119,20 @@ class Calls:
         return self.collective(group, name, frames, [whole], [part], asynchronous=asynchronous, thread=thread)
 
     def broadcast(
-        self, group: Group, shape: tuple[int, ...], root: int, frames: list[Frame], dtype: str = "BFloat16"
+        self,
+        group: SimulatedGroup,
+        shape: tuple[int, ...],
+        root: int,
+        frames: list[PickledFrame],
+        dtype: str = "BFloat16",
     ) -> Collective:
         """dist.broadcast; the root (group-local) is in no record."""
         agreement = (shape, "root", root)
         return self.collective(group, "broadcast", frames, [shape], [shape], dtype, agreement=agreement)
 
-    def gather(self, group: Group, rank: int, shape: tuple[int, ...], root: int, frames: list[Frame]) -> Collective:
+    def gather(
+        self, group: SimulatedGroup, rank: int, shape: tuple[int, ...], root: int, frames: list[PickledFrame]
+    ) -> Collective:
         """dist.gather to the root (group-local). NCCL records an undefined tensor where others have no output."""
         agreement = (shape, "root", root)
         if group.local[rank] == root:
@@ -134,7 +141,7 @@ class Calls:
         made = self.collective(group, "gather", frames, [shape], [], "Float", agreement=agreement)
         return made if self.gloo else replace(made, outputs=_tensors((0,)), output_dtypes=_dtypes("Undefined", 1))
 
-    def barrier(self, group: Group, frames: list[Frame]) -> Collective:
+    def barrier(self, group: SimulatedGroup, frames: list[PickledFrame]) -> Collective:
         """dist.barrier: with NCCL an all_reduce of one element."""
         if self.gloo:
             return self.collective(group, "barrier", frames, [], [], agreement="barrier")
@@ -142,11 +149,11 @@ class Calls:
 
     def all_to_all(
         self,
-        group: Group,
+        group: SimulatedGroup,
         hidden: int,
         sent: tuple[int, ...],
         received: tuple[int, ...],
-        frames: list[Frame],
+        frames: list[PickledFrame],
         agreement: Hashable,
         thread: str = "main",
     ) -> Collective:
@@ -156,8 +163,14 @@ class Calls:
         return replace(made, splits=(sent, received))
 
     def transfer(
-        self, group: Group, sends: bool, peer: int, shape: tuple[int, ...], frames: list[Frame], dtype: str = "BFloat16"
-    ) -> Transfer:
+        self,
+        group: SimulatedGroup,
+        sends: bool,
+        peer: int,
+        shape: tuple[int, ...],
+        frames: list[PickledFrame],
+        dtype: str = "BFloat16",
+    ) -> SimulatedTransfer:
         """dist.send, recv and their kin; `peer` is group-local."""
         took_ns = _FLOOR_NS + numel([shape]) * _WIDTH[dtype] // _BYTES_A_NS
-        return Transfer(group, sends, peer, frames, _tensors(shape), _dtypes(dtype, 1), took_ns)
+        return SimulatedTransfer(group, sends, peer, frames, _tensors(shape), _dtypes(dtype, 1), took_ns)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from ddx_evals.simulator.formats.torch_pickle import Frame
-from ddx_evals.simulator.training.mesh import Group
+from ddx_evals.simulator.formats.torch_pickle import PickledFrame
+from ddx_evals.simulator.training.mesh import SimulatedGroup
 
 Sizes: TypeAlias = list[object]
 """Shapes of the tensors of one side of an operation: lists of lists of int."""
@@ -18,9 +18,9 @@ Sizes: TypeAlias = list[object]
 class Collective:
     """One call of a collective on one rank, with what the flight recorder writes about it."""
 
-    group: Group
+    group: SimulatedGroup
     name: str
-    frames: list[Frame]
+    frames: list[PickledFrame]
     inputs: Sizes
     outputs: Sizes
     input_dtypes: list[object]
@@ -37,13 +37,13 @@ class Collective:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Transfer:
+class SimulatedTransfer:
     """One send or receive; `peer` is the group-local rank of the other side."""
 
-    group: Group
+    group: SimulatedGroup
     sends: bool
     peer: int
-    frames: list[Frame]
+    frames: list[PickledFrame]
     sizes: Sizes
     dtypes: list[object]
     took_ns: int
@@ -53,12 +53,12 @@ class Transfer:
 class Batch:
     """`batch_isend_irecv`: transfers that run as one kernel."""
 
-    transfers: tuple[Transfer, ...]
-    frames: list[Frame]
+    transfers: tuple[SimulatedTransfer, ...]
+    frames: list[PickledFrame]
     took_ns: int
 
     @property
-    def group(self) -> Group:
+    def group(self) -> SimulatedGroup:
         """The process group of all its transfers."""
         return self.transfers[0].group
 
@@ -75,7 +75,7 @@ class Compute:
 class Wait:
     """The main stream waits for the rank's last operation on a group."""
 
-    group: Group
+    group: SimulatedGroup
 
 
 class Sign(Enum):
@@ -86,6 +86,6 @@ class Sign(Enum):
     GPU_STUCK = "a kernel on the main stream never ends; the CPU goes on"
 
 
-Operation: TypeAlias = Collective | Transfer | Batch
+Operation: TypeAlias = Collective | SimulatedTransfer | Batch
 Instruction: TypeAlias = Operation | Compute | Wait | Sign
 Program: TypeAlias = list[Instruction]

@@ -26,7 +26,7 @@ _MEGATRON = {
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SimulatedGroup:
     """A process group. `index` is unique in the job, `name` and `description` are what the records show."""
 
     index: int
@@ -68,7 +68,7 @@ class Naming:
         return str(number)
 
 
-class Mesh:
+class SimulatedMesh:
     """The axes' sizes and all groups. Ranks count through tp fastest, then dp, then pp."""
 
     def __init__(self, pp: int, dp: int, tp: int, ep: int = 1, *, naming: Naming | None = None, tied: bool = False):
@@ -76,8 +76,8 @@ class Mesh:
         self.sizes = {"pp": pp, "dp": dp, "tp": tp}
         self.experts = ep
         self.world_size = pp * dp * tp
-        self.groups: list[Group] = []
-        self.of_rank: list[dict[str, Group]] = [{} for _ in range(self.world_size)]
+        self.groups: list[SimulatedGroup] = []
+        self.of_rank: list[dict[str, SimulatedGroup]] = [{} for _ in range(self.world_size)]
         """Per rank: its group along an axis (`world`, pp, dp, tp, ep, embedding), where there is one."""
         self._naming = naming or Naming()
         self._make(WORLD, [tuple(range(self.world_size))])
@@ -113,7 +113,7 @@ class Mesh:
     def _make(self, axis: str, lines: Iterable[tuple[int, ...]]) -> None:
         for ranks in lines:
             number = len(self.groups)
-            group = Group(
+            group = SimulatedGroup(
                 number,
                 axis,
                 self._naming.name(number, ranks),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ddx_evals.simulator.training.mesh import Mesh
+from ddx_evals.simulator.training.mesh import SimulatedMesh
 
 _MS = 1_000_000
 
@@ -39,7 +39,7 @@ class Plan:
     seed: int
 
     @classmethod
-    def chosen(cls, choice: random.Random, mesh: Mesh, *, gloo: bool) -> Plan:
+    def chosen(cls, choice: random.Random, mesh: SimulatedMesh, *, gloo: bool) -> Plan:
         """Some plan for this mesh."""
         stages = mesh.sizes["pp"]
         layers = choice.choice((1, 2, 2, 3, 4)) if stages > 1 else choice.choice((2, 3, 4, 6))

@@ -14,8 +14,16 @@ from functools import cached_property
 from ddx_evals.simulator.training import call_paths as paths
 from ddx_evals.simulator.training.call_paths import Place, api, module_call, stack, user
 from ddx_evals.simulator.training.calls import Calls
-from ddx_evals.simulator.training.instructions import Batch, Compute, Instruction, Program, Sign, Transfer, Wait
-from ddx_evals.simulator.training.mesh import WORLD, Group, Mesh
+from ddx_evals.simulator.training.instructions import (
+    Batch,
+    Compute,
+    Instruction,
+    Program,
+    Sign,
+    SimulatedTransfer,
+    Wait,
+)
+from ddx_evals.simulator.training.mesh import WORLD, SimulatedGroup, SimulatedMesh
 from ddx_evals.simulator.training.pipeline import (
     Exchange,
     Pass,
@@ -44,14 +52,14 @@ _IN_EXPERTS = (*module_call(user("forward", "moe.py", 88)), *_IN_BLOCK)
 class Training:
     """Builds each rank's program."""
 
-    def __init__(self, mesh: Mesh, plan: Plan, *, gloo: bool):
+    def __init__(self, mesh: SimulatedMesh, plan: Plan, *, gloo: bool):
         self.mesh = mesh
         self.plan = plan
         self.gloo = gloo
         self.calls = Calls(gloo)
         self._routings: dict[tuple[int, int], list[tuple[int, ...]]] = {}
 
-    def routing(self, group: Group, variation: int) -> list[tuple[int, ...]]:
+    def routing(self, group: SimulatedGroup, variation: int) -> list[tuple[int, ...]]:
         """Rows of tokens that each member of a group of experts sends to each."""
         if (group.index, variation) not in self._routings:
             choice = random.Random(f"{self.plan.seed}/{group.index}/{variation}")
@@ -342,7 +350,7 @@ class _Author:
         return [batch(transfers)]
 
 
-def batch(transfers: list[Transfer]) -> Batch:
+def batch(transfers: list[SimulatedTransfer]) -> Batch:
     """Transfers as one `batch_isend_irecv`; the closing entry's frames are those of the caller."""
     caller = [(str(f["name"]), str(f["filename"]), int(str(f["line"]))) for f in transfers[0].frames[1:]]
     return Batch(tuple(transfers), stack(*caller), max(transfer.took_ns for transfer in transfers))
