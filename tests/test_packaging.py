@@ -104,7 +104,7 @@ def test_the_wheel_holds(wheel: Path, file: str) -> None:
 def test_an_installed_wheel_uses_nothing_of_the_checkout(installed: Installed) -> None:
     program = (
         "import ddx_tools, ddx_server, ddx_evals\n"
-        "from ddx_tools import resources as r\n"
+        "from ddx_tools.knowledge import resources as r\n"
         "modules = [m.__file__ for m in (ddx_tools, ddx_server, ddx_evals)]\n"
         "data = [r.playbooks_dir(), r.skill_dir(), r.lab_dir(), r.payloads_dir()]\n"
         "print(*modules, *data, sep='\\n')"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_evals.incidents import Culprits, Fact, Layout, Place, RightAnswer, Truth, View
+from ddx_evals.incidents import Culprits, Fact, Place, RightAnswer, Truth, TruthLayout, View
 from ddx_evals.scoring import CaseScore, Replayed, score
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.model.diagnosis import CandidateCause, Claim, Diagnosis, Level, Location, NextCheck, Party, Verdict
@@ -17,7 +17,7 @@ KEY = "rank 2 left the loop after step 19"
 TRUTH = Truth(
     cause="uneven-data",
     culprits=Culprits(ranks=(2,), locations=(Place(file="train.py", function="main"),)),
-    layout=Layout(hosts={"a": (0, 1, 2, 3), "b": (4, 5, 6, 7)}, group=(2, 3)),
+    layout=TruthLayout(hosts={"a": (0, 1, 2, 3), "b": (4, 5, 6, 7)}, group=(2, 3)),
     innocent=("slow-rank-before-collective",),
     evidence=(Fact(artefact="*", pattern=r"rank 2 left the loop"),),
     views={

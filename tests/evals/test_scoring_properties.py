@@ -10,7 +10,7 @@ from answers_given import HEALTHY, KEY, TRUTH, diagnosis, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_evals.incidents import Culprits, Layout, Truth, View
+from ddx_evals.incidents import Culprits, Truth, TruthLayout, View
 from ddx_evals.scoring.aggregate import clustered_standard_error, mean_pass_hat_k, pass_hat_k
 from ddx_evals.scoring.localisation import RIGHT_GROUP, RIGHT_HOST, localisation
 from ddx_tools.diagnosis.playbook import load_playbooks
@@ -66,8 +66,8 @@ def test_the_order_and_repetition_of_what_is_blamed_and_quoted_does_not_matter(
 
 @given(RANKS, RANKS.filter(bool), st.permutations(range(10)))
 def test_names_of_ranks_do_not_matter(blamed: list[int], right: list[int], renamed: list[int]) -> None:
-    layout = Layout(hosts={"a": (0, 1, 2, 3, 4), "b": (5, 6, 7, 8, 9)}, group=(0, 1, 5))
-    other = Layout(
+    layout = TruthLayout(hosts={"a": (0, 1, 2, 3, 4), "b": (5, 6, 7, 8, 9)}, group=(0, 1, 5))
+    other = TruthLayout(
         hosts={host: tuple(renamed[rank] for rank in ranks) for host, ranks in layout.hosts.items()},
         group=tuple(renamed[rank] for rank in layout.group),
     )
@@ -103,22 +103,22 @@ def test_a_group_across_hosts_is_worth_less_than_the_host() -> None:
 
 
 def test_on_one_host_the_right_host_is_nothing() -> None:
-    alone = Layout(hosts={"a": (0, 1, 2, 3)})
+    alone = TruthLayout(hosts={"a": (0, 1, 2, 3)})
     assert localisation(Party(ranks=[1], hosts=["a"]), TRUTH.culprits, alone) == 0
 
 
 def test_either_of_two_right_sets_is_right() -> None:
     either = Culprits(ranks=(1,), or_ranks=((0, 3),))
-    assert localisation(Party(ranks=[3, 0]), either, Layout()) == 1
-    assert localisation(Party(ranks=[1]), either, Layout()) == 1
-    assert localisation(Party(ranks=[0]), either, Layout()) == 1 / 2
+    assert localisation(Party(ranks=[3, 0]), either, TruthLayout()) == 1
+    assert localisation(Party(ranks=[1]), either, TruthLayout()) == 1
+    assert localisation(Party(ranks=[0]), either, TruthLayout()) == 1 / 2
 
 
 def test_hosts_and_devices_are_compared_where_no_rank_is_to_blame() -> None:
-    assert localisation(Party(hosts=["a", "b"]), Culprits(hosts=("a",)), Layout()) == 1 / 2
+    assert localisation(Party(hosts=["a", "b"]), Culprits(hosts=("a",)), TruthLayout()) == 1 / 2
     assert localisation(Party(ranks=[5]), Culprits(hosts=("b",)), TRUTH.layout) == 1
-    assert localisation(Party(devices=["GPU-2"]), Culprits(devices=("GPU-2",)), Layout()) == 1
-    assert localisation(Party(ranks=[1]), Culprits(), Layout()) is None
+    assert localisation(Party(devices=["GPU-2"]), Culprits(devices=("GPU-2",)), TruthLayout()) == 1
+    assert localisation(Party(ranks=[1]), Culprits(), TruthLayout()) is None
 
 
 # --- figures over many answers

@@ -47,7 +47,7 @@ def rows(text: str | bytes) -> list[dict[str, Any]]:
 
 def rows_of_every_line(text: str | bytes) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanning, "Selection", EveryLine)
+        patch.setattr(scanning, "LineSelection", EveryLine)
         return rows(text)
 
 

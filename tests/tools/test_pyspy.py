@@ -127,9 +127,9 @@ def test_the_deadline_ends_py_spy_and_leaves_the_process_running() -> None:
 @pytest.mark.needs("root", "linux", "setpriv")
 def test_a_process_of_somebody_else_is_not_permitted() -> None:
     program = (
-        "from ddx_tools.sources.hosts.local import LocalHost; from ddx_tools.sources.host import Call\n"
+        "from ddx_tools.sources.hosts.local import LocalHost; from ddx_tools.sources.host import HostCall\n"
         "import os, sys; os.setgroups([]); os.setuid(65534)\n"
-        "reply = LocalHost('x').answer(Call('stack', sys.argv[1], {'timeout_s': 20}))\n"
+        "reply = LocalHost('x').answer(HostCall('stack', sys.argv[1], {'timeout_s': 20}))\n"
         "print(reply.error, '|', reply.message, '|', reply.help)"
     )
     with child(*SLEEPER) as process:

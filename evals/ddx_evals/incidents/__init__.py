@@ -19,7 +19,7 @@ __all__ = [
     "Fact",
     "Incident",
     "IncidentError",
-    "Layout",
+    "TruthLayout",
     "Place",
     "Provenance",
     "RightAnswer",

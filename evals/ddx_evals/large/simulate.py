@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ddx_evals.incidents import CANARY, Culprits, Layout, Provenance, Truth, View
+from ddx_evals.incidents import CANARY, Culprits, Provenance, Truth, TruthLayout, View
 from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident, truth_text
 from ddx_evals.incidents.validation import problems
 from ddx_evals.large.declaration import Declaration
@@ -114,7 +114,7 @@ def _truth(declared: Declaration, made: LargeMaterial) -> Truth:
         accept=asked.accept,
         category=page.category if page else "",
         culprits=blamed,
-        layout=Layout(hosts=made.hosts, group=made.group),
+        layout=TruthLayout(hosts=made.hosts, group=made.group),
         innocent=asked.innocent,
         evidence=asked.evidence,
         views={View.FULL: asked.full, View.LOG_ONLY: asked.log_only},

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddx_evals.baselines.grep import grep
-from ddx_evals.incidents import Layout, Truth, View
+from ddx_evals.incidents import Truth, TruthLayout, View
 from ddx_evals.incidents.incident import BUNDLE, TRUTH, Incident, IncidentError, load_incident, truth_text
 from ddx_evals.incidents.truth import Hardness
 from ddx_evals.incidents.validation import problems
@@ -94,7 +94,7 @@ def _with_recorded(told: Truth, scenario: Scenario, nproc: int, manifest: Manife
     culprits = frozenset().union(*told.culprits.rank_sets)
     if lost and None not in lost.values() and not culprits & set(lost.values()):
         views[View.PARTIAL] = views[View.FULL]
-    layout = Layout(hosts=_ranks_by_host(scenario, nproc, manifest))
+    layout = TruthLayout(hosts=_ranks_by_host(scenario, nproc, manifest))
     return told.model_copy(update={"layout": layout, "views": views})
 
 

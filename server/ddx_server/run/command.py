@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,22 +126,34 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
 
     log.close()
     directory.sweep(run_dir)
-    if code != 0 and (killed := memory_kills.kills_since(kills, memory_kills.counters())):
-        (run_dir / "memory-kills.txt").write_text(killed, encoding="utf-8")
-    directory.describe(run_dir, argv, {**record, "ended_at_s": time.time(), "exit_code": code})
+    _keep_the_end(run_dir, argv, record, code, kills)
     if left:
         ranks = ", ".join(f"rank {address.rank} (pid {address.pid})" for address in left)
         say([f"the launcher has ended, but these still run: {ranks}"])
     with contextlib.suppress(KeyboardInterrupt):
-        if code == 0:
-            attendant.ended_well()
-        else:
-            attendant.finish()
-        if launcher.stop_asked and code != 0:
-            say([f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}"])
-        elif code != 0:
-            attendant.failed(_in_words(code))
+        _say_the_end(attendant, launcher, run_dir, code, say)
     return die_like(code)
+
+
+def _keep_the_end(
+    run_dir: Path, argv: Sequence[str], record: dict[str, Any], code: int, kills: Mapping[Path, str]
+) -> None:
+    if code != 0 and (killed := memory_kills.kills_since(kills, memory_kills.counters())):
+        (run_dir / "memory-kills.txt").write_text(killed, encoding="utf-8")
+    directory.describe(run_dir, argv, {**record, "ended_at_s": time.time(), "exit_code": code})
+
+
+def _say_the_end(
+    attendant: Attendant, launcher: Launcher, run_dir: Path, code: int, say: Callable[[Sequence[str]], None]
+) -> None:
+    if code == 0:
+        attendant.ended_well()
+        return
+    attendant.finish()
+    if launcher.stop_asked:
+        say([f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}"])
+    else:
+        attendant.failed(_in_words(code))
 
 
 def _in_words(code: int) -> str:

@@ -142,8 +142,18 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
     if best < 0:
         mine.held_at_peak = _sum_up(left)
         return
+    mine.held_at_peak = _held_after(deltas[:best], live, owners, left)
+
+
+def _held_after(
+    deltas: list[tuple[int, int, Any]],
+    live: dict[int, tuple[int, Any]],
+    owners: _Owners,
+    left: list[tuple[str, Place, int]],
+) -> Holders:
+    """What is held after some allocations and releases of a trace, with what lay there before it."""
     at_peak: dict[int, tuple[int, Any]] = {}
-    for address, size, entry in deltas[:best]:
+    for address, size, entry in deltas:
         if size >= 0:
             at_peak[address] = (size, entry)
         else:
@@ -166,7 +176,7 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
         }
     )
     known += [(holder, place, size) for (holder, place), size in (before - during).items()]
-    mine.held_at_peak = _sum_up(known)
+    return _sum_up(known)
 
 
 def _kept(live: list[tuple[tuple[str, Place, int], int]], released: Counter[tuple[str, Place, int]]) -> Holders:

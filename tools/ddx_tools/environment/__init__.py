@@ -1,1 +1,0 @@
-"""What the settings of a job say: rows in, findings out."""

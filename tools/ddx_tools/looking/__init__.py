@@ -1,1 +1,0 @@
-"""Looking at one thing of an incident: a rank, a group, a collective, a record, lines of a file."""
