@@ -133,8 +133,9 @@ def test_a_leak_in_a_bundle_makes_it_unfit(tmp_path: Path) -> None:
     with Bundle(incident.material) as bundle:
         opened = shutil.copytree(bundle.directory, tmp_path / "opened")
     (opened / "raw" / "note.txt").write_text("recorded with rank0-only-work-with-collective")
-    incident.material.unlink()
-    pack(opened, incident.material)
+    material = incident.material
+    material.unlink()
+    pack(opened, material)
     assert any("rank0-only-work-with-collective" in problem for problem in problems(incident))
 
 

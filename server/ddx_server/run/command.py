@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ddx_server.run.launch import FORWARDED, STOPPING, Launcher, die_like, find_
 from ddx_server.run.look import look_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
-from ddx_server.run.streams import LauncherLog, Pump, copy_window_size, open_channels
+from ddx_server.run.streams import Channel, LauncherLog, Pump, copy_window_size, open_channels
 from ddx_server.run.watch import JobLimits, RankWatch
 from ddx_tools.model.errors import UsageError
 
@@ -88,15 +89,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
     outputs = {stream: channel.inner for channel in channels for stream in channel.streams}
     launcher = Launcher(program, argv, job.environ, outputs)
 
-    def say(lines: Sequence[str]) -> None:
-        from ddx_tools.redaction.text import redact
-
-        text = "".join(f"ddx: {redact(line)}\n" for line in lines)
-        for channel in channels if not options.quiet else ():
-            if 2 in channel.streams:
-                with contextlib.suppress(OSError):
-                    channel.say(text)
-
+    say = partial(_say, [] if options.quiet else [channel for channel in channels if 2 in channel.streams])
     patience = Patience(time.monotonic(), options.stall_after_s)
     attendant = Attendant(run_dir, launcher.pid, patience, look_at, say, options.notifier)
     try:
@@ -133,6 +126,15 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
     with contextlib.suppress(KeyboardInterrupt):
         _say_the_end(attendant, launcher, run_dir, code, say)
     return die_like(code)
+
+
+def _say(channels: Sequence[Channel], lines: Sequence[str]) -> None:
+    from ddx_tools.redaction.text import redact
+
+    text = "".join(f"ddx: {redact(line)}\n" for line in lines)
+    for channel in channels:
+        with contextlib.suppress(OSError):
+            channel.say(text)
 
 
 def _keep_the_end(

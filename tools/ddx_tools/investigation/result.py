@@ -106,7 +106,7 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """Return the bare judgement of the findings: made once for each state of them, however often it is asked for."""
+        """Return the bare judgement of the findings. It is made once for each state of them."""
         by = playbooks or load_playbooks()
         state = (id(by), tuple(map(id, self.findings)), tuple(gap.what for gap in self.missing), len(self.seats))
         if self._judged is None or self._judged[0] != state:

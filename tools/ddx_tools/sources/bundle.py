@@ -27,11 +27,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ddx_tools import __version__
 from ddx_tools.knowledge.validation import first_mistake
 from ddx_tools.model.diagnosis import Missing
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.model.grouping import gathered
+from ddx_tools.model.version import __version__
 from ddx_tools.redaction.files import copy_redacted
 from ddx_tools.redaction.structures import redact_value
 from ddx_tools.redaction.text import Counts, redact

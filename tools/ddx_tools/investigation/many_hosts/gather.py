@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddx_tools import __version__
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.many_hosts.fan_out import (
     INSTALL,
@@ -23,6 +22,7 @@ from ddx_tools.investigation.many_hosts.merge import BundlePart
 from ddx_tools.investigation.many_hosts.node import encoded
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.model.version import __version__
 from ddx_tools.sources.asked_host import AskedHost
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.cluster.targets import Reach, reasons

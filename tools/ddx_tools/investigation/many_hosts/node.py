@@ -10,12 +10,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddx_tools import __version__
 from ddx_tools.investigation.many_hosts.host_results import made_of
 from ddx_tools.investigation.many_hosts.wire import note, parcel
 from ddx_tools.investigation.session.capture import Captured, capture_only
 from ddx_tools.investigation.session.plan import Step, live_plan
 from ddx_tools.model.errors import DdxError, UsageError
+from ddx_tools.model.version import __version__
 from ddx_tools.parsers.launch.launchers import Job, find_jobs
 from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Manifest
