@@ -89,6 +89,16 @@ def test_functions_fit_on_a_screen() -> None:
     assert {name: n for name, n in lengths.items() if n > MOST_LINES_OF_A_FUNCTION} == {}
 
 
+def test_the_map_in_contributing_is_as_the_imports_are() -> None:
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "docs/draw_rooms.py"], capture_output=True, text=True, check=True
+    ).stdout
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert drawn in page, "python docs/draw_rooms.py --write"
+    rooms = {file.relative_to(PACKAGES["ddx_tools"]).parts[0] for file in PACKAGES["ddx_tools"].rglob("*.py")}
+    assert [room for room in rooms - {"__init__.py"} if f"`{room}/" not in page] == []
+
+
 # --- a probe is removed
 
 _PACKAGES_OF_PROBES = sorted({probe.args.__module__.split(".")[2] for probe in PROBES})
