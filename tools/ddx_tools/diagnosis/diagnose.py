@@ -8,19 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ddx_tools.diagnosis.candidates import (
-    WEIGHTS,
-    Candidate,
-    account_for_a_stop,
-    explain_away,
-    give_way,
-    judge,
-    matches,
-    party,
-)
 from ddx_tools.diagnosis.checks import next_check
 from ddx_tools.diagnosis.matching import Match, fill, merged
 from ddx_tools.diagnosis.playbook import Playbooks, Strength
+from ddx_tools.diagnosis.ranking import WEIGHTS, Candidate, Circumstances, judge, matches, party, rank, something_else
 from ddx_tools.model.diagnosis import (
     CandidateCause,
     Claim,
@@ -35,8 +26,6 @@ from ddx_tools.model.diagnosis import (
     rank_list,
 )
 
-_ALTERNATIVE = 1.5  # the weight of "something else"
-_MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is no answer
 _LISTED_FROM = 0.02
@@ -52,11 +41,8 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
             present[candidate.cause.symptoms[0]] = shown
     candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
     stopped = {symptom: m for symptom, m in present.items() if not playbooks.symptoms[symptom].goes_on}
-    account_for_a_stop(candidates, stopped.keys(), set(_victims(stopped, playbooks, Party()).ranks))
-    explain_away(candidates, playbooks, findings)
-    give_way(candidates)
-    _share_probability(candidates, len(missing))
-    candidates.sort(key=lambda c: (-c.probability, c.cause.residual, c.cause.id))
+    suffering = frozenset(_victims(stopped, playbooks, Party()).ranks)
+    rank(candidates, Circumstances(playbooks, findings, frozenset(stopped), suffering, len(missing)))
     listed = [c for c in candidates if (c.decides or c.supports) and not c.is_node and c.probability >= _LISTED_FROM]
     verdict, well = _verdict(listed, present, playbooks, findings)
     leading = listed[0] if listed and verdict is Verdict.DIAGNOSED else None
@@ -91,18 +77,6 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     )
 
 
-def _something_else(missing: int) -> float:
-    return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
-
-
-def _share_probability(candidates: list[Candidate], missing: int) -> None:
-    alternative = _something_else(missing)
-    spoken_for = [c for c in candidates if (c.decides or c.supports) and not c.is_node]
-    total = alternative + sum(math.exp(c.score) for c in spoken_for)
-    for candidate in spoken_for:
-        candidate.probability = round(math.exp(candidate.score) / total, 3)
-
-
 def _narrowed(
     leading: Candidate | None, candidates: list[Candidate], playbooks: Playbooks, missing: int
 ) -> Narrowed | None:
@@ -115,7 +89,7 @@ def _narrowed(
         if candidate.decides or candidate.supports:
             carried = sum(shares.get(cause, 0.0) for cause in playbooks.below(candidate.cause.id))
             shares[candidate.cause.id] = max(0.0, math.exp(candidate.score) - carried)
-    total = _something_else(missing) + sum(shares.values())
+    total = something_else(missing) + sum(shares.values())
     found = []
     for node in playbooks.causes.values():
         if below := playbooks.below(node.id):

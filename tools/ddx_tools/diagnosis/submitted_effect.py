@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_tools.diagnosis.candidates import matches
 from ddx_tools.diagnosis.matching import meets
 from ddx_tools.diagnosis.playbook import Cause, Clause, Playbooks, load_playbooks
+from ddx_tools.diagnosis.ranking import matches
 from ddx_tools.model.diagnosis import Diagnosis, Finding
 
 _MOST_TOLD, _MOST_CAUSES = 3, 3

@@ -1,9 +1,18 @@
-"""Causes as candidates: what speaks for each, and what they leave to each other."""
+"""Causes as candidates: what speaks for each, what weakens it, and how probable that makes it.
+
+What weakens a clause or a cause, in the order in which it counts:
+
+1. `judge`: an excluding clause of the cause or of a node above it makes the cause impossible.
+2. `weight`: a clause that rests on nothing but what was handed in counts as moderate at most, and never decides alone.
+3. `Candidate.score`: supporting clauses together add at most `_SUPPORT_LIMIT`.
+4. `DISCOUNTS`: what causes leave to each other, one after the other.
+5. `something_else`: what nobody looked at speaks for a cause that no page describes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ddx_tools.diagnosis.matching import Match, match_clause, meets, merged
@@ -13,7 +22,23 @@ from ddx_tools.model.diagnosis import Finding, Level, Location, Party, Severity
 # Log-odds by strength. One strong clause alone against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
 WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2.5, Strength.WEAK: 1.0}
 """What a clause adds to the log-odds of its cause, or takes from them."""
+_ALTERNATIVE = 1.5  # the weight of "something else"
+_MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
 _SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What causes are ranked by besides their own clauses."""
+
+    playbooks: Playbooks
+    findings: Sequence[Finding]
+    stopped: Set[str]
+    """Symptoms that are present of a job that stands or has ended."""
+    suffering: Set[int]
+    """Ranks that wait, by these symptoms."""
+    missing: int
+    """How many things the probes could not look at."""
 
 
 @dataclass
@@ -132,22 +157,22 @@ def party(findings: Iterable[Finding]) -> Party:
     )
 
 
-def account_for_a_stop(candidates: list[Candidate], stopped: Set[str], suffering: Set[int]) -> None:
+def _account_for_a_stop(candidates: list[Candidate], given: Circumstances) -> None:
     """Of a job that stands or has ended, what only slows jobs decides nothing, unless it is about ranks that the others
-    wait for: a setting that is bad for all of them was there while the job ran. `stopped`: these symptoms; `suffering`:
-    the ranks that wait.
+    wait for: a setting that is bad for all of them was there while the job ran.
     """
-    for candidate in candidates if stopped else ():
+    for candidate in candidates if given.stopped else ():
         blamed = set(candidate.culprits().ranks)
-        if stopped.isdisjoint(candidate.cause.symptoms) and not (blamed and blamed.isdisjoint(suffering)):
+        if given.stopped.isdisjoint(candidate.cause.symptoms) and not (blamed and blamed.isdisjoint(given.suffering)):
             candidate.supports, candidate.decides = candidate.supports + candidate.decides, []
 
 
-def explain_away(candidates: list[Candidate], playbooks: Playbooks, findings: Sequence[Finding]) -> None:
+def _explain_away(candidates: list[Candidate], given: Circumstances) -> None:
     """What a well supported cause accounts for no longer speaks for those above it, nor for weaker rivals.
 
     So no page has to name what decides another one.
     """
+    playbooks = given.playbooks
     established = [c for c in candidates if c.decides and not c.is_node and c.level is Level.ESTABLISHED]
     established.sort(key=lambda c: (-c.decided, -len(playbooks.above(c.cause.id)), -c.score, c.cause.id))
     for strong in established:
@@ -156,7 +181,7 @@ def explain_away(candidates: list[Candidate], playbooks: Playbooks, findings: Se
         above, below = playbooks.above(strong.cause.id), playbooks.below(strong.cause.id)
         own = {id(finding) for match in strong.grounds for finding in match.findings}
         blamed = strong.culprits()
-        follows = {id(f) for f in findings for c in strong.cause.explains if meets(f, c) and _meet(f, blamed)}
+        follows = {id(f) for f in given.findings for c in strong.cause.explains if meets(f, c) and _meet(f, blamed)}
         for other in candidates:
             if other is strong or other.is_node or other.cause.id in below:
                 continue
@@ -168,7 +193,7 @@ def explain_away(candidates: list[Candidate], playbooks: Playbooks, findings: Se
             other.forget(own | follows, None if weaker or general else follows)
 
 
-def give_way(candidates: list[Candidate]) -> None:
+def _give_way(candidates: list[Candidate], _: Circumstances) -> None:
     """What is left over never counts more than a cause that would account for the same and has something for it."""
     for general in candidates:
         if not general.cause.residual or not general.decides:
@@ -181,6 +206,35 @@ def give_way(candidates: list[Candidate]) -> None:
             explains = any(meets(f, c) for f in seen for c in special.cause.explains)
             if explains and not special.cause.residual and told >= WEIGHTS[Strength.MODERATE]:
                 general.most = min(general.most, special.score)
+
+
+DISCOUNTS: tuple[Callable[[list[Candidate], Circumstances], None], ...] = (
+    _account_for_a_stop,  # of a job that stands, what only slows jobs decides nothing
+    _explain_away,  # what a stronger cause accounts for speaks for no other
+    _give_way,  # what is left over counts no more than a cause that accounts for the same
+)
+"""What causes leave to each other, in this order."""
+
+
+def rank(candidates: list[Candidate], given: Circumstances) -> None:
+    """Discount what causes leave to each other, share probability among them, and sort them by it."""
+    for discount in DISCOUNTS:
+        discount(candidates, given)
+    _share_probability(candidates, given.missing)
+    candidates.sort(key=lambda c: (-c.probability, c.cause.residual, c.cause.id))
+
+
+def something_else(missing: int) -> float:
+    """Return the weight of a cause that no page describes; each thing that was not looked at adds to it."""
+    return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
+
+
+def _share_probability(candidates: list[Candidate], missing: int) -> None:
+    alternative = something_else(missing)
+    spoken_for = [c for c in candidates if (c.decides or c.supports) and not c.is_node]
+    total = alternative + sum(math.exp(c.score) for c in spoken_for)
+    for candidate in spoken_for:
+        candidate.probability = round(math.exp(candidate.score) / total, 3)
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
