@@ -3,6 +3,7 @@
 #
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
 #   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
+#   make check                  lint, types, and the tests that start no job and judge no incident: a minute
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well, more random examples, attacks on every expression
 #   make bench                  what ddx costs, against its targets
@@ -30,13 +31,20 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # Tests start many interpreters. Without cached bytecode each of them compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo hang test test-all bench evals accept-incidents mutants lint format setup clean
+.PHONY: demo hang check test test-all bench evals accept-incidents mutants lint format setup clean
 
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
 
 hang: $(READY)
 	@$(BIN)/python -m ddx_evals.lab hang $(CLASS)
+
+# What takes minutes is left out: the gate, live jobs, the simulator, programs of others, and whole commands.
+check: $(READY_TO_TEST)
+	@mkdir -p build
+	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
+		$(BIN)/python -m pytest -q -m "unit" --numprocesses auto --dist worksteal; tests=$$?; \
+		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
 
 test: SELECTED := not long
 test-all: SELECTED := long or not long

@@ -34,11 +34,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+_UNIT = Path(__file__).parent / "tools"
+_TAKES_LONG = ("e2e", "alone", "long", "needs")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put real jobs last, as what is quick speaks first; in several processes, first, as what is quick fills the end.
 
-    Tests that need the machine for themselves come behind all others.
+    Tests that need the machine for themselves come behind all others. What `make check` runs is marked `unit`.
     """
+    for item in items:
+        if item.path.is_relative_to(_UNIT) and not any(map(item.get_closest_marker, _TAKES_LONG)):
+            item.add_marker("unit")
     several = hasattr(config, "workerinput")
 
     def place(item: pytest.Item) -> tuple[bool, bool]:

@@ -172,7 +172,7 @@ def pipe_that_nobody_writes(directory: Path) -> Path:
 def decoders() -> list[psutil.Process]:
     """Processes that decode, also one that is kept for later."""
     children = psutil.Process().children()
-    return [child for child in children if "ddx_tools.flight_records" in " ".join(child.cmdline())]
+    return [child for child in children if "ddx_tools.sources.worker_process" in " ".join(child.cmdline())]
 
 
 @pytest.mark.needs("linux")
@@ -209,11 +209,11 @@ def test_a_process_that_does_not_start_says_so_and_no_file_is_blamed(monkeypatch
 
 
 COUNTING = """
-from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 
-some = [Material(file, DumpOrigin(file, "file", rank), file=file) for rank, file in enumerate(sys.argv[1:])]
+some = [DumpMaterial(file, DumpOrigin(file, "file", rank), file=file) for rank, file in enumerate(sys.argv[1:])]
 found = list(decode_all(some))
 print(sum(len(each.tables.dumps) for each in found), "dumps", [line for each in found for line in each.problems])
 """
@@ -295,14 +295,14 @@ def test_a_process_is_kept_for_who_asks_next_and_one_that_is_gone_is_replaced(mo
 PROGRAM = """
 import signal
 import sys
-from ddx_tools.flight_records import decode_all as decoding
-from ddx_tools.probes.flight_recorder.decode import Material
+from ddx_tools.probes.flight_recorder import decode_all as decoding
+from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 
 def main(files):
     decoding._PIECE_FILES, decoding.worker_count = 1, lambda: 2
-    for decoded in decode_all([Material(file, DumpOrigin(file, "file", 0), file=file) for file in files]):
+    for decoded in decode_all([DumpMaterial(file, DumpOrigin(file, "file", 0), file=file) for file in files]):
         print("one of two", flush=True)
 
 if __name__ == "__main__":
