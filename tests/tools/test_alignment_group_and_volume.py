@@ -132,6 +132,35 @@ def _pair() -> list[Finding]:
     return job.findings()
 
 
+def _capacity(*, habit: bool, odd: int, before: int = 10) -> list[Finding]:
+    """Exchanges of as many rows on each of four ranks, or (without a habit) not; in the last one rank 2 brings more."""
+    job = Job(4)
+    group = job.group("7", range(4), "mesh_ep")
+    for rank in range(4):
+        for seq in range(1, before + 1):
+            rows = 8 * seq + (0 if habit or seq % 3 else rank)
+            job.call(rank, group, seq, "all_to_all_single", line=20, sizes=((rows, 16),), outputs=((rows, 16),))
+        rows = 96 + (odd if rank == 2 else 0)
+        last = {"sizes": ((rows, 16),), "outputs": ((rows, 16),)}
+        job.call(rank, group, before + 1, "all_to_all_single", line=20, done=False, **last)
+    return job.findings()
+
+
+def test_where_all_ranks_always_brought_equal_sizes_who_brings_another_is_the_odd_one() -> None:
+    found = _capacity(habit=True, odd=8)
+    finding = of(found, "collective.shape_mismatch")
+    assert finding.ranks == [2] and not finding.attributes["tie"]
+    said = diagnose(found, load_playbooks())
+    assert (said.causes[0].id, said.culprits.ranks) == ("collective-shape-mismatch", [2])
+
+
+@pytest.mark.parametrize(("habit", "odd", "before"), [(True, 0, 10), (False, 8, 10), (True, 8, 3)])
+def test_equal_sizes_or_sizes_that_differ_anyway_or_a_short_record_are_no_mismatch(
+    habit: bool, odd: int, before: int
+) -> None:
+    assert "collective.shape_mismatch" not in codes(_capacity(habit=habit, odd=odd, before=before))
+
+
 # --- a rank that was aborted left no record
 
 ABORT = (

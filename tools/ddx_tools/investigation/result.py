@@ -21,6 +21,7 @@ from ddx_tools.investigation.show.suspect_view import Sight
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:
+    from ddx_tools.analysis.wait_graph.answer import Waits
     from ddx_tools.diagnosis.casebook import Similar
     from ddx_tools.model.versions import Version
 
@@ -44,6 +45,8 @@ class Investigation:
     """Of many hosts, those that did not answer or not wholly, why, and what to do."""
     names: Names = field(default_factory=Names)
     """What evidence calls what it rests on."""
+    waits: Waits | None = None
+    """Who waits for whom, and where all of it ends."""
     sight: Sight = field(default_factory=Sight)
     """The suspects beside their peers, and the program where they are."""
     said: list[str] = field(default_factory=list)
@@ -106,6 +109,7 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
+<<<<<<< bdb0ef5dbdf5d5be9f1ed545e05d2da2d8315b4b
         """Return the bare judgement of the findings. It is made once for each state of them."""
         by = playbooks or load_playbooks()
         state = (id(by), tuple(map(id, self.findings)), tuple(gap.what for gap in self.missing), len(self.seats))
@@ -113,3 +117,15 @@ class Investigation:
             said = diagnose(self.findings, by, self.missing)
             self._judged = (state, with_suspects(said, self.findings, self.seats))
         return self._judged[1]
+=======
+        """The bare judgement of the findings."""
+        pages = playbooks or load_playbooks()
+        if self.waits is None:
+            return with_suspects(diagnose(self.findings, pages, self.missing), self.findings, self.seats)
+        from ddx_tools.analysis.wait_graph.answer import agreeing, with_waits
+
+        findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
+        said = diagnose(findings, pages, self.missing)
+        said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
+        return with_waits(said, self.waits)
+>>>>>>> 3dfef9a0903c91c8975bccac0ee716e158b73d04

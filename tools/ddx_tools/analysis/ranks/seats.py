@@ -21,10 +21,28 @@ SELECT rank, kind, min(value) AS value FROM (
 """
 
 
+_MOST_ON_A_HOST = 16
+# Logs of hosts, each named for its own: a rank runs where the one log lies in which it prints. A log in which more
+# ranks print than a host has is one of the whole job.
+_HOSTS_OF_LOGS = f"""
+WITH printed AS (
+    SELECT DISTINCT e.rank, m.host FROM log_events e JOIN materials m ON m.source = e.source
+    WHERE e.rank IS NOT NULL AND m.rank IS NULL AND m.host IS NOT NULL AND m.host <> ?
+), alone AS (
+    SELECT rank, any_value(host) AS host FROM printed GROUP BY rank HAVING count(*) = 1
+)
+SELECT rank, host FROM alone WHERE (SELECT count(DISTINCT host) FROM alone) > 1
+    AND (SELECT max(ranks) FROM (SELECT count(*) AS ranks FROM alone GROUP BY host)) <= {_MOST_ON_A_HOST}
+"""
+
+
 def read_seats(store: Store) -> dict[int, Seat]:
     """The seats of all ranks of which a host or a local rank is known."""
     seats: dict[int, Seat] = {}
     for row in store.query(_SEATS, [UNKNOWN_HOST]):
         seat = seats.setdefault(row["rank"], Seat(rank=row["rank"]))
         setattr(seat, row["kind"], row["value"] if row["kind"] == "host" else int(row["value"]))
+    for row in store.query(_HOSTS_OF_LOGS, [UNKNOWN_HOST]):
+        seat = seats.setdefault(row["rank"], Seat(rank=row["rank"]))
+        seat.host = seat.host or row["host"]
     return seats

@@ -10,15 +10,14 @@ from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.odd_ranks import part
 from ddx_tools.analysis.collectives.records import simultaneity
 from ddx_tools.analysis.collectives.records.comparable import elements
-from ddx_tools.analysis.collectives.records.device_positions import Fronts, fronts_of, long_silent
+from ddx_tools.analysis.collectives.records.device_positions import Fronts, long_silent
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
 from ddx_tools.analysis.collectives.records.lateness import arrives_late
-from ddx_tools.analysis.collectives.records.mismatches import Disagreements, disagreements, mismatches
-from ddx_tools.analysis.collectives.records.progress import frozen_ranks, is_unsettled, ranks_behind, stands_still
+from ddx_tools.analysis.collectives.records.progress import stands_still
 from ddx_tools.analysis.collectives.records.quotes import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
 from ddx_tools.analysis.collectives.records.records import Entry, Records
-from ddx_tools.analysis.collectives.records.shift_findings import groups_with_conflicts, shifted_calls
+from ddx_tools.analysis.collectives.records.solved import Solved, solve, solved
 from ddx_tools.analysis.collectives.records.wait_findings import awaited_if_hung, point_to_point, waiting
 from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
 from ddx_tools.evidence.store import Store
@@ -27,44 +26,28 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 def analyse(store: Store) -> list[Finding]:
     """Findings, the most telling first."""
-    records = store.derived(Records)
-    return analyse_records(records) if records.ranks else []
+    waits = store.derived(solved)
+    return _findings(waits) if waits.records.ranks else []
 
 
 def analyse_records(records: Records) -> list[Finding]:
     """Findings about records that are loaded already."""
+    return _findings(solve(records))
+
+
+def _findings(waits: Solved) -> list[Finding]:
+    records, fronts, behind, frozen, moving = waits.records, waits.fronts, waits.behind, waits.frozen, waits.moving
+    undated, holds, graph = waits.undated, waits.holds, waits.graph
     faults: list[Finding] = []
-    deviating: dict[int, set[int]] = {}
-    differing = disagreements(records)
-    conflicts = groups_with_conflicts(records)
-    for group in records.groups.values():
-        if group.id not in differing and group.id not in conflicts:
-            continue
-        matched = mismatches(records, group, differing.get(group.id, Disagreements()))
-        blamed = {rank for finding in matched if not finding.attributes["tie"] for rank in finding.ranks}
-        shifted = shifted_calls(records, group, conflicts[group.id], blamed) if group.id in conflicts else []
-        deviating[group.id] = {
-            rank
-            for finding in (*matched, *shifted)
-            if not finding.attributes["tie"] and finding.code != "collective.dtype_mismatch"
-            for rank in finding.ranks
-        }
+    for matched, shifted in waits.matched.values():
         faults += [_with_origin(finding, shifted) for finding in matched] + shifted
-    fronts = fronts_of(records)
-    behind = ranks_behind(records)
-    holds = find_holds(records, fronts, deviating)
-    graph = recorded_graph(records, fronts, holds, set().union(*deviating.values()))
-    unsettled = is_unsettled(records, fronts, holds, graph)
-    frozen = set[int]() if unsettled else frozen_ranks(records, behind, graph)
-    moving = unsettled or bool({each.rank for each in behind} - frozen)
-    undated = all(record.taken_ns is None for record in records.ranks.values())
     if moving and undated:
         # What is pending in a job that moves is no wait, as long as nothing tells for how long it has been.
         faults += awaited_if_hung(records, graph)
         holds, graph = [], None
     elif graph is None and records.only_active:
         # Dumps of active work are taken of jobs that hang, and tell nothing of how long their operations take.
-        short = find_holds(records, fronts, deviating, patience_s=0.0)
+        short = find_holds(records, fronts, waits.deviating, patience_s=0.0)
         faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()))
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)

@@ -12,51 +12,26 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ddx_tools.analysis.collectives.operation_classes import class_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.recorded_calls import RecordedCall
 
 if TYPE_CHECKING:
     from ddx_tools.analysis.collectives.records.records import Entry
 
-_BY_INPUT = (
-    "all_reduce",
-    "all_reduce_barrier",  # what NCCL makes of a barrier: one number of every member (torch 2.13)
-    "allreduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "allgather",
-    "_all_gather_base",
-    "gather",
-    "reduce_scatter",
-    "_reduce_scatter_base",
-)
-_BY_OUTPUT = ("scatter",)
-EXCHANGES = ("all_to_all", "alltoall", "all_to_all_base", "alltoall_base")
-"""Sizes may differ by rank. Nobody gets out before all entered, except who has nothing to receive from some."""
-
-_ROOTED = ("broadcast", "gather", "scatter", "reduce")
 _INNERMOST_LINE = re.compile(r"^(.*?):\d+ ")
 
-_COMPLETES_TOGETHER = (
-    "all_reduce",
-    "all_reduce_barrier",
-    "allreduce",
-    "all_gather",
-    "allgather",
-    "_all_gather_base",
-    "reduce_scatter",
-    "_reduce_scatter_base",
-    "barrier",
-)
+
+_FACTS = ("together", "is_p2p", "closing", "rooted", "exchange")
 
 
 class Rules:
     """The table `rules`: for each call of a store, as numbers, what its group must agree on.
 
     op, sizes, dtypes: equal numbers are equal values, NULL agrees with everything. together: nobody finishes it
-    before all entered. closing: it ends a coalesced block and says nothing of its own. And the table `places`: for
-    each call path the number to compare, also without its innermost line, which often differs at a root.
+    before all entered. closing: it ends a coalesced block and says nothing of its own. exchange: sizes may differ by
+    rank, and nobody gets out before all entered, except who has nothing to receive from some. And the table `places`:
+    for each call path the number to compare, also without its innermost line, which often differs at a root.
     """
 
     def __init__(self, store: Store) -> None:
@@ -66,12 +41,11 @@ class Rules:
             number = row.pop("call")
             call = RecordedCall(**row)
             values = [self._number(text) for text in (call.op, sizes_to_agree_on(call), dtypes_to_agree_on(call))]
-            facts = [completes_together(call.op), call.is_p2p, call.op == "coalesced", call.op in _ROOTED]
+            its = class_of(call.op)
+            facts = [its.completes_together, call.is_p2p, call.op == "coalesced", its.rooted, its.exchange]
             rules.append([number, *values, *facts])
         numbers = dict.fromkeys(("call", "op", "sizes", "dtypes"), "BIGINT")
-        store.replace(
-            "rules", {**numbers, **dict.fromkeys(("together", "is_p2p", "closing", "rooted"), "BOOLEAN")}, rules
-        )
+        store.replace("rules", {**numbers, **dict.fromkeys(_FACTS, "BOOLEAN")}, rules)
         places = [
             [row["site"], self._number(_INNERMOST_LINE.sub(r"\1 ", row["path"], count=1))]
             for row in store.query("SELECT site, path FROM fr_sites")
@@ -87,39 +61,30 @@ def sizes_to_agree_on(call: RecordedCall | Entry) -> str | None:
 
     Shapes of equal size are equal here: all backends move elements, not dimensions.
     """
-    op = _plain(call.op)
-    if op in _BY_INPUT:
-        return elements(call.input_sizes)
-    return elements(call.output_sizes) if op in _BY_OUTPUT else None
+    where = class_of(call.op).sizes_agree
+    if where == "nowhere":
+        return None
+    return elements(call.input_sizes if where == "input" else call.output_sizes)
 
 
 def dtypes_to_agree_on(call: RecordedCall | Entry) -> str | None:
     """The data types that all members must share; None if the operation asks for none or none is recorded."""
-    op = _plain(call.op)
-    if op in _BY_INPUT:
-        dtypes = call.input_dtypes
-    elif op in _BY_OUTPUT:
-        dtypes = call.output_dtypes
-    elif op in EXCHANGES:
-        dtypes = _distinct(call.input_dtypes)
-    else:
+    its = class_of(call.op)
+    if its.dtypes_agree == "nowhere":
         return None
+    dtypes = call.input_dtypes if its.dtypes_agree == "input" else call.output_dtypes
+    dtypes = _distinct(dtypes) if its.exchange else dtypes
     return None if dtypes in (None, "[]") else dtypes
 
 
 def completes_together(op: str) -> bool:
     """Whether nobody can finish it before everybody entered (unlike a broadcast at its source)."""
-    return _plain(op) in _COMPLETES_TOGETHER
+    return class_of(op).completes_together
 
 
 def hides_disagreement(op: str) -> bool:
     """Whether members may disagree on its root, which no record tells, and hang in it together."""
-    return _plain(op) in ("broadcast", "reduce")
-
-
-@cache
-def _plain(op: str) -> str:
-    return op.removesuffix("_coalesced").removesuffix("_into_tensor").removesuffix("_tensor")
+    return class_of(op).hides_root
 
 
 @cache

@@ -3,7 +3,8 @@
 What one rank sends to another has to be what that one expects of it. Splits are recorded since format 2.11
 (pytorch#195443). Before, only the sums are, which differ by rank, but what all members send is what all receive. Who
 brings the wrong size shows where the exchange has a way back (the gathering of tokens from experts, the backward pass):
-the neighbouring exchange of each rank then has the same sizes the other way round, except at the odd one.
+the neighbouring exchange of each rank then has the same sizes the other way round, except at the odd one. And where the
+members of such groups brought equal sizes in every other exchange, who brings another size in this one is the odd one.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 from collections.abc import Iterable, Mapping
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.records.comparable import EXCHANGES, elements
-from ddx_tools.analysis.collectives.records.quotes import shown, where
+from ddx_tools.analysis.collectives.odd_ranks import part
+from ddx_tools.analysis.collectives.operation_classes import class_of
+from ddx_tools.analysis.collectives.records.comparable import elements
+from ddx_tools.analysis.collectives.records.quotes import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -23,8 +26,10 @@ def exchange_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Fin
     """One finding for each all_to_all that nobody gets out of and whose splits or, without these, sums do not fit."""
     found = []
     for hold in holds:
-        if hold.op in EXCHANGES:
-            found += [_unpaired(hold), _unbalanced(records, hold) if hold.is_complete else None]
+        if class_of(hold.op).exchange:
+            complete = hold.is_complete
+            unbalanced = _unbalanced(records, hold) if complete else None
+            found += [_unpaired(hold), unbalanced or (_unlike_before(records, hold) if complete else None)]
     return [finding for finding in found if finding is not None]
 
 
@@ -125,3 +130,37 @@ def _volume(entry: Entry, *, turned: bool = False) -> tuple[int, int] | None:
     ways = (entry.output_sizes, entry.input_sizes) if turned else (entry.input_sizes, entry.output_sizes)
     first, second = (json.loads(elements(sizes) or "[]") for sizes in ways)
     return (sum(first), sum(second)) if first and second else None
+
+
+_HABIT = 8
+"""So many other exchanges must be recorded before it is a habit that all members bring equal sizes."""
+
+
+def _unlike_before(records: Records, hold: Recorded) -> Finding | None:
+    """The few members whose sizes differ in an exchange, where those of all others were equal in every one before."""
+    entries = {entry.rank: entry for entry in hold.entries()}
+    if splits_are_recorded(entries.values()) or len(entries) < _FEWEST or hold.seq is None:
+        return None
+    volumes = {rank: volume for rank, entry in entries.items() if (volume := _volume(entry)) is not None}
+    sides = part({rank: f"{sent} sent and {expected} expected" for rank, (sent, expected) in volumes.items()})
+    if len(volumes) < len(entries) or sides.tie or len(sides.groups) < 2 or not _sizes_agree(records, hold):
+        return None
+    said = (
+        f"The sizes of {hold.op} {hold.seq} of {hold.group.label} differ: elements are {sides.words()}. In every other "
+        "recorded exchange of such groups all members brought equal sizes."
+    )
+    return _finding(hold, list(sides.deviating), said, entries, tie=False)
+
+
+def _sizes_agree(records: Records, hold: Recorded) -> bool:
+    """Whether the members of groups of this kind brought equal sizes in all other exchanges, and in enough of them."""
+    alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(hold.group)]
+    (row,) = records.query(
+        "SELECT count(*) AS counted, count(*) FILTER (NOT same) AS unlike FROM ("
+        "SELECT min(k.input_sizes) = max(k.input_sizes) AND min(k.output_sizes) = max(k.output_sizes) AS same "
+        "FROM recorded_numbers n JOIN fr_calls k USING (call) JOIN rules r USING (call) "
+        "WHERE r.exchange AND n.group_id IN ? AND NOT (n.group_id = ? AND n.seq = ?) "
+        "GROUP BY n.group_id, n.seq HAVING count(*) > 1)",
+        [alike, hold.group.id, hold.seq],
+    )
+    return bool(row["counted"] >= _HABIT and not row["unlike"])

@@ -19,7 +19,6 @@ from statistics import median
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace
-from ddx_tools.analysis.collectives.records.comparable import EXCHANGES
 from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -102,7 +101,7 @@ WITH one_clock AS (
     FROM chosen JOIN fr_dumps d USING (dump) GROUP BY group_id
 ), calls AS (
     SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
-        n.done AND (r.together OR k.op IN {EXCHANGES}) AS counts,
+        n.done AND (r.together OR r.exchange) AS counts,
         k.backend = 'gloo' AS blocks, same_host,
         max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq) AS last_call_ns,
         lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) AS next_call_ns

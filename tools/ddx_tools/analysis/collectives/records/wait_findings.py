@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace
+from ddx_tools.analysis.collectives.operation_classes import class_of
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
 from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
@@ -150,7 +151,7 @@ def _entered_together(together: list[Recorded]) -> Finding:
         complete=True,
         started="all" if started == {True} else "none" if started == {False} else "some",
         wait_s=round(min(known), 1) if known else None,
-        splits=splits_are_recorded(entries) if together[0].op.startswith(("all_to_all", "alltoall")) else None,
+        splits=splits_are_recorded(entries) if class_of(together[0].op).exchange else None,
         timeout_s=entries[0].timeout_ms / 1000 if entries[0].timeout_ms else None,
     )
 

@@ -1,0 +1,79 @@
+"""What the records of all ranks say of waits, worked out once for the findings and for the wait graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ddx_tools.analysis.collectives.records.device_positions import Fronts, fronts_of
+from ddx_tools.analysis.collectives.records.mismatches import Disagreements, disagreements, mismatches
+from ddx_tools.analysis.collectives.records.progress import Behind, frozen_ranks, is_unsettled, ranks_behind
+from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
+from ddx_tools.analysis.collectives.records.records import Records
+from ddx_tools.analysis.collectives.records.shift_findings import groups_with_conflicts, shifted_calls
+from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
+from ddx_tools.analysis.collectives.wait_solver import WaitGraph
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
+
+
+@dataclass
+class Solved:
+    """The waits of one set of records."""
+
+    records: Records
+    matched: dict[int, tuple[list[Finding], list[Finding]]]
+    """By group: different calls under one number, and calls that one side made more or fewer than the other."""
+    deviating: dict[int, set[int]]
+    """By group: the ranks against whom a majority stands."""
+    fronts: Fronts
+    behind: list[Behind]
+    holds: list[Recorded]
+    graph: WaitGraph[Recorded] | None
+    moving: bool
+    """The job went on while the records were taken."""
+    frozen: set[int]
+
+    @cached_property
+    def undated(self) -> bool:
+        """Whether nothing says when the records were taken."""
+        return all(record.taken_ns is None for record in self.records.ranks.values())
+
+    @property
+    def certain_holds(self) -> list[Recorded]:
+        """The waits that count: what is pending in a job that moves is none, as long as nothing says for how long."""
+        return [] if self.moving and self.undated else self.holds
+
+
+def solved(store: Store) -> Solved:
+    """The waits that the flight records of a store tell of; see `Store.derived`."""
+    return solve(store.derived(Records))
+
+
+def solve(records: Records) -> Solved:
+    """The waits of records that are loaded already."""
+    matched: dict[int, tuple[list[Finding], list[Finding]]] = {}
+    deviating: dict[int, set[int]] = {}
+    differing = disagreements(records)
+    conflicts = groups_with_conflicts(records)
+    for group in records.groups.values():
+        if group.id not in differing and group.id not in conflicts:
+            continue
+        found = mismatches(records, group, differing.get(group.id, Disagreements()))
+        blamed = {rank for finding in found if not finding.attributes["tie"] for rank in finding.ranks}
+        shifted = shifted_calls(records, group, conflicts[group.id], blamed) if group.id in conflicts else []
+        matched[group.id] = (found, shifted)
+        deviating[group.id] = {
+            rank
+            for finding in (*found, *shifted)
+            if not finding.attributes["tie"] and finding.code != "collective.dtype_mismatch"
+            for rank in finding.ranks
+        }
+    fronts = fronts_of(records)
+    behind = ranks_behind(records)
+    holds = find_holds(records, fronts, deviating)
+    graph = recorded_graph(records, fronts, holds, set().union(*deviating.values()))
+    unsettled = is_unsettled(records, fronts, holds, graph)
+    frozen = set[int]() if unsettled else frozen_ranks(records, behind, graph)
+    moving = unsettled or bool({each.rank for each in behind} - frozen)
+    return Solved(records, matched, deviating, fronts, behind, holds, graph, moving, frozen)

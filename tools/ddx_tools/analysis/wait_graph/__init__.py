@@ -1,0 +1,1 @@
+"""One graph of who waits for whom, out of all sources, and where all of its waiting ends."""

@@ -1,0 +1,158 @@
+"""Waits out of flight records: who is in which operation, which of its members are not, and in what state these are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ddx_tools.analysis.collectives.records.analyse import group_mismatches, root_mismatches
+from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
+from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
+from ddx_tools.analysis.collectives.records.recorded_graph import odd_of_circle
+from ddx_tools.analysis.collectives.records.solved import Solved, solved
+from ddx_tools.analysis.collectives.records.waits import Recorded
+from ddx_tools.analysis.collectives.wait_solver import components
+from ddx_tools.analysis.wait_graph.model import (
+    Condition,
+    Edge,
+    EdgeKind,
+    Mismatch,
+    Node,
+    NodeKind,
+    Operation,
+    Source,
+    State,
+    Sure,
+    WaitGraph,
+    program_of,
+)
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding, rank_list
+
+_STATES = {
+    "idle": State.OUTSIDE,
+    "not_started": State.DEVICE_BEHIND,
+    "finished_by_peers": State.STANDS_STILL,
+    "unseen": State.UNSEEN,
+}
+_WORDS = {
+    State.OUTSIDE: "nothing of its own is pending",
+    State.DEVICE_BEHIND: "it called the operation, and its device never came to it",
+    State.STANDS_STILL: "its peers finished long ago what it has pending",
+    State.UNSEEN: "its record does not show what its program is in",
+    State.ELSEWHERE: "it went another way than its peers",
+}
+
+
+def add_records(graph: WaitGraph, store: Store) -> None:
+    """Add what the flight records of a store tell; nothing if there are none."""
+    if not store.holds_any(("fr_dumps",)):
+        return
+    found = store.derived(solved)
+    if not found.records.ranks:
+        return
+    graph.ranks |= found.records.ranks.keys() | found.records.absent
+    graph.lone_source = len(found.records.ranks) == 1
+    deviating = set().union(*found.deviating.values())
+    holds = found.certain_holds
+    for number, hold in enumerate(holds):
+        _add_hold(graph, hold, number)
+    for rank in found.records.ranks:
+        state = State.ELSEWHERE if rank in deviating else _STATES.get(found.fronts.status[rank])
+        if state is not None:
+            graph.note(program_of(rank), Condition(state, Source.RECORDS, _WORDS[state]))
+    unread = _unread(store)
+    for rank in found.records.absent:
+        state = State.UNREAD if rank in unread else State.UNKNOWN
+        graph.note(program_of(rank), Condition(state, Source.RECORDS, "there is no record of it"))
+        if state is State.UNKNOWN:
+            graph.unreported.add(rank)
+    graph.mismatches += _mismatches(found, holds, graph)
+
+
+def _unread(store: Store) -> set[int]:
+    """Ranks of which a file was brought that is no usable record."""
+    rows = store.query(
+        "SELECT DISTINCT rank FROM materials WHERE rank IS NOT NULL "
+        "AND (why_not_read IS NOT NULL OR list_contains(string_split(kinds, ', '), 'dump')) "
+        "AND rank NOT IN (SELECT rank FROM fr_dumps WHERE rank IS NOT NULL)"
+    )
+    return {row["rank"] for row in rows}
+
+
+def _node_of(hold: Recorded, number: int) -> Node:
+    """Transfers, and operations that a rank is in by its own deviation, are nodes of their own."""
+    own = number if hold.transfer is not None or hold.by_deviation or hold.seq is None else -1
+    return Node(NodeKind.OPERATION, f"{hold.group.key} {hold.seq} {hold.op}", attempt=own)
+
+
+def _add_hold(graph: WaitGraph, hold: Recorded, number: int) -> None:
+    node = _node_of(hold, number)
+    kind = EdgeKind.TRANSFER if hold.transfer is not None else EdgeKind.COLLECTIVE
+    place = "" if hold.seq is None else f"collective {hold.seq} of "
+    graph.operations[node] = Operation(
+        f"{hold.op} ({place}{hold.group.label})",
+        kind,
+        Source.RECORDS,
+        None if hold.group.members is None else frozenset(hold.group.members),
+        unsettled=bool(hold.too_early),
+        complete=hold.is_complete,
+        called_ahead=not hold.fronts,
+        hides_root=hides_disagreement(hold.op),
+    )
+    if hold.by_deviation:
+        return  # Its own deviation put it there: it waits for nobody.
+    entries = {entry.rank: entry for entry in hold.entries()}
+    for rank, wait_s in hold.waiting.items():
+        evidence = entries[rank].evidence() if rank in entries else None
+        graph.wait(Edge(program_of(rank), node, kind, Source.RECORDS, evidence=evidence, wait_s=wait_s))
+    graph.edges += _to(node, kind, hold.blockers, Sure.SEEN)
+    graph.edges += _to(node, kind, hold.unknown, Sure.POSSIBLE)
+
+
+def _to(node: Node, kind: EdgeKind, ranks: Iterable[int], certainty: Sure) -> Iterator[Edge]:
+    return (Edge(node, program_of(rank), kind, Source.RECORDS, certainty) for rank in ranks)
+
+
+def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[Mismatch]:
+    records = found.records
+    told = [
+        *exchange_mismatches(records, holds),
+        *root_mismatches(records, holds),
+        *group_mismatches(records, holds),
+        *(each for matched, shifted in found.matched.values() for each in (*matched, *shifted)),
+    ]
+    at = {(str(hold.group.label), hold.seq): _node_of(hold, number) for number, hold in enumerate(holds)}
+    differing = [_mismatch(each, at.get((each.group or "", each.attributes.get("seq")))) for each in told]
+    return differing + list(_odd_ones(found, holds))
+
+
+def _mismatch(finding: Finding, at: Node | None) -> Mismatch:
+    return Mismatch(
+        finding.code.removeprefix("collective.").removesuffix("_mismatch"),
+        at,
+        tuple(finding.ranks),
+        not finding.attributes["tie"],
+        Source.RECORDS,
+        finding.summary,
+        tuple(finding.evidence),
+        tuple(finding.locations),
+    )
+
+
+def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[Mismatch]:
+    """For each circle of ranks, who of them differs from what all others do."""
+    edges: dict[int, set[int]] = {}
+    for number, hold in enumerate(holds, 1):
+        edges[-number] = set(hold.blockers)
+        for rank in hold.waiting:
+            edges.setdefault(rank, set()).add(-number)
+        for rank in hold.blockers:
+            edges.setdefault(rank, set())
+    for component in components(edges):
+        circle = {node for node in component if node >= 0}
+        if len(circle) > 1 and (odd := odd_of_circle(found.records, circle, holds))[0]:
+            ranks, told_by = odd
+            says = (
+                f"{rank_list(circle).capitalize()} wait for each other, and {rank_list(ranks)} parted from the others"
+            )
+            yield Mismatch(f"circle_{told_by}", None, tuple(sorted(ranks)), True, Source.RECORDS, f"{says}.")

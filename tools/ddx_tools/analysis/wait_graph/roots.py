@@ -1,0 +1,343 @@
+"""Where all waiting ends: the components of the wait graph without a way out.
+
+A root is whom waits lead to and who waits for nobody. Ranks that wait for each other in a circle are told as a circle,
+unless something singles some of them out. Ranks of which nothing tells are blamed only for waits that nothing else
+explains, and then the fewest of them, a whole host before ranks of several. A majority is never a root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from ddx_tools.analysis.collectives.wait_solver import components, fewest
+from ddx_tools.analysis.wait_graph.model import (
+    EVENTS,
+    Condition,
+    EdgeKind,
+    Mismatch,
+    Node,
+    State,
+    Sure,
+    WaitGraph,
+    program_of,
+    ranks_of,
+    reaching,
+)
+from ddx_tools.model.diagnosis import SuspectEvent, rank_list
+from ddx_tools.model.grouping import gathered
+
+_KNOWN = (Sure.SEEN, Sure.INFERRED)
+_SMALLEST_HOST = 2
+
+
+@dataclass(frozen=True)
+class Root:
+    """Ranks of one state that all waiting leads back to."""
+
+    ranks: tuple[int, ...]
+    state: State
+    event: SuspectEvent
+    conditions: tuple[Condition, ...] = ()
+    mismatch: Mismatch | None = None
+    host: str | None = None
+    """The ranks are all that run there."""
+
+
+@dataclass(frozen=True)
+class Roots:
+    """What the graph says of who holds a job up."""
+
+    roots: tuple[Root, ...] = ()
+    victims: tuple[int, ...] = ()
+    """Who waits, directly or through others, and is no root."""
+    open: str = ""
+    """Why nobody is singled out, although ranks wait; empty if the roots are clear, or nobody waits."""
+    circle: tuple[int, ...] = ()
+    """All ranks of the circle that no root was singled out of, or that one was."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of all roots."""
+        return tuple(sorted({rank for root in self.roots for rank in root.ranks}))
+
+    @property
+    def clear(self) -> bool:
+        """Whether these ranks, and no others, hold the job up."""
+        return bool(self.roots) and not self.open
+
+
+@dataclass
+class _Search:
+    """What is found on the way from the waits to their roots."""
+
+    graph: WaitGraph
+    edges: dict[Node, set[Node]]
+    roots: dict[int, State] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+    circle: tuple[int, ...] = ()
+    mismatch: Mismatch | None = None
+    unseen: bool = False
+
+
+def find_roots(graph: WaitGraph) -> Roots:
+    """The roots of a wait graph; none if nobody waits."""
+    found = _Search(graph, graph.leaving(*_KNOWN))
+    awaited = {node for nodes in found.edges.values() for node in nodes}
+    for sink in _sinks(graph, found.edges):
+        if len(ranks_of(sink)) > 1:
+            _take_circle(found, sink)
+        else:
+            _take_single(found, sink, awaited)
+    if not found.roots:
+        if found.unseen:
+            found.open.append("what tells of the ranks that all others wait for has lost what they are in")
+        _take_mismatch(found) or _take_unknown(found)
+    elif found.unseen and State.OUTSIDE not in found.roots.values():
+        found.open.append("a rank that others wait for is in something that nothing shows")
+    return _told(found)
+
+
+def _sinks(graph: WaitGraph, edges: Mapping[Node, Set[Node]]) -> list[set[Node]]:
+    """The components of which no way leads on, with at least one rank in each.
+
+    What belongs to no rank and waits for nobody (an operation that all members are in, a file) is no one.
+    """
+    nodes = sorted({*edges, *(edge.waiter for edge in graph.edges), *(edge.awaited for edge in graph.edges)})
+    number = {node: place for place, node in enumerate(nodes)}
+    numbered = {number[node]: {number[each] for each in edges.get(node, ())} for node in nodes}
+    found = []
+    for component in components(numbered):
+        beyond = {nodes[each] for place in component for each in numbered[place] - component}
+        members = {nodes[place] for place in component}
+        if ranks_of(members) and not any(node.rank >= 0 or edges.get(node) for node in beyond):
+            found.append(members)
+    return found
+
+
+def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
+    graph = found.graph
+    (rank,) = ranks_of(sink)
+    condition = _condition(graph, sink, rank)
+    if not sink & awaited:
+        return
+    if condition is not None and condition.state not in (State.UNSEEN, State.UNKNOWN, State.UNREAD):
+        found.roots[rank] = condition.state
+    elif rank in _waits_for_unknown(graph):
+        return
+    elif condition is not None and condition.state is State.UNSEEN:
+        found.unseen = True
+    else:
+        # It is in something of which nothing more is known, like a kernel that all are in.
+        found.open.append(f"what {rank_list([rank])} waits for is not known")
+
+
+def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> Condition | None:
+    """What is known of a sink: of its own nodes, else of the rank's program."""
+    own = [each for node in sorted(sink) for each in graph.conditions.get(node, ())]
+    return own[0] if own and program_of(rank) not in sink else graph.state(rank)
+
+
+def _waits_for_unknown(graph: WaitGraph) -> set[int]:
+    """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+    known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
+    unknown = {edge.waiter for edge in graph.edges if edge.certainty is Sure.POSSIBLE} - known
+    return {edge.waiter.rank for edge in graph.edges if edge.awaited in unknown}
+
+
+# --- circles
+
+
+def _take_circle(found: _Search, sink: set[Node]) -> None:
+    """Of ranks that wait for each other: who differs from all others, or stays away from where many are."""
+    circle = ranks_of(sink)
+    found.circle = tuple(sorted(circle))
+    told = [m for m in found.graph.mismatches if m.aspect.startswith("circle") and set(m.deviating) < circle]
+    elsewhere = {rank for rank in circle if (its := found.graph.state(rank)) and its.state is State.ELSEWHERE}
+    if told:
+        found.mismatch = told[0]
+        odd = set(told[0].deviating)
+    else:
+        odd = elsewhere if 0 < len(elsewhere) < len(circle) else _absent_from_many(found.graph, sink, circle)
+    if not odd:
+        found.open.append(f"{rank_list(circle)} wait for each other")
+    found.roots.update(dict.fromkeys(sorted(odd), State.OUTSIDE))
+
+
+def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:
+    """The few of a circle who are not in an operation that most of its ranks are in; empty if several sets fit."""
+    inside = graph.in_operation()
+    waits_in = _ranks_behind(graph, sink)
+    fitting: list[set[int]] = []
+    for node in sorted(sink & graph.operations.keys()):
+        if graph.operations[node].kind is not EdgeKind.COLLECTIVE:
+            continue
+        there = ranks_of(inside.get(node, ())) | waits_in.get(node, set())
+        away = circle - there
+        if away and len(away) < len(there & circle) and away not in fitting:
+            fitting.append(set(away))
+    smallest = min(map(len, fitting), default=0)
+    best = [few for few in fitting if len(few) == smallest]
+    return best[0] if len(best) == 1 else set()
+
+
+def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
+    """For each operation, the ranks of which some thread is in it."""
+    return {node: ranks_of(waiters) for node, waiters in graph.in_operation().items() if node in sink}
+
+
+# --- what all members are in, and what nothing tells of
+
+
+def _take_mismatch(found: _Search) -> bool:
+    """Members of an operation that nobody gets out of, who differ in it from a majority."""
+    stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
+    for mismatch in found.graph.mismatches:
+        if mismatch.decided and mismatch.at in stuck and found.graph.operations[mismatch.at].complete:
+            found.mismatch = mismatch
+            found.roots.update(dict.fromkeys(mismatch.deviating, State.ELSEWHERE))
+            found.open.clear()
+            return True
+    return False
+
+
+def _take_unknown(found: _Search) -> bool:
+    """The fewest ranks of which nothing tells that explain the waits which nothing else does."""
+    graph = found.graph
+    sets = _sets_of_unknown(graph)
+    if not sets:
+        return False
+    states = {rank: its.state for rank in set().union(*sets.values()) if (its := graph.state(rank))}
+    all_in_one = any(each.complete and each.kind is EdgeKind.COLLECTIVE for each in graph.operations.values())
+    if host := _host_that_explains(graph, sets.values()):
+        found.roots.update(dict.fromkeys(host, State.UNKNOWN))
+    else:
+        alone = set().union(*(ranks for ranks in sets.values() if len(ranks) == 1))
+        more, tie = fewest(ranks for ranks in sets.values() if not alone & ranks)
+        ranks = alone | more
+        found.roots.update({rank: states.get(rank, State.UNKNOWN) for rank in sorted(ranks)})
+        if tie or _says_little(graph, sets, ranks):
+            found.open.append("as many others that left no record would explain the waits")
+    if all_in_one:
+        found.open.append("some groups are complete and nobody gets out of their operation")
+    return True
+
+
+def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
+    """For each operation that nobody is known to be missing in: the members of which nothing tells."""
+    known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
+    found: dict[Node, set[int]] = {}
+    for edge in graph.edges:
+        if edge.certainty is Sure.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
+            found.setdefault(edge.waiter, set()).add(edge.awaited.rank)
+    # Who may wait for a rank that something tells of does not wait for one of which nothing does.
+    silent = {rank for rank in set().union(*found.values()) if _is_silent(graph, rank)} if found else set()
+    return {node: ranks for node, ranks in found.items() if ranks <= silent}
+
+
+def _is_silent(graph: WaitGraph, rank: int) -> bool:
+    its = graph.state(rank)
+    return its is not None and its.state in (State.UNKNOWN, State.UNREAD)
+
+
+def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int]) -> bool:
+    """Whether that nothing tells of these ranks may mean nothing.
+
+    Others left nothing either and are not to blame, so that what they wrote got lost. Nor do several ranks die at once,
+    unless a host does. And where all are in one operation, all may be in it.
+    """
+    operations = [graph.operations[node] for node in sets]
+    unsaid = len(operations) == 1 and operations[0].hides_root
+    ahead = all(operation.called_ahead for operation in operations)
+    return graph.lone_source or ahead or unsaid or len(ranks) > 1 or bool(graph.unreported ^ ranks)
+
+
+def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:
+    """All ranks of the one host of which nothing tells, if one of them is in each of the sets; else none."""
+    wanted = list(sets)
+    silent = {rank for rank in graph.ranks if (its := graph.state(rank)) and its.state is State.UNKNOWN}
+    fitting = [
+        ranks
+        for ranks in _hosts(graph)
+        if len(ranks) >= _SMALLEST_HOST and ranks <= silent and all(ranks & each for each in wanted)
+    ]
+    return fitting[0] if len(fitting) == 1 and len(fitting[0]) > _SMALLEST_HOST else set()
+
+
+def _hosts(graph: WaitGraph) -> list[set[int]]:
+    """The ranks of each host. Where all known hosts have as many in a row, so have those of which nothing tells."""
+    known = {host: set(ranks) for host, ranks in gathered((host, rank) for rank, host in graph.hosts.items()).items()}
+    seated = [ranks for ranks in known.values() if len(ranks) > 1]
+    size = max(map(len, seated), default=0)
+    in_rows = all(_is_row(ranks, size) for ranks in seated)
+    if not size or not in_rows:
+        return list(known.values())
+    return [{*range(first, first + size)} for first in range(0, max(graph.ranks) + 1, size)]
+
+
+def _is_row(ranks: Set[int], size: int) -> bool:
+    """Whether these lie in one row of so many, which begins at a multiple of its length."""
+    return min(ranks) // size == max(ranks) // size
+
+
+# --- the answer
+
+
+def _told(found: _Search) -> Roots:
+    graph = found.graph
+    # An operation that waits for a rank is not itself a rank; who ends in no root waits all the same.
+    waiting = {
+        edge.waiter.rank for edge in graph.edges if edge.waiter.rank >= 0 and edge.awaited.rank != edge.waiter.rank
+    }
+    victims = waiting - found.roots.keys()
+    reason = found.open[0] if found.open else ""
+    if found.roots and _is_majority(found.roots, graph.ranks):
+        return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)
+    if not found.roots and victims and not reason:
+        reason = "what shows the waits does not show for whom"
+    by_state = gathered((state, rank) for rank, state in sorted(found.roots.items()))
+    roots = tuple(_root(found, state, ranks) for state, ranks in by_state.items())
+    return Roots(roots, tuple(sorted(victims)), reason, found.circle)
+
+
+def _is_majority(roots: Mapping[int, State], ranks: Set[int]) -> bool:
+    known = State.ENDED not in roots.values()
+    return known and len(ranks) > 2 and 2 * len(roots) > len(ranks)
+
+
+def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
+    graph = found.graph
+    conditions = tuple(its for rank in ranks if (its := graph.state(rank)) is not None)
+    whole = len(ranks) > 1 and any(set(ranks) == members for members in _hosts(graph))
+    hosts = {host for rank in ranks if (host := graph.hosts.get(rank))}
+    host = hosts.pop() if whole and len(hosts) == 1 else None
+    odd = found.mismatch if found.mismatch and set(ranks) <= set(found.mismatch.deviating) else None
+    return Root(tuple(ranks), state, EVENTS[state], conditions, odd, host)
+
+
+def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
+    """The waits in words, those nearest to the roots first."""
+    edges = graph.leaving(*Sure)
+    near: dict[Node, int] = {}
+    reached = {program_of(rank) for rank in roots.ranks}
+    for distance in range(len(graph.operations) + 1):
+        fresh = reaching(edges, reached) if distance == len(graph.operations) else _one_step(edges, reached)
+        near |= {node: distance for node in fresh - near.keys() if node in graph.operations}
+        if fresh <= reached:
+            break
+        reached |= fresh
+    inside = graph.in_operation()
+    told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
+    lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
+    return lines + ([f"{len(told) - most} more operations wait behind these."] if len(told) > most else [])
+
+
+def _one_step(edges: Mapping[Node, Set[Node]], reached: Set[Node]) -> set[Node]:
+    return {waiter for waiter, awaited in edges.items() if awaited & reached} | set(reached)
+
+
+def _sentence(graph: WaitGraph, node: Node, waiting: Set[int], edges: Mapping[Node, Set[Node]]) -> str:
+    awaited = ranks_of(edges.get(node, ()))
+    verb = "wait" if len(waiting) > 1 else "waits"
+    whom = f" for {rank_list(set(awaited))}" if awaited else ""
+    return f"{rank_list(set(waiting)).capitalize()} {verb} in {graph.operations[node].words}{whom}."
