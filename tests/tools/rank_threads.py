@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, SOURCE, STACK, THREADS
-from ddx_tools.analysis.wait_graph.answer import Waits, waits_of
+from ddx_tools.diagnosis.waits import Waits, waits_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.probes.stacks.probe import PROBE
 from ddx_tools.sources.raw import Raw, RawItem

@@ -11,16 +11,16 @@ from made_findings import seen
 from ddx_tools.analysis.wait_graph.from_logs import add_logs
 from ddx_tools.analysis.wait_graph.from_processes import add_absent, add_ends
 from ddx_tools.analysis.wait_graph.model import (
-    Condition,
-    Edge,
+    CallMismatch,
     EdgeKind,
-    Mismatch,
     Node,
+    NodeCondition,
     NodeKind,
+    NodeState,
     Operation,
     Source,
-    State,
     Sure,
+    WaitEdge,
     WaitGraph,
     program_of,
 )
@@ -43,23 +43,23 @@ class Made:
         inside, away, unknown = list(inside), list(away), list(unknown)
         self.graph.operations[node] = Operation(name, EdgeKind.COLLECTIVE, Source.RECORDS, complete=not away + unknown)
         for rank in inside:
-            self.graph.wait(Edge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.RECORDS))
+            self.graph.wait(WaitEdge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.RECORDS))
         for ranks, certainty in ((away, Sure.SEEN), (unknown, Sure.POSSIBLE)):
             for rank in ranks:
-                self.graph.wait(Edge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.RECORDS, certainty))
+                self.graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.RECORDS, certainty))
         return self
 
-    def is_(self, state: State, *ranks: int) -> Made:
+    def is_(self, state: NodeState, *ranks: int) -> Made:
         """What is known of ranks."""
         for rank in ranks:
-            self.graph.note(program_of(rank), Condition(state, Source.RECORDS))
-            if state is State.UNKNOWN:
+            self.graph.note(program_of(rank), NodeCondition(state, Source.RECORDS))
+            if state is NodeState.UNKNOWN:
                 self.graph.unreported.add(rank)
         return self
 
 
 def test_waiting_leads_through_others_to_who_waits_for_nobody() -> None:
-    made = Made(5).operation("tp", [0], [1]).operation("dp", [1, 2, 3], [4]).is_(State.OUTSIDE, 4)
+    made = Made(5).operation("tp", [0], [1]).operation("dp", [1, 2, 3], [4]).is_(NodeState.OUTSIDE, 4)
     roots = find_roots(made.graph)
     assert roots.clear and roots.ranks == (4,) and roots.victims == (0, 1, 2, 3)
     assert roots.roots[0].event is SuspectEvent.ABSENT
@@ -72,7 +72,7 @@ def test_an_operation_that_all_members_are_in_leads_to_nobody() -> None:
 
 
 def test_nobody_who_waits_is_no_trouble() -> None:
-    roots = find_roots(Made(3).is_(State.OUTSIDE, 0, 1, 2).graph)
+    roots = find_roots(Made(3).is_(NodeState.OUTSIDE, 0, 1, 2).graph)
     assert (roots.ranks, roots.victims, roots.open) == ((), (), "")
 
 
@@ -90,16 +90,16 @@ def test_a_circle_of_two_equal_sides_is_told_as_a_circle() -> None:
 def test_who_differs_in_an_operation_that_nobody_gets_out_of_is_the_root() -> None:
     made = Made(4).operation("exchange", range(4))
     (node,) = made.graph.operations
-    differing = Mismatch("shape", node, (3,), True, Source.RECORDS, "rank 3 brings more")
+    differing = CallMismatch("shape", node, (3,), True, Source.RECORDS, "rank 3 brings more")
     made.graph.mismatches.append(differing)
     roots = find_roots(made.graph)
     assert roots.ranks == (3,) and roots.roots[0].mismatch is differing
-    made.graph.mismatches[0] = Mismatch("shape", node, (0, 1, 2, 3), False, Source.RECORDS)
+    made.graph.mismatches[0] = CallMismatch("shape", node, (0, 1, 2, 3), False, Source.RECORDS)
     assert find_roots(made.graph).ranks == ()
 
 
 def test_most_of_the_ranks_are_never_to_blame() -> None:
-    made = Made(4).operation("dp", [0], [1, 2, 3]).is_(State.OUTSIDE, 1, 2, 3)
+    made = Made(4).operation("dp", [0], [1, 2, 3]).is_(NodeState.OUTSIDE, 1, 2, 3)
     assert find_roots(made.graph).ranks == ()
 
 
@@ -114,7 +114,7 @@ def _host_gone(*, also_silent: tuple[int, ...] = (), unread: tuple[int, ...] = (
         group = [place, place + 4, place + 8, place + 12]
         gone = [rank for rank in group if rank in range(8, 12) or rank in also_silent + unread]
         made.operation(f"dp {place}", [rank for rank in group if rank not in gone], unknown=gone)
-    return made.is_(State.UNKNOWN, *range(8, 12), *also_silent).is_(State.UNREAD, *unread)
+    return made.is_(NodeState.UNKNOWN, *range(8, 12), *also_silent).is_(NodeState.UNREAD, *unread)
 
 
 @pytest.mark.parametrize("unread", [(), (13,)])
@@ -129,14 +129,14 @@ def test_of_two_silent_hosts_nobody_is_named() -> None:
 
 
 def test_one_silent_rank_explains_the_waits_unless_others_are_silent_too() -> None:
-    made = Made(6).operation("dp", range(5), unknown=[5]).is_(State.UNKNOWN, 5)
+    made = Made(6).operation("dp", range(5), unknown=[5]).is_(NodeState.UNKNOWN, 5)
     assert find_roots(made.graph).clear and find_roots(made.graph).ranks == (5,)
-    made = Made(7).operation("dp", range(5), unknown=[5]).is_(State.UNKNOWN, 5, 6)
+    made = Made(7).operation("dp", range(5), unknown=[5]).is_(NodeState.UNKNOWN, 5, 6)
     assert not find_roots(made.graph).clear
 
 
 def test_a_rank_that_could_not_be_read_is_not_taken_for_dead() -> None:
-    roots = find_roots(Made(4).operation("dp", [0, 1, 2], unknown=[3]).is_(State.UNREAD, 3).graph)
+    roots = find_roots(Made(4).operation("dp", [0, 1, 2], unknown=[3]).is_(NodeState.UNREAD, 3).graph)
     assert not roots.clear
 
 
@@ -144,7 +144,7 @@ def test_a_rank_that_could_not_be_read_is_not_taken_for_dead() -> None:
 
 
 def test_who_ended_of_itself_waits_for_nobody_whatever_it_was_in() -> None:
-    made = Made(4).operation("dp", [0, 1, 2, 3][:3], [3]).is_(State.OUTSIDE, 3)
+    made = Made(4).operation("dp", [0, 1, 2, 3][:3], [3]).is_(NodeState.OUTSIDE, 3)
     made.operation("tp", [3], [0])
     add_logs(made.graph, [seen("rank.raised", 3, independent=True)])
     roots = find_roots(made.graph)
@@ -152,7 +152,7 @@ def test_who_ended_of_itself_waits_for_nobody_whatever_it_was_in() -> None:
 
 
 def test_who_ended_as_a_consequence_is_no_root() -> None:
-    made = Made(3).operation("dp", [0, 2], [1]).is_(State.OUTSIDE, 1)
+    made = Made(3).operation("dp", [0, 2], [1]).is_(NodeState.OUTSIDE, 1)
     add_logs(made.graph, [seen("rank.raised", 0, independent=False)])
     assert find_roots(made.graph).ranks == (1,)
 
@@ -168,7 +168,7 @@ def test_reports_of_who_never_entered_make_waits_where_nothing_nearer_tells() ->
     alone = WaitGraph()
     add_logs(alone, [reported])
     assert find_roots(alone).ranks == (2,)
-    nearer = Made(3).operation("dp", [0, 2], [1]).is_(State.OUTSIDE, 1)
+    nearer = Made(3).operation("dp", [0, 2], [1]).is_(NodeState.OUTSIDE, 1)
     add_logs(nearer.graph, [reported])
     assert find_roots(nearer.graph).ranks == (1,)
 

@@ -17,11 +17,10 @@ from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.knowledge.validation import first_mistake
+from ddx_tools.model.basis import BASIS
 from ddx_tools.model.diagnosis import Diagnosis, Evidence, Finding, Severity, rank_list
 from ddx_tools.model.errors import UnreadableInput, UsageError
 
-BASIS = "added"
-"""The `basis` of a finding that was handed in."""
 _SAID = {"yes": False, "no": True}
 _FACT = re.compile(r"(?P<fact>[a-z0-9_]{1,60})(?:=(?P<value>[a-z]{1,8}))?")
 _LONGEST_QUOTE, _MOST_RANKS = 400, 65_536

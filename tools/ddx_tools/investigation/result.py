@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ddx_tools.diagnosis.checks import within_reach
 from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
-from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
 from ddx_tools.diagnosis.submitted import changes_of
 from ddx_tools.diagnosis.submitted_effect import why_unchanged
 from ddx_tools.diagnosis.suspects import with_suspects
@@ -18,11 +17,12 @@ from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
 from ddx_tools.investigation.show.suspect_view import Sight
+from ddx_tools.model.basis import BASIS as HANDED_IN
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:
-    from ddx_tools.analysis.wait_graph.answer import Waits
     from ddx_tools.diagnosis.casebook import Similar
+    from ddx_tools.diagnosis.waits import Waits
     from ddx_tools.model.versions import Version
 
 _MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
@@ -109,23 +109,20 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
-<<<<<<< bdb0ef5dbdf5d5be9f1ed545e05d2da2d8315b4b
         """Return the bare judgement of the findings. It is made once for each state of them."""
         by = playbooks or load_playbooks()
-        state = (id(by), tuple(map(id, self.findings)), tuple(gap.what for gap in self.missing), len(self.seats))
+        gaps = tuple(gap.what for gap in self.missing)
+        state = (id(by), tuple(map(id, self.findings)), gaps, len(self.seats), id(self.waits))
         if self._judged is None or self._judged[0] != state:
-            said = diagnose(self.findings, by, self.missing)
-            self._judged = (state, with_suspects(said, self.findings, self.seats))
+            self._judged = (state, self._judgement(by))
         return self._judged[1]
-=======
-        """The bare judgement of the findings."""
-        pages = playbooks or load_playbooks()
+
+    def _judgement(self, by: Playbooks) -> Diagnosis:
         if self.waits is None:
-            return with_suspects(diagnose(self.findings, pages, self.missing), self.findings, self.seats)
-        from ddx_tools.analysis.wait_graph.answer import agreeing, with_waits
+            return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
+        from ddx_tools.diagnosis.waits import agreeing, with_waits
 
         findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
-        said = diagnose(findings, pages, self.missing)
+        said = diagnose(findings, by, self.missing)
         said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
         return with_waits(said, self.waits)
->>>>>>> 3dfef9a0903c91c8975bccac0ee716e158b73d04

@@ -59,7 +59,7 @@ from ddx_tools.sources.raw import Raw
 from ddx_tools.sources.temporary import temporary_directory
 
 if TYPE_CHECKING:
-    from ddx_tools.analysis.wait_graph.answer import Waits
+    from ddx_tools.diagnosis.waits import Waits
     from ddx_tools.sources.cluster.targets import Reach
     from ddx_tools.sources.hosts.local import LocalHost
 
@@ -355,7 +355,7 @@ def _waits(store: Store, found: Investigation) -> Waits | None:
     """Who waits for whom, where anything tells of a rank."""
     if not store.holds_any(("fr_dumps", "stack_threads", "unread", "log_events", "asked_hosts")):
         return None
-    from ddx_tools.analysis.wait_graph.answer import waits_of
+    from ddx_tools.diagnosis.waits import waits_of
 
     return waits_of(store, found.findings, found.seats)
 

@@ -16,7 +16,7 @@ from typing import Any
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import ASPECTS, Aspect, FindingPlace, State, Where
 from ddx_tools.analysis.collectives.odd_ranks import Sides, part
-from ddx_tools.analysis.collectives.wait_solver import Hold, Known, WaitGraph, graph_of
+from ddx_tools.analysis.collectives.wait_solver import Hold, Known, SolvedWaits, graph_of
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -133,7 +133,7 @@ def _of_attempt(together: Sequence[_Seen], explained: Collection[int | None]) ->
     return [*found, *(_roots(graph, together) if graph else ())]
 
 
-def _roots(graph: WaitGraph[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
+def _roots(graph: SolvedWaits[Hold], together: Sequence[_Seen]) -> Iterator[Finding]:
     states = {state: ranks for state, ranks in graph.by_state().items() if state != "unseen"}
     for state, ranks in states.items():
         direct = [seen for seen in together if {*seen.hold.blockers, *seen.hold.unknown} & set(ranks)]

@@ -73,7 +73,7 @@ H = TypeVar("H", bound=Hold)
 
 
 @dataclass(frozen=True)
-class WaitGraph(Generic[H]):
+class SolvedWaits(Generic[H]):
     """How waiting spreads, and where it leads."""
 
     holds: tuple[H, ...]
@@ -114,7 +114,7 @@ class Known(Generic[H]):
     """What it is called that nothing tells of a rank."""
 
 
-def graph_of(holds: Sequence[H], known: Known[H]) -> WaitGraph[H] | None:
+def graph_of(holds: Sequence[H], known: Known[H]) -> SolvedWaits[H] | None:
     """The graph behind some waits; None if nobody waits for anybody."""
     held = [hold for hold in holds if hold.blockers or hold.unknown]
     if not held:
@@ -125,7 +125,7 @@ def graph_of(holds: Sequence[H], known: Known[H]) -> WaitGraph[H] | None:
     unseen = () if roots or any(hold.unknown for hold in held) else tuple(sorted(ends))
     distance = _distances(set(roots) | set(unseen), held)
     victims = tuple(sorted(waiting - set(roots)))
-    return WaitGraph(tuple(held), roots, tie, victims, tuple(_sentences(held, distance)), circle, told_by, unseen)
+    return SolvedWaits(tuple(held), roots, tie, victims, tuple(_sentences(held, distance)), circle, told_by, unseen)
 
 
 def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool, tuple[int, ...], By]:

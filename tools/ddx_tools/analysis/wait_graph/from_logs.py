@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddx_tools.analysis.wait_graph.model import (
-    Condition,
-    Edge,
     EdgeKind,
     Node,
+    NodeCondition,
     NodeKind,
+    NodeState,
     Operation,
     Source,
-    State,
     Sure,
+    WaitEdge,
     WaitGraph,
     program_of,
 )
-from ddx_tools.diagnosis.submitted import BASIS as HANDED_IN
+from ddx_tools.model.basis import BASIS as HANDED_IN
 from ddx_tools.model.diagnosis import Finding
 
 _ENDS = ("rank.killed", "rank.raised", "rank.exited")
@@ -48,8 +48,8 @@ def end_ranks(graph: WaitGraph, finding: Finding, source: Source) -> None:
     graph.edges = [edge for edge in graph.edges if edge.waiter.rank not in gone]
     for rank in gone:
         graph.ranks.add(rank)
-        ended = Condition(
-            State.ENDED, source, finding.summary, tuple(finding.evidence[:2]), tuple(finding.locations[:2]), False
+        ended = NodeCondition(
+            NodeState.ENDED, source, finding.summary, tuple(finding.evidence[:2]), tuple(finding.locations[:2]), False
         )
         graph.conditions[program_of(rank)] = [ended]
 
@@ -67,10 +67,10 @@ def _add_missing(graph: WaitGraph, finding: Finding, number: int, looked_at: Ite
     evidence = finding.evidence[0] if finding.evidence else None
     graph.ranks |= waiting | missing
     for rank in waiting:
-        graph.wait(Edge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.LOGS, evidence=evidence))
+        graph.wait(WaitEdge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.LOGS, evidence=evidence))
     elsewhere = set(facts.get("waiting_elsewhere") or ())
     for rank in missing:
-        graph.wait(Edge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.LOGS, Sure.INFERRED, evidence))
+        graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.LOGS, Sure.INFERRED, evidence))
         if rank not in elsewhere:
-            never = Condition(State.OUTSIDE, Source.LOGS, "never entered it", tuple(finding.evidence[-1:]))
+            never = NodeCondition(NodeState.OUTSIDE, Source.LOGS, "never entered it", tuple(finding.evidence[-1:]))
             graph.note(program_of(rank), never)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddx_tools.analysis.wait_graph.from_logs import end_ranks
-from ddx_tools.analysis.wait_graph.model import Condition, Source, State, WaitGraph, program_of
+from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, WaitGraph, program_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding
 
@@ -33,7 +33,7 @@ def add_absent(graph: WaitGraph, store: Store) -> None:
     graph.ranks |= set(range(size))
     for rank in absent:
         graph.hosts.setdefault(rank, name)
-        gone = Condition(State.UNKNOWN, Source.PROCESSES, f"its host {name} does not answer")
+        gone = NodeCondition(NodeState.UNKNOWN, Source.PROCESSES, f"its host {name} does not answer")
         graph.note(program_of(rank), gone)
         graph.absent.add(rank)
         graph.unreported.add(rank)

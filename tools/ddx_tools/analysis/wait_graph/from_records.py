@@ -12,16 +12,16 @@ from ddx_tools.analysis.collectives.records.solved import Solved, solved
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.wait_solver import components
 from ddx_tools.analysis.wait_graph.model import (
-    Condition,
-    Edge,
+    CallMismatch,
     EdgeKind,
-    Mismatch,
     Node,
+    NodeCondition,
     NodeKind,
+    NodeState,
     Operation,
     Source,
-    State,
     Sure,
+    WaitEdge,
     WaitGraph,
     program_of,
 )
@@ -29,17 +29,17 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, rank_list
 
 _STATES = {
-    "idle": State.OUTSIDE,
-    "not_started": State.DEVICE_BEHIND,
-    "finished_by_peers": State.STANDS_STILL,
-    "unseen": State.UNSEEN,
+    "idle": NodeState.OUTSIDE,
+    "not_started": NodeState.DEVICE_BEHIND,
+    "finished_by_peers": NodeState.STANDS_STILL,
+    "unseen": NodeState.UNSEEN,
 }
 _WORDS = {
-    State.OUTSIDE: "nothing of its own is pending",
-    State.DEVICE_BEHIND: "it called the operation, and its device never came to it",
-    State.STANDS_STILL: "its peers finished long ago what it has pending",
-    State.UNSEEN: "its record does not show what its program is in",
-    State.ELSEWHERE: "it went another way than its peers",
+    NodeState.OUTSIDE: "nothing of its own is pending",
+    NodeState.DEVICE_BEHIND: "it called the operation, and its device never came to it",
+    NodeState.STANDS_STILL: "its peers finished long ago what it has pending",
+    NodeState.UNSEEN: "its record does not show what its program is in",
+    NodeState.ELSEWHERE: "it went another way than its peers",
 }
 
 
@@ -57,14 +57,14 @@ def add_records(graph: WaitGraph, store: Store) -> None:
     for number, hold in enumerate(holds):
         _add_hold(graph, hold, number)
     for rank in found.records.ranks:
-        state = State.ELSEWHERE if rank in deviating else _STATES.get(found.fronts.status[rank])
+        state = NodeState.ELSEWHERE if rank in deviating else _STATES.get(found.fronts.status[rank])
         if state is not None:
-            graph.note(program_of(rank), Condition(state, Source.RECORDS, _WORDS[state]))
+            graph.note(program_of(rank), NodeCondition(state, Source.RECORDS, _WORDS[state]))
     unread = _unread(store)
     for rank in found.records.absent:
-        state = State.UNREAD if rank in unread else State.UNKNOWN
-        graph.note(program_of(rank), Condition(state, Source.RECORDS, "there is no record of it"))
-        if state is State.UNKNOWN:
+        state = NodeState.UNREAD if rank in unread else NodeState.UNKNOWN
+        graph.note(program_of(rank), NodeCondition(state, Source.RECORDS, "there is no record of it"))
+        if state is NodeState.UNKNOWN:
             graph.unreported.add(rank)
     graph.mismatches += _mismatches(found, holds, graph)
 
@@ -104,16 +104,16 @@ def _add_hold(graph: WaitGraph, hold: Recorded, number: int) -> None:
     entries = {entry.rank: entry for entry in hold.entries()}
     for rank, wait_s in hold.waiting.items():
         evidence = entries[rank].evidence() if rank in entries else None
-        graph.wait(Edge(program_of(rank), node, kind, Source.RECORDS, evidence=evidence, wait_s=wait_s))
+        graph.wait(WaitEdge(program_of(rank), node, kind, Source.RECORDS, evidence=evidence, wait_s=wait_s))
     graph.edges += _to(node, kind, hold.blockers, Sure.SEEN)
     graph.edges += _to(node, kind, hold.unknown, Sure.POSSIBLE)
 
 
-def _to(node: Node, kind: EdgeKind, ranks: Iterable[int], certainty: Sure) -> Iterator[Edge]:
-    return (Edge(node, program_of(rank), kind, Source.RECORDS, certainty) for rank in ranks)
+def _to(node: Node, kind: EdgeKind, ranks: Iterable[int], certainty: Sure) -> Iterator[WaitEdge]:
+    return (WaitEdge(node, program_of(rank), kind, Source.RECORDS, certainty) for rank in ranks)
 
 
-def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[Mismatch]:
+def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[CallMismatch]:
     records = found.records
     told = [
         *exchange_mismatches(records, holds),
@@ -126,8 +126,8 @@ def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[
     return differing + list(_odd_ones(found, holds))
 
 
-def _mismatch(finding: Finding, at: Node | None) -> Mismatch:
-    return Mismatch(
+def _mismatch(finding: Finding, at: Node | None) -> CallMismatch:
+    return CallMismatch(
         finding.code.removeprefix("collective.").removesuffix("_mismatch"),
         at,
         tuple(finding.ranks),
@@ -139,7 +139,7 @@ def _mismatch(finding: Finding, at: Node | None) -> Mismatch:
     )
 
 
-def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[Mismatch]:
+def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[CallMismatch]:
     """For each circle of ranks, who of them differs from what all others do."""
     edges: dict[int, set[int]] = {}
     for number, hold in enumerate(holds, 1):
@@ -155,4 +155,4 @@ def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[Mismatch]:
             says = (
                 f"{rank_list(circle).capitalize()} wait for each other, and {rank_list(ranks)} parted from the others"
             )
-            yield Mismatch(f"circle_{told_by}", None, tuple(sorted(ranks)), True, Source.RECORDS, f"{says}.")
+            yield CallMismatch(f"circle_{told_by}", None, tuple(sorted(ranks)), True, Source.RECORDS, f"{says}.")

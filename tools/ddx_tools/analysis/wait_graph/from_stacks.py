@@ -18,15 +18,15 @@ from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
 from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, place_of_row, rank_views
 from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.analysis.wait_graph.model import (
-    Condition,
-    Edge,
     EdgeKind,
     Node,
+    NodeCondition,
     NodeKind,
+    NodeState,
     Operation,
     Source,
-    State,
     Sure,
+    WaitEdge,
     WaitGraph,
     program_of,
 )
@@ -111,12 +111,15 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     recorded = {edge.waiter.rank for edge in graph.edges} | {
         node.rank
         for node, known in graph.conditions.items()
-        if any(each.state not in (State.OUTSIDE, State.UNSEEN, State.UNKNOWN, State.UNREAD) for each in known)
+        if any(
+            each.state not in (NodeState.OUTSIDE, NodeState.UNSEEN, NodeState.UNKNOWN, NodeState.UNREAD)
+            for each in known
+        )
     }
     for rank, mine in sorted(threads.items()):
         main = next((thread for thread in mine if thread.node == program_of(rank)), None)
         if main is not None:
-            graph.doing[rank] = _condition(main, State.OUTSIDE)
+            graph.doing[rank] = _condition(main, NodeState.OUTSIDE)
             if rank not in recorded and (main.waits_for_peers or not graph.conditions.get(main.node)):
                 # What a record calls nothing pending may be an operation that is not recorded.
                 graph.conditions.pop(main.node, None)
@@ -128,7 +131,7 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
         if row["rank"] not in threads and row["rank"] not in recorded:
             graph.ranks.add(row["rank"])
             graph.unreported.discard(row["rank"])
-            unread = Condition(State.UNREAD, Source.STACKS, "its stack could not be read")
+            unread = NodeCondition(NodeState.UNREAD, Source.STACKS, "its stack could not be read")
             graph.conditions[program_of(row["rank"])] = [unread]
 
 
@@ -178,23 +181,25 @@ def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
     own = [thread for thread in threads if thread.node.kind is NodeKind.THREAD]
     for thread in own:
         if thread.row["state"] in ("T", "t"):
-            graph.note(thread.node, _condition(thread, State.STOPPED))
+            graph.note(thread.node, _condition(thread, NodeState.STOPPED))
             continue
         edges = list(_within(thread, own, threads))
         graph.edges += edges
         certain = any(edge.certainty is not Sure.POSSIBLE for edge in edges)
         if not thread.waits_for_peers and not certain:
-            graph.note(thread.node, _condition(thread, State.OUTSIDE))
+            graph.note(thread.node, _condition(thread, NodeState.OUTSIDE))
     for child in threads:
         if child.node.kind is NodeKind.CHILD:
-            graph.note(child.node, _condition(child, State.OUTSIDE))
+            graph.note(child.node, _condition(child, NodeState.OUTSIDE))
 
 
-def _condition(thread: _Thread, state: State) -> Condition:
-    return Condition(state, Source.STACKS, thread.says(), (thread.evidence(),), _places([thread]), thread.row["moved"])
+def _condition(thread: _Thread, state: NodeState) -> NodeCondition:
+    return NodeCondition(
+        state, Source.STACKS, thread.says(), (thread.evidence(),), _places([thread]), thread.row["moved"]
+    )
 
 
-def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Thread]) -> Iterable[Edge]:
+def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Thread]) -> Iterable[WaitEdge]:
     """What a thread waits for in its own process, and of processes that it started."""
     if thread.activity in _OWN_THREADS:
         others = [other for other in own if other is not thread and other.may_end_a_wait]
@@ -210,7 +215,7 @@ def _is_busy_worker(row: Mapping[str, Any]) -> bool:
     return str(row["role"]).endswith("_worker") and row["is_main"] and row["activity"] != "worker_idle"
 
 
-def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[Edge]:
+def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[WaitEdge]:
     """The one that it must wait for; where several could end it, the one of them that waits for peers."""
     waiting = [other for other in others if other.waits_for_peers]
     chosen = others if len(others) == 1 else waiting if len(waiting) == 1 else []
@@ -220,8 +225,8 @@ def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[Edge]:
     return [_edge(thread, other, kind, Sure.POSSIBLE) for other in others]
 
 
-def _edge(thread: _Thread, other: _Thread, kind: EdgeKind, certainty: Sure) -> Edge:
-    return Edge(thread.node, other.node, kind, Source.STACKS, certainty, thread.evidence(), thread.row["blocked_s"])
+def _edge(thread: _Thread, other: _Thread, kind: EdgeKind, certainty: Sure) -> WaitEdge:
+    return WaitEdge(thread.node, other.node, kind, Source.STACKS, certainty, thread.evidence(), thread.row["blocked_s"])
 
 
 def _kind_of(thread: _Thread) -> EdgeKind:
@@ -276,10 +281,12 @@ def _add_meeting(
     )
     for thread in inside:
         wait_s = thread.row["blocked_s"]
-        graph.wait(Edge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, thread.evidence(), wait_s))
+        graph.wait(
+            WaitEdge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, thread.evidence(), wait_s)
+        )
     for rank in [*away, *sorted(graph.absent - there)]:
         certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
-        graph.wait(Edge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
+        graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
 
 
 def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[int]) -> None:
@@ -289,16 +296,16 @@ def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[
     name = f"{thread.activity} {thread.node.rank} {thread.node.name}".strip()
     node = Node(NodeKind.OPERATION if kind is EdgeKind.TRANSFER else NodeKind.DEVICE, name)
     graph.operations[node] = Operation(words, kind, Source.STACKS)
-    graph.wait(Edge(thread.node, node, kind, Source.STACKS, evidence=thread.evidence()))
+    graph.wait(WaitEdge(thread.node, node, kind, Source.STACKS, evidence=thread.evidence()))
     if kind is not EdgeKind.TRANSFER:
         return
     peer = _peer_of(thread)
     if peer is not None and peer in set(ranks):
-        graph.wait(Edge(node, program_of(peer), kind, Source.STACKS, evidence=thread.evidence()))
+        graph.wait(WaitEdge(node, program_of(peer), kind, Source.STACKS, evidence=thread.evidence()))
         return
     for rank in ranks:
         if rank != thread.node.rank:
-            graph.wait(Edge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE))
+            graph.wait(WaitEdge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE))
 
 
 def _peer_of(thread: _Thread) -> int | None:

@@ -89,7 +89,7 @@ def program_of(rank: int) -> Node:
     return Node(NodeKind.THREAD, rank=rank)
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     """What is known of a node beside its waits."""
 
     ENDED = "ended"
@@ -112,24 +112,24 @@ class State(StrEnum):
 
 
 EVENTS = {
-    State.ENDED: SuspectEvent.ENDED,
-    State.STOPPED: SuspectEvent.OUTSIDE,
-    State.OUTSIDE: SuspectEvent.ABSENT,
-    State.DEVICE_BEHIND: SuspectEvent.ABSENT,
-    State.STANDS_STILL: SuspectEvent.ABSENT,
-    State.ELSEWHERE: SuspectEvent.MISMATCHED,
-    State.UNSEEN: SuspectEvent.ABSENT,
-    State.UNKNOWN: SuspectEvent.SILENT,
-    State.UNREAD: SuspectEvent.SILENT,
+    NodeState.ENDED: SuspectEvent.ENDED,
+    NodeState.STOPPED: SuspectEvent.OUTSIDE,
+    NodeState.OUTSIDE: SuspectEvent.ABSENT,
+    NodeState.DEVICE_BEHIND: SuspectEvent.ABSENT,
+    NodeState.STANDS_STILL: SuspectEvent.ABSENT,
+    NodeState.ELSEWHERE: SuspectEvent.MISMATCHED,
+    NodeState.UNSEEN: SuspectEvent.ABSENT,
+    NodeState.UNKNOWN: SuspectEvent.SILENT,
+    NodeState.UNREAD: SuspectEvent.SILENT,
 }
 """What makes a root of this state a suspect."""
 
 
 @dataclass(frozen=True)
-class Condition:
+class NodeCondition:
     """What one source knows of a node beside its waits."""
 
-    state: State
+    state: NodeState
     source: Source
     says: str = ""
     """What the node does, for a person: `is in os.read() at loader.py:14`."""
@@ -139,7 +139,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Edge:
+class WaitEdge:
     """One node waits for another."""
 
     waiter: Node
@@ -153,7 +153,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class CallMismatch:
     """Members of one group differ at one number, or ranks of a circle differ from what all others do."""
 
     aspect: Aspect | str
@@ -193,10 +193,10 @@ class Operation:
 class WaitGraph:
     """All waits that are known of one attempt of a job."""
 
-    edges: list[Edge] = field(default_factory=list)
-    conditions: dict[Node, list[Condition]] = field(default_factory=dict)
+    edges: list[WaitEdge] = field(default_factory=list)
+    conditions: dict[Node, list[NodeCondition]] = field(default_factory=dict)
     operations: dict[Node, Operation] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[CallMismatch] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     """All ranks that the job is known to have."""
     hosts: dict[int, str] = field(default_factory=dict)
@@ -205,20 +205,20 @@ class WaitGraph:
     """Ranks of which no source tells anything."""
     absent: set[int] = field(default_factory=set)
     """Ranks that nobody could look at, since their host does not answer."""
-    doing: dict[int, Condition] = field(default_factory=dict)
+    doing: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what the main thread does, as its stack shows it: for a person."""
     lone_source: bool = False
     """One rank alone was looked at: that nothing tells of others means nothing."""
 
-    def wait(self, edge: Edge) -> None:
+    def wait(self, edge: WaitEdge) -> None:
         """Add an edge."""
         self.edges.append(edge)
 
-    def note(self, node: Node, condition: Condition) -> None:
+    def note(self, node: Node, condition: NodeCondition) -> None:
         """Add what is known of a node."""
         self.conditions.setdefault(node, []).append(condition)
 
-    def state(self, rank: int) -> Condition | None:
+    def state(self, rank: int) -> NodeCondition | None:
         """What the nearest source knows of a rank's program."""
         order = list(Source)
         known = self.conditions.get(program_of(rank), ())

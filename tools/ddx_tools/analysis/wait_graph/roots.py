@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from ddx_tools.analysis.collectives.wait_solver import components, fewest
 from ddx_tools.analysis.wait_graph.model import (
     EVENTS,
-    Condition,
+    CallMismatch,
     EdgeKind,
-    Mismatch,
     Node,
-    State,
+    NodeCondition,
+    NodeState,
     Sure,
     WaitGraph,
     program_of,
@@ -36,10 +36,10 @@ class Root:
     """Ranks of one state that all waiting leads back to."""
 
     ranks: tuple[int, ...]
-    state: State
+    state: NodeState
     event: SuspectEvent
-    conditions: tuple[Condition, ...] = ()
-    mismatch: Mismatch | None = None
+    conditions: tuple[NodeCondition, ...] = ()
+    mismatch: CallMismatch | None = None
     host: str | None = None
     """The ranks are all that run there."""
 
@@ -73,10 +73,10 @@ class _Search:
 
     graph: WaitGraph
     edges: dict[Node, set[Node]]
-    roots: dict[int, State] = field(default_factory=dict)
+    roots: dict[int, NodeState] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
     circle: tuple[int, ...] = ()
-    mismatch: Mismatch | None = None
+    mismatch: CallMismatch | None = None
     unseen: bool = False
 
 
@@ -93,7 +93,7 @@ def find_roots(graph: WaitGraph) -> Roots:
         if found.unseen:
             found.open.append("what tells of the ranks that all others wait for has lost what they are in")
         _take_mismatch(found) or _take_unknown(found)
-    elif found.unseen and State.OUTSIDE not in found.roots.values():
+    elif found.unseen and NodeState.OUTSIDE not in found.roots.values():
         found.open.append("a rank that others wait for is in something that nothing shows")
     return _told(found)
 
@@ -121,18 +121,18 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
     condition = _condition(graph, sink, rank)
     if not sink & awaited:
         return
-    if condition is not None and condition.state not in (State.UNSEEN, State.UNKNOWN, State.UNREAD):
+    if condition is not None and condition.state not in (NodeState.UNSEEN, NodeState.UNKNOWN, NodeState.UNREAD):
         found.roots[rank] = condition.state
     elif rank in _waits_for_unknown(graph):
         return
-    elif condition is not None and condition.state is State.UNSEEN:
+    elif condition is not None and condition.state is NodeState.UNSEEN:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
         found.open.append(f"what {rank_list([rank])} waits for is not known")
 
 
-def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> Condition | None:
+def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
     """What is known of a sink: of its own nodes, else of the rank's program."""
     own = [each for node in sorted(sink) for each in graph.conditions.get(node, ())]
     return own[0] if own and program_of(rank) not in sink else graph.state(rank)
@@ -153,7 +153,7 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
     circle = ranks_of(sink)
     found.circle = tuple(sorted(circle))
     told = [m for m in found.graph.mismatches if m.aspect.startswith("circle") and set(m.deviating) < circle]
-    elsewhere = {rank for rank in circle if (its := found.graph.state(rank)) and its.state is State.ELSEWHERE}
+    elsewhere = {rank for rank in circle if (its := found.graph.state(rank)) and its.state is NodeState.ELSEWHERE}
     if told:
         found.mismatch = told[0]
         odd = set(told[0].deviating)
@@ -161,7 +161,7 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         odd = elsewhere if 0 < len(elsewhere) < len(circle) else _absent_from_many(found.graph, sink, circle)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
-    found.roots.update(dict.fromkeys(sorted(odd), State.OUTSIDE))
+    found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
 
 
 def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:
@@ -195,7 +195,7 @@ def _take_mismatch(found: _Search) -> bool:
     for mismatch in found.graph.mismatches:
         if mismatch.decided and mismatch.at in stuck and found.graph.operations[mismatch.at].complete:
             found.mismatch = mismatch
-            found.roots.update(dict.fromkeys(mismatch.deviating, State.ELSEWHERE))
+            found.roots.update(dict.fromkeys(mismatch.deviating, NodeState.ELSEWHERE))
             found.open.clear()
             return True
     return False
@@ -210,12 +210,12 @@ def _take_unknown(found: _Search) -> bool:
     states = {rank: its.state for rank in set().union(*sets.values()) if (its := graph.state(rank))}
     all_in_one = any(each.complete and each.kind is EdgeKind.COLLECTIVE for each in graph.operations.values())
     if host := _host_that_explains(graph, sets.values()):
-        found.roots.update(dict.fromkeys(host, State.UNKNOWN))
+        found.roots.update(dict.fromkeys(host, NodeState.UNKNOWN))
     else:
         alone = set().union(*(ranks for ranks in sets.values() if len(ranks) == 1))
         more, tie = fewest(ranks for ranks in sets.values() if not alone & ranks)
         ranks = alone | more
-        found.roots.update({rank: states.get(rank, State.UNKNOWN) for rank in sorted(ranks)})
+        found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
         if tie or _says_little(graph, sets, ranks):
             found.open.append("as many others that left no record would explain the waits")
     if all_in_one:
@@ -237,7 +237,7 @@ def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
 
 def _is_silent(graph: WaitGraph, rank: int) -> bool:
     its = graph.state(rank)
-    return its is not None and its.state in (State.UNKNOWN, State.UNREAD)
+    return its is not None and its.state in (NodeState.UNKNOWN, NodeState.UNREAD)
 
 
 def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int]) -> bool:
@@ -255,7 +255,7 @@ def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int
 def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:
     """All ranks of the one host of which nothing tells, if one of them is in each of the sets; else none."""
     wanted = list(sets)
-    silent = {rank for rank in graph.ranks if (its := graph.state(rank)) and its.state is State.UNKNOWN}
+    silent = {rank for rank in graph.ranks if (its := graph.state(rank)) and its.state is NodeState.UNKNOWN}
     fitting = [
         ranks
         for ranks in _hosts(graph)
@@ -300,12 +300,12 @@ def _told(found: _Search) -> Roots:
     return Roots(roots, tuple(sorted(victims)), reason, found.circle)
 
 
-def _is_majority(roots: Mapping[int, State], ranks: Set[int]) -> bool:
-    known = State.ENDED not in roots.values()
+def _is_majority(roots: Mapping[int, NodeState], ranks: Set[int]) -> bool:
+    known = NodeState.ENDED not in roots.values()
     return known and len(ranks) > 2 and 2 * len(roots) > len(ranks)
 
 
-def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
+def _root(found: _Search, state: NodeState, ranks: Sequence[int]) -> Root:
     graph = found.graph
     conditions = tuple(its for rank in ranks if (its := graph.state(rank)) is not None)
     whole = len(ranks) > 1 and any(set(ranks) == members for members in _hosts(graph))

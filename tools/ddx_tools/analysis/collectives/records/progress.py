@@ -15,7 +15,7 @@ from ddx_tools.analysis.collectives.records.recorded_graph import may_be_a_host
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S, STANDING_S
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.wait_solver import WaitGraph
+from ddx_tools.analysis.collectives.wait_solver import SolvedWaits
 
 _MOMENT_OF_UNDATED_S = 3.0
 """Ranks of a moving job do something about as often."""
@@ -52,7 +52,7 @@ def ranks_behind(records: Records) -> list[Behind]:
     return found
 
 
-def frozen_ranks(records: Records, behind: list[Behind], graph: WaitGraph[Recorded] | None) -> set[int]:
+def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Recorded] | None) -> set[int]:
     """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
 
     They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
@@ -69,7 +69,7 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: WaitGraph[Record
 
 
 def is_unsettled(
-    records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: WaitGraph[Recorded] | None
+    records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: SolvedWaits[Recorded] | None
 ) -> bool:
     """Whether undated records show ranks at work that do not wait for the same as the others.
 

@@ -12,7 +12,7 @@ from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.quotes import kind_of
 from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.wait_solver import By, Known, WaitGraph, fewest, graph_of
+from ddx_tools.analysis.collectives.wait_solver import By, Known, SolvedWaits, fewest, graph_of
 from ddx_tools.model.grouping import gathered
 
 _SMALLEST_HOST = 4
@@ -26,7 +26,7 @@ _STATES: dict[str, State] = {
 
 def recorded_graph(
     records: Records, fronts: Fronts, holds: Sequence[Recorded], deviating: Set[int]
-) -> WaitGraph[Recorded] | None:
+) -> SolvedWaits[Recorded] | None:
     """The graph behind the waits of flight records; None if nobody waits for anybody."""
 
     def state(rank: int) -> State | None:

@@ -12,7 +12,7 @@ from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
 from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.analysis.collectives.records.shift_findings import groups_with_conflicts, shifted_calls
 from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
-from ddx_tools.analysis.collectives.wait_solver import WaitGraph
+from ddx_tools.analysis.collectives.wait_solver import SolvedWaits
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding
 
@@ -29,7 +29,7 @@ class Solved:
     fronts: Fronts
     behind: list[Behind]
     holds: list[Recorded]
-    graph: WaitGraph[Recorded] | None
+    graph: SolvedWaits[Recorded] | None
     moving: bool
     """The job went on while the records were taken."""
     frozen: set[int]

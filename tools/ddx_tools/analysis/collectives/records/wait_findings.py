@@ -11,7 +11,7 @@ from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
 from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.waits import Recorded
-from ddx_tools.analysis.collectives.wait_solver import WaitGraph
+from ddx_tools.analysis.collectives.wait_solver import SolvedWaits
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 
@@ -19,7 +19,9 @@ _MAX_EVIDENCE = 8
 _MAX_PLACES = 64
 
 
-def waiting(records: Records, holds: list[Recorded], graph: WaitGraph[Recorded] | None, moving: bool) -> list[Finding]:
+def waiting(
+    records: Records, holds: list[Recorded], graph: SolvedWaits[Recorded] | None, moving: bool
+) -> list[Finding]:
     """All findings about waits, those of all groups of one kind together."""
     findings = [_peers_wait(records, together) for together in _alike(holds)]
     if graph is None:
@@ -59,7 +61,7 @@ def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
     )
 
 
-def _waited_for(records: Records, graph: WaitGraph[Recorded], moving: bool) -> Iterator[Finding]:
+def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) -> Iterator[Finding]:
     """One finding for the roots of each state."""
     undated = any(hold.undated for hold in graph.holds)
     by_state = graph.by_state()
@@ -92,7 +94,7 @@ def _waited_for(records: Records, graph: WaitGraph[Recorded], moving: bool) -> I
         )
 
 
-def awaited_if_hung(records: Records, graph: WaitGraph[Recorded] | None) -> list[Finding]:
+def awaited_if_hung(records: Records, graph: SolvedWaits[Recorded] | None) -> list[Finding]:
     """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
     ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
     if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
@@ -101,7 +103,7 @@ def awaited_if_hung(records: Records, graph: WaitGraph[Recorded] | None) -> list
     return [raising.if_hung(ranks, where(None), pointed, waiting=len(graph.victims), chain=list(graph.sentences))]
 
 
-def _missing_ranks(records: Records, graph: WaitGraph[Recorded]) -> Finding | None:
+def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | None:
     """The collective that the most ranks wait in and that a root never entered."""
     roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
     direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
@@ -190,7 +192,7 @@ def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]
     ]
 
 
-def point_to_point(records: Records, graph: WaitGraph[Recorded] | None) -> list[Finding]:
+def point_to_point(records: Records, graph: SolvedWaits[Recorded] | None) -> list[Finding]:
     """A circle of ranks that wait for each other in such operations only, or operations that have no partner.
 
     What waits for a rank that is held up itself is a consequence, and is told by the chain of waits.
@@ -216,7 +218,7 @@ def point_to_point(records: Records, graph: WaitGraph[Recorded] | None) -> list[
     ]
 
 
-def _is_of_transfers(graph: WaitGraph[Recorded]) -> bool:
+def _is_of_transfers(graph: SolvedWaits[Recorded]) -> bool:
     """Whether sends and receives alone make up the circle."""
     return bool(graph.circle) and all(
         hold.transfer is not None for hold in graph.holds if set(hold.waiting) & set(graph.circle)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.wait_graph.build import wait_graph
-from ddx_tools.analysis.wait_graph.model import Condition, Source, State, Sure, WaitGraph, program_of, ranks_of
+from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, Sure, WaitGraph, program_of, ranks_of
 from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
 from ddx_tools.diagnosis.suspects import blames, find_suspects, seated
 from ddx_tools.evidence.store import Store
@@ -113,10 +113,10 @@ def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
     return said.model_copy(update=more)
 
 
-def _told_by_stacks(graph: WaitGraph, states: set[State]) -> bool:
+def _told_by_stacks(graph: WaitGraph, states: set[NodeState]) -> bool:
     """Whether no other source has a finding of its own for what is known of the roots."""
     sources = {operation.source for operation in graph.operations.values()}
-    return Source.STACKS in sources and Source.RECORDS not in sources and State.ENDED not in states
+    return Source.STACKS in sources and Source.RECORDS not in sources and NodeState.ENDED not in states
 
 
 def _is_contradicted(finding: Finding, waits: Waits) -> bool:
@@ -134,7 +134,7 @@ def _is_contradicted(finding: Finding, waits: Waits) -> bool:
 def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Seat]) -> Suspect:
     known = [seats[rank] for rank in root.ranks if rank in seats]
     hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
-    absent = any(each.source is Source.PROCESSES and each.state is State.UNKNOWN for each in root.conditions)
+    absent = any(each.source is Source.PROCESSES and each.state is NodeState.UNKNOWN for each in root.conditions)
     suspect = Suspect(
         ranks=list(root.ranks),
         event=root.event,
@@ -157,10 +157,10 @@ def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
     return list({(each.source, each.line, each.quote): each for each in evidence}.values())
 
 
-def _conditions(graph: WaitGraph, root: Root) -> Iterable[Condition]:
+def _conditions(graph: WaitGraph, root: Root) -> Iterable[NodeCondition]:
     """What is known of the ranks of a root, what their stacks show first."""
     for rank in root.ranks:
-        if rank in graph.doing and root.state is not State.ENDED:
+        if rank in graph.doing and root.state is not NodeState.ENDED:
             yield graph.doing[rank]
     yield from root.conditions
 
@@ -212,33 +212,33 @@ def _it(root: Root) -> str:
 def _doing(graph: WaitGraph, root: Root) -> str:
     """What the root does or is, as a verb phrase of the right number."""
     many = len(root.ranks) > 1
-    if root.state is State.UNKNOWN and any(each.source is Source.PROCESSES for each in root.conditions):
+    if root.state is NodeState.UNKNOWN and any(each.source is Source.PROCESSES for each in root.conditions):
         return "cannot be reached"
     if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
         return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
     told = {graph.doing[rank].says for rank in root.ranks if rank in graph.doing}
-    if len(told) == 1 and root.state is not State.ENDED:
+    if len(told) == 1 and root.state is not NodeState.ENDED:
         said = told.pop()
         return said.replace("is ", "are ", 1) if many else said
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
 
 
 _STATES = {
-    State.ENDED: "ended",
-    State.STOPPED: "is stopped",
-    State.OUTSIDE: "has nothing of its own pending",
-    State.DEVICE_BEHIND: "called the operation, and its device never came to it",
-    State.STANDS_STILL: "has calls pending that its peers finished long ago",
-    State.ELSEWHERE: "went another way than its peers",
-    State.UNSEEN: "is in something that its record does not show",
-    State.UNKNOWN: "left no record",
-    State.UNREAD: "left no record that could be read",
+    NodeState.ENDED: "ended",
+    NodeState.STOPPED: "is stopped",
+    NodeState.OUTSIDE: "has nothing of its own pending",
+    NodeState.DEVICE_BEHIND: "called the operation, and its device never came to it",
+    NodeState.STANDS_STILL: "has calls pending that its peers finished long ago",
+    NodeState.ELSEWHERE: "went another way than its peers",
+    NodeState.UNSEEN: "is in something that its record does not show",
+    NodeState.UNKNOWN: "left no record",
+    NodeState.UNREAD: "left no record that could be read",
 }
 _STATES_OF_MANY = _STATES | {
-    State.STOPPED: "are stopped",
-    State.OUTSIDE: "have nothing of their own pending",
-    State.DEVICE_BEHIND: "called the operation, and their devices never came to it",
-    State.STANDS_STILL: "have calls pending that their peers finished long ago",
-    State.ELSEWHERE: "went another way than their peers",
-    State.UNSEEN: "are in something that their records do not show",
+    NodeState.STOPPED: "are stopped",
+    NodeState.OUTSIDE: "have nothing of their own pending",
+    NodeState.DEVICE_BEHIND: "called the operation, and their devices never came to it",
+    NodeState.STANDS_STILL: "have calls pending that their peers finished long ago",
+    NodeState.ELSEWHERE: "went another way than their peers",
+    NodeState.UNSEEN: "are in something that their records do not show",
 }
