@@ -101,6 +101,9 @@ def test_the_map_in_contributing_is_as_the_imports_are() -> None:
 
 # --- a probe is removed
 
+BUNDLE = ROOT / "tests/fixtures/stacks/lock-order.tar.zst"
+ITS_PROBES = ["jobs", "stacks", "flight_recorder", "job_log"]
+
 _PACKAGES_OF_PROBES = sorted({probe.args.__module__.split(".")[2] for probe in PROBES})
 
 
@@ -135,6 +138,11 @@ from ddx_tools.investigation.run import investigate
 if {removed!r} != "job_log":
     found = investigate([{str(log)!r}]).diagnose()
     assert found.verdict == "diagnosed", found.headline
+replayed = investigate([{str(BUNDLE)!r}])
+named = [name for name in {ITS_PROBES!r} if any(f"the probe {{name}} is not" in gap.what for gap in replayed.missing)]
+assert named == [name for name in {ITS_PROBES!r} if name in {names!r}], replayed.missing
+if {removed!r} not in {ITS_PROBES!r}:
+    assert replayed.diagnose().culprits.ranks == [3], replayed.diagnose().headline
 from ddx_server.start import main
 sys.argv = ["ddx", "--help"]
 main()

@@ -49,7 +49,7 @@ from ddx_tools.model.diagnosis import (
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.files.names import shown
 from ddx_tools.probes.declaration import Probe
-from ddx_tools.probes.registry import PROBES, probe, probe_if_present
+from ddx_tools.probes.registry import PROBES, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
 from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, claimed, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
@@ -221,9 +221,16 @@ def replay(
     """Take a bundle through exactly the code that a live job takes; `notes` and `told` come on top of what it holds."""
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
-        return [(run.host, Step(probe(run.probe), run.args)) for run in manifest.probes]
+        known = [(run, probe_if_present(run.probe)) for run in manifest.probes]
+        absent.update({run.probe: None for run, reader in known if reader is None})
+        return [(run.host, Step(reader, run.args)) for run, reader in known if reader]
 
-    return replay_steps(path, as_captured, progress, _note_steps(notes), store, told, follow=True)
+    absent: dict[str, None] = {}
+    found = replay_steps(path, as_captured, progress, _note_steps(notes), store, told, follow=True)
+    found.missing += [
+        Missing(what=f"the probe {name} is not installed here", why_it_matters=NOT_LOOKED_AT) for name in absent
+    ]
+    return found
 
 
 def replay_steps(
@@ -282,7 +289,10 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
     """
     while (check := found.judge().next_check) and check.probe != "ask" and check.probe not in done:
         done.add(check.probe)
-        step = Step(probe(check.probe), {"target": [], **check.args})
+        reader = probe_if_present(check.probe)
+        if reader is None:
+            continue
+        step = Step(reader, {"target": [], **check.args})
         try:
             step.probe.args.model_validate(step.args)
         except ValidationError:  # what the page filled in is no argument for it
