@@ -34,6 +34,8 @@ _CODE = "rank.waited_for"
 _NOTHING = "Not enough evidence to name "
 _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED = 32, 4, 6, 3, 2
+_NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
+"""Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
 _UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
 
 
@@ -59,11 +61,18 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     if not roots.clear or moving:
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
-    if {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks):
+    if {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks) or _is_seen_otherwise(roots, before):
         return Waits(graph, roots, (), chain)
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
     suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
     return Waits(graph, roots, tuple(suspects), chain)
+
+
+def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
+    """Whether the roots are only ranks of which nothing tells, while findings show who is at fault."""
+    return all(root.state in _NOT_SEEN for root in roots.roots) and any(
+        suspect.ranks and suspect.certainty is Certainty.SEEN for suspect in before
+    )
 
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
