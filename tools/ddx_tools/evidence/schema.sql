@@ -773,7 +773,7 @@ CREATE TABLE memory_parameters (
 );
 
 CREATE TABLE memory_plans (
-    plan            VARCHAR   -- JSON object: a parallel plan that somebody asked about, as ddx_tools.probes.memory.estimate.Plan
+    plan            VARCHAR   -- JSON object: a parallel plan that somebody asked about, as ddx_tools.probes.memory.estimate.MemoryPlan
 );
 
 CREATE TABLE fingerprints (
