@@ -172,6 +172,7 @@ def test_what_a_host_says_wrongly_is_passed_over(tmp_path: Path) -> None:
     assert "rank 0: moves" in watched(reach, 4)
 
 
+@pytest.mark.alone
 def test_of_ten_thousand_ranks_those_that_do_the_same_stand_together(tmp_path: Path) -> None:
     does = {
         f"node_{host}": telling(
