@@ -3,7 +3,7 @@
 #
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
 #   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
-#   make check                  lint, types, and the tests that start no job and judge no incident: a minute
+#   make check                  lint, types, and unit tests, without the gate and live jobs: 2.5 min on 2 cores
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well, more random examples, attacks on every expression
 #   make bench                  what ddx costs, against its targets

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from ddx_tools.diagnosis.matching import Match, match_clause, meets, merged
 from ddx_tools.diagnosis.playbook import NODE, Cause, Clause, Playbooks, Strength
+from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Finding, Level, Location, Party, Severity
 
 # Log-odds by strength. One strong clause alone against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
@@ -111,7 +112,7 @@ class Candidate:
         return party(f for name in self.cause.culprits for f in merged(self.grounds, name))
 
 
-_TOLD = ("user", "added")
+_TOLD = ("user", HANDED_IN)
 """The basis of what somebody told or handed in: it never decides alone."""
 
 
@@ -123,7 +124,7 @@ def is_seen(match: Match) -> bool:
 def weight(match: Match) -> float:
     """Of what was handed in alone it is less than of what was seen."""
     weight = WEIGHTS[match.clause.strength]
-    handed_in = all(finding.attributes.get("basis") == "added" for finding in match.findings)
+    handed_in = all(finding.attributes.get("basis") == HANDED_IN for finding in match.findings)
     return min(weight, WEIGHTS[Strength.MODERATE]) if handed_in else weight
 
 

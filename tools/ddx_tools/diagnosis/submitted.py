@@ -17,7 +17,7 @@ from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.knowledge.validation import first_mistake
-from ddx_tools.model.basis import BASIS
+from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Diagnosis, Evidence, Finding, Severity, rank_list
 from ddx_tools.model.errors import UnreadableInput, UsageError
 
@@ -54,7 +54,7 @@ class HandedIn(BaseModel, extra="forbid"):
             group=self.group,
             summary=f"{who}{_said(self.code)} (read by hand)",
             evidence=[Evidence(source=self.source, quote=self.quote)],
-            attributes={**_usual().get(self.code, {}), **self.attributes, "basis": BASIS},
+            attributes={**_usual().get(self.code, {}), **self.attributes, "basis": HANDED_IN},
         )
 
 

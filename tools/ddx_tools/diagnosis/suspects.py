@@ -14,7 +14,7 @@ from pydantic import Field
 from ddx_tools.diagnosis.matching import meets
 from ddx_tools.diagnosis.playbook import Condition
 from ddx_tools.knowledge.load import shipped
-from ddx_tools.model.basis import BASIS as HANDED_IN
+from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import (
     Certainty,
     Claim,

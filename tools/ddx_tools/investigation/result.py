@@ -17,7 +17,7 @@ from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
 from ddx_tools.investigation.show.suspect_view import Sight
-from ddx_tools.model.basis import BASIS as HANDED_IN
+from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:

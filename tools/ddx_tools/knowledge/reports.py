@@ -18,6 +18,7 @@ from ddx_tools.knowledge.load import shipped
 
 Outcome = Literal["good", "bad"] | None
 
+_NOTHING = re.compile("")
 _MARKS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "`": None, "*": None, '"': None, "\t": " "})
 _CONTRACTIONS = (
     (re.compile(r"\bwon'?t\b"), "will not"),
@@ -192,6 +193,3 @@ def _together(groups: Sequence[str], text: str) -> re.Match[str] | None:
             return None
         first = match if index == 0 else first
     return first
-
-
-_NOTHING = re.compile("")

@@ -1,6 +1,6 @@
-"""The bases of findings that no probe saw."""
+"""Where a finding is from, if no probe saw it: the values of its attribute `basis`."""
 
 from __future__ import annotations
 
-BASIS = "added"
-"""The `basis` of a finding that was handed in."""
+HANDED_IN = "added"
+"""A person or an agent handed the finding in."""

@@ -21,7 +21,7 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
 )
-from ddx_tools.model.basis import BASIS as HANDED_IN
+from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Finding
 
 _ENDS = ("rank.killed", "rank.raised", "rank.exited")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ddx_tools.model.files.names import as_folders
 
 _DIGITS = r"(\d{1,7})(?!\d)"
-
-
 _RANK_IN_NAME = (
     # rank_3, nccl_trace_rank_3, rank-3.812.…; the rank on a node, or of a node, is another number
     re.compile(rf"(?:^|[^a-z])(?<!local[-_.])(?<!node[-_.])(?<!group[-_.])rank[-_ ]?{_DIGITS}", re.IGNORECASE),
@@ -19,28 +17,14 @@ _RANK_IN_NAME = (
     # any prefix, as TORCH_FR_DUMP_TEMP_FILE allows
     re.compile(r"^(?:.*[-_.])?(\d{1,7})(?:\.(?:pkl|pickle|json|bin|fr))?$"),
 )
-
-
 _NO_RANK = re.compile(r"\d{8}[-_T]?\d{4,6}(?:\D|$)|(?:local|node|group)[-_.]?rank", re.IGNORECASE)
 """A date with its time, as the debug server's periodic dumps end in; ranks of another kind."""
-
-
 _RANK_FOLDER = re.compile(rf"rank[-_]?{_DIGITS}", re.IGNORECASE)
-
-
 _PACKED = re.compile(r"(?:\.(?:gz|zst|zstd|xz|bz2|tgz|txz|tar|zip))+$", re.IGNORECASE)
-
-
 _HOST = r"(?:(?:node|host|nid|dgx|hgx|compute)[-_]?\d{1,9}(?:-\d{1,9}){0,3}|ip(?:-\d{1,3}){4})"
 """What computers of clusters are called; other words could be anything: of a job, a run, a device."""
-
-
 _HOST_IN_NAME = re.compile(rf"(?:^|[-_.])({_HOST})(?=[-_.]|$)", re.IGNORECASE)
-
-
 _HOST_FOLDER = re.compile(rf"{_HOST}(?:\.[a-z0-9.-]{{1,200}})?", re.IGNORECASE)
-
-
 _FOLDERS = 4
 """As many folders above a file may say whose it is."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ddx_tools.knowledge.frame_classes import Activity, frame_rules
 from ddx_tools.parsers.python.pyspy_json import parse_samples
+from ddx_tools.probes.profile.samples import WAITS_FOR_DATA
 
-_DATA = "data_wait"
 _MOST_STACKS, _MOST_STACK = 50_000, 8_000
 
 
@@ -20,7 +20,7 @@ def sample_rows(lines: Iterable[bytes], rank: int | None, source: str) -> list[d
             continue
         activity = rules.activity(sample.frames, False, None)
         if "dataloader" in rules.contexts(sample.frames, ()):  # also where it calls the program's own code
-            activity = Activity(_DATA)
+            activity = Activity(WAITS_FOR_DATA)
         frame = next((frame for frame in sample.frames if frame.is_user), None)
         place = {"file": frame.file, "line": frame.line, "function": frame.function} if frame else {}
         does = {"activity": activity.name, "operation": activity.operation, "samples": sample.count}

@@ -22,7 +22,8 @@ _WAITS, _APART = 0.4, 0.3
 _OWN = 0.15
 """and so much more of its time than any other it spends at its place."""
 _MUCH_INPUT = 0.3
-_DATA = "data_wait"
+WAITS_FOR_DATA = "data_wait"
+"""The activity of a sample in which a rank waits for its data loader."""
 _WAITS_FOR_GPU = frozenset({"device_sync"})
 """In which its kernels wait for those of the peers."""
 _MOST_PLACES = 6
@@ -48,7 +49,7 @@ class Ranks:
             elif row["file"]:
                 here = self.places[row["file"], row["line"]]
                 here[rank] = here.get(rank, 0.0) + share
-            if row["activity"] == _DATA:
+            if row["activity"] == WAITS_FOR_DATA:
                 self.data[rank] += share
 
 
@@ -101,7 +102,7 @@ def _input_wait(ranks: Ranks) -> list[Finding]:
     if not ranks.data:
         return []
     share = median_low(ranks.data.values())
-    rows = [row for row in ranks.rows if row["activity"] == _DATA and ranks.data[row["rank"]] == share]
+    rows = [row for row in ranks.rows if row["activity"] == WAITS_FOR_DATA and ranks.data[row["rank"]] == share]
     return [
         Finding(
             code="job.input_wait",
