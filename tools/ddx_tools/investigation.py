@@ -19,6 +19,7 @@ from ddx_tools.next_check import within_reach
 from ddx_tools.playbook import Playbooks, load_playbooks
 
 if TYPE_CHECKING:
+    from ddx_tools.analysis.wait_graph.answer import Waits
     from ddx_tools.casebook import Similar
     from ddx_tools.environment.versions import Version
 
@@ -42,6 +43,8 @@ class Investigation:
     """Of many hosts, those that did not answer or not wholly, why, and what to do."""
     names: Names = field(default_factory=Names)
     """What evidence calls what it rests on."""
+    waits: Waits | None = None
+    """Who waits for whom, and where all of it ends."""
     sight: Sight = field(default_factory=Sight)
     """The suspects beside their peers, and the program where they are."""
     said: list[str] = field(default_factory=list)
@@ -99,5 +102,12 @@ class Investigation:
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
         """The bare judgement of the findings."""
-        said = diagnose(self.findings, playbooks or load_playbooks(), self.missing)
-        return with_suspects(said, self.findings, self.seats)
+        pages = playbooks or load_playbooks()
+        if self.waits is None:
+            return with_suspects(diagnose(self.findings, pages, self.missing), self.findings, self.seats)
+        from ddx_tools.analysis.wait_graph.answer import agreeing, with_waits
+
+        findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
+        said = diagnose(findings, pages, self.missing)
+        said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
+        return with_waits(said, self.waits)

@@ -89,12 +89,24 @@ def _about(finding: Finding, reading: Reading) -> Finding:
     return finding.model_copy(update={"ranks": ranks, "hosts": [], "locations": []})
 
 
-def with_suspects(said: Diagnosis, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Diagnosis:
-    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut."""
+def blames(finding: Finding) -> bool:
+    """Whether a finding makes its ranks suspects by something else than their end."""
+    return any(
+        reading.event is not SuspectEvent.ENDED and meets(finding, reading) for step in _steps() for reading in step
+    )
+
+
+def with_suspects(
+    said: Diagnosis, findings: Sequence[Finding], seats: Mapping[int, Seat], roots: Sequence[Suspect] = ()
+) -> Diagnosis:
+    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut.
+
+    `roots`: the suspects that the wait graph names; where it names nobody, the findings do.
+    """
     if len(said.chain) > _MOST_SENTENCES:
         rest = len(said.chain) - _MOST_SENTENCES + 1
         said = said.model_copy(update={"chain": [*said.chain[: _MOST_SENTENCES - 1], f"And {rest} more waits."]})
-    suspects = find_suspects(findings, seats)
+    suspects = list(roots) or find_suspects(findings, seats)
     if not suspects:
         return said
     more: dict[str, object] = {
@@ -107,7 +119,8 @@ def with_suspects(said: Diagnosis, findings: Sequence[Finding], seats: Mapping[i
         more["victims"] = said.victims.model_copy(update={"ranks": kept})
         if ranks:
             possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
-            more["headline"] = f"{_sentence(suspects[0])}; why is open{possible}"
+            who = suspects[0].says if roots else _sentence(suspects[0])
+            more["headline"] = f"{who}; why is open{possible}"
     return said.model_copy(update=more)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddx_tools.analysis.wait_graph.from_logs import add_logs
+from ddx_tools.analysis.wait_graph.from_processes import add_absent, add_ends
 from ddx_tools.analysis.wait_graph.from_records import add_records
 from ddx_tools.analysis.wait_graph.from_stacks import add_stacks
 from ddx_tools.analysis.wait_graph.model import WaitGraph
@@ -12,8 +14,14 @@ from ddx_tools.store import Store
 
 
 def wait_graph(store: Store, seats: Mapping[int, Seat], findings: Sequence[Finding]) -> WaitGraph:
-    """All waits of the last attempt of a job that the rows of a store tell of. `seats`: where ranks run."""
+    """All waits of the last attempt of a job that the rows of a store tell of.
+
+    `seats`: where ranks run. `findings`: what was found in the rows; of them the ends of ranks are taken.
+    """
     graph = WaitGraph(hosts={rank: seat.host for rank, seat in seats.items() if seat.host})
+    add_absent(graph, store)
     add_records(graph, store)
     add_stacks(graph, store)
+    add_ends(graph, findings)
+    add_logs(graph, findings)
     return graph

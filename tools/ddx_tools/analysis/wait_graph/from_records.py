@@ -12,7 +12,6 @@ from ddx_tools.analysis.collectives.records.solved import Solved, solved
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.waiting import components
 from ddx_tools.analysis.wait_graph.model import (
-    Certainty,
     Condition,
     Edge,
     EdgeKind,
@@ -22,6 +21,7 @@ from ddx_tools.analysis.wait_graph.model import (
     Operation,
     Source,
     State,
+    Sure,
     WaitGraph,
     program_of,
 )
@@ -105,11 +105,11 @@ def _add_hold(graph: WaitGraph, hold: Recorded, number: int) -> None:
     for rank, wait_s in hold.waiting.items():
         evidence = entries[rank].evidence() if rank in entries else None
         graph.wait(Edge(program_of(rank), node, kind, Source.RECORDS, evidence=evidence, wait_s=wait_s))
-    graph.edges += _to(node, kind, hold.blockers, Certainty.SEEN)
-    graph.edges += _to(node, kind, hold.unknown, Certainty.POSSIBLE)
+    graph.edges += _to(node, kind, hold.blockers, Sure.SEEN)
+    graph.edges += _to(node, kind, hold.unknown, Sure.POSSIBLE)
 
 
-def _to(node: Node, kind: EdgeKind, ranks: Iterable[int], certainty: Certainty) -> Iterator[Edge]:
+def _to(node: Node, kind: EdgeKind, ranks: Iterable[int], certainty: Sure) -> Iterator[Edge]:
     return (Edge(node, program_of(rank), kind, Source.RECORDS, certainty) for rank in ranks)
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.wait_graph.model import (
-    Certainty,
     Condition,
     Edge,
     EdgeKind,
@@ -24,6 +23,7 @@ from ddx_tools.analysis.wait_graph.model import (
     Operation,
     Source,
     State,
+    Sure,
     WaitGraph,
     program_of,
 )
@@ -182,7 +182,7 @@ def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
             continue
         edges = list(_within(thread, own, threads))
         graph.edges += edges
-        certain = any(edge.certainty is not Certainty.POSSIBLE for edge in edges)
+        certain = any(edge.certainty is not Sure.POSSIBLE for edge in edges)
         if not thread.waits_for_peers and not certain:
             graph.note(thread.node, _condition(thread, State.OUTSIDE))
     for child in threads:
@@ -202,7 +202,7 @@ def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Threa
     if kind := _CHILDREN.get(thread.activity):
         role = (lambda row: row["role"] == CHILD) if kind is EdgeKind.CHILD else _is_busy_worker
         children = [each for each in everything if each.node.kind is NodeKind.CHILD and role(each.row)]
-        return [_edge(thread, child, kind, Certainty.INFERRED) for child in children]
+        return [_edge(thread, child, kind, Sure.INFERRED) for child in children]
     return []
 
 
@@ -216,11 +216,11 @@ def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[Edge]:
     chosen = others if len(others) == 1 else waiting if len(waiting) == 1 else []
     kind = _kind_of(thread)
     if chosen:
-        return [_edge(thread, chosen[0], kind, Certainty.INFERRED)]
-    return [_edge(thread, other, kind, Certainty.POSSIBLE) for other in others]
+        return [_edge(thread, chosen[0], kind, Sure.INFERRED)]
+    return [_edge(thread, other, kind, Sure.POSSIBLE) for other in others]
 
 
-def _edge(thread: _Thread, other: _Thread, kind: EdgeKind, certainty: Certainty) -> Edge:
+def _edge(thread: _Thread, other: _Thread, kind: EdgeKind, certainty: Sure) -> Edge:
     return Edge(thread.node, other.node, kind, Source.STACKS, certainty, thread.evidence(), thread.row["blocked_s"])
 
 
@@ -271,14 +271,14 @@ def _add_meeting(
     place = inside[0].location()
     words = f"{first['operation']}{f' at {place.short()}' if place else ''}"
     away = sorted((sure | unsure) - there)
-    graph.operations[node] = Operation(words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away)
+    graph.operations[node] = Operation(
+        words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away and not graph.absent
+    )
     for thread in inside:
         wait_s = thread.row["blocked_s"]
-        graph.wait(
-            Edge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Certainty.SEEN, thread.evidence(), wait_s)
-        )
-    for rank in away:
-        certainty = Certainty.POSSIBLE if rank in unsure else Certainty.INFERRED
+        graph.wait(Edge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, thread.evidence(), wait_s))
+    for rank in [*away, *sorted(graph.absent - there)]:
+        certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
         graph.wait(Edge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
 
 
@@ -298,7 +298,7 @@ def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[
         return
     for rank in ranks:
         if rank != thread.node.rank:
-            graph.wait(Edge(node, program_of(rank), kind, Source.STACKS, Certainty.POSSIBLE))
+            graph.wait(Edge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE))
 
 
 def _peer_of(thread: _Thread) -> int | None:

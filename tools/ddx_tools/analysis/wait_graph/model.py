@@ -53,7 +53,7 @@ class EdgeKind(StrEnum):
     DEVICE = "device"
 
 
-class Certainty(StrEnum):
+class Sure(StrEnum):
     """How sure it is that a node waits for another, surest first."""
 
     SEEN = "seen"
@@ -146,7 +146,7 @@ class Edge:
     awaited: Node
     kind: EdgeKind
     source: Source
-    certainty: Certainty = Certainty.SEEN
+    certainty: Sure = Sure.SEEN
     evidence: Evidence | None = None
     wait_s: float | None = None
     """For how long, seconds; None if that is not known."""
@@ -203,6 +203,8 @@ class WaitGraph:
     """By rank, where it runs, as far as known."""
     unreported: set[int] = field(default_factory=set)
     """Ranks of which no source tells anything."""
+    absent: set[int] = field(default_factory=set)
+    """Ranks that nobody could look at, since their host does not answer."""
     doing: dict[int, Condition] = field(default_factory=dict)
     """By rank, what the main thread does, as its stack shows it: for a person."""
     lone_source: bool = False
@@ -222,7 +224,7 @@ class WaitGraph:
         known = self.conditions.get(program_of(rank), ())
         return min(known, key=lambda condition: order.index(condition.source), default=None)
 
-    def leaving(self, *certainties: Certainty) -> dict[Node, set[Node]]:
+    def leaving(self, *certainties: Sure) -> dict[Node, set[Node]]:
         """For each node of an edge of some certainties, the nodes that it waits for; every node is a key."""
         found: dict[Node, set[Node]] = {}
         for edge in self.edges:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from ddx_tools.analysis.collectives.waiting import components, fewest
 from ddx_tools.analysis.wait_graph.model import (
     EVENTS,
-    Certainty,
     Condition,
     EdgeKind,
     Mismatch,
     Node,
     State,
+    Sure,
     WaitGraph,
     program_of,
     ranks_of,
@@ -27,7 +27,7 @@ from ddx_tools.analysis.wait_graph.model import (
 from ddx_tools.gathering import gathered
 from ddx_tools.model import SuspectEvent, rank_list
 
-_KNOWN = (Certainty.SEEN, Certainty.INFERRED)
+_KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
 
 
@@ -141,7 +141,7 @@ def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> Condition |
 def _waits_for_unknown(graph: WaitGraph) -> set[int]:
     """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
-    unknown = {edge.waiter for edge in graph.edges if edge.certainty is Certainty.POSSIBLE} - known
+    unknown = {edge.waiter for edge in graph.edges if edge.certainty is Sure.POSSIBLE} - known
     return {edge.waiter.rank for edge in graph.edges if edge.awaited in unknown}
 
 
@@ -228,7 +228,7 @@ def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
     found: dict[Node, set[int]] = {}
     for edge in graph.edges:
-        if edge.certainty is Certainty.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
+        if edge.certainty is Sure.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
             found.setdefault(edge.waiter, set()).add(edge.awaited.rank)
     # Who may wait for a rank that something tells of does not wait for one of which nothing does.
     silent = {rank for rank in set().union(*found.values()) if _is_silent(graph, rank)} if found else set()
@@ -317,7 +317,7 @@ def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
     """The waits in words, those nearest to the roots first."""
-    edges = graph.leaving(*Certainty)
+    edges = graph.leaving(*Sure)
     near: dict[Node, int] = {}
     reached = {program_of(rank) for rank in roots.ranks}
     for distance in range(len(graph.operations) + 1):

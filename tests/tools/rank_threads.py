@@ -1,0 +1,89 @@
+"""Stacks of ranks with several threads, and what the wait graph says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ddx_tools.analysis.wait_graph.answer import Waits, waits_of
+from ddx_tools.probe import Raw, RawItem
+from ddx_tools.probes.stacks import PROBE
+from ddx_tools.stacks.view import BEFORE, SOURCE, STACK, THREADS
+from ddx_tools.store import Store
+
+LIBRARY = "/v/lib/python3.11"
+C10D = f"{LIBRARY}/site-packages/torch/distributed/distributed_c10d.py"
+THREADING, QUEUE, FUTURES = (
+    f"{LIBRARY}/{name}" for name in ("threading.py", "queue.py", "concurrent/futures/thread.py")
+)
+BASE = f"{LIBRARY}/concurrent/futures/_base.py"
+LINES = 40
+
+
+class Ranks:
+    """Ranks on one host, each with its threads; nothing moves between two looks."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, list[dict[str, Any]]] = {}
+        self.state: dict[int, str] = {}
+
+    def thread(
+        self, rank: int, line: int, *calls: tuple[str, str], name: str = "MainThread", **variables: object
+    ) -> Ranks:
+        """A thread in a line of the program (0: in none), and in calls of libraries, outermost first.
+
+        `variables`: the local variables of the innermost call.
+        """
+        mine = self.threads.setdefault(rank, [])
+        frames = [{"name": "run", "filename": "/srv/job/job.py", "line": line}] if line else []
+        frames += [{"name": function, "filename": file, "line": 1} for function, file in calls]
+        if variables:
+            shown = [{"name": key, "repr": repr(value), "arg": True} for key, value in variables.items()]
+            frames[-1] |= {"locals": shown}
+        tid = 100 * (rank + 1) + len(mine)
+        mine.append(
+            {
+                "pid": 100 * (rank + 1),
+                "os_thread_id": tid,
+                "thread_name": name,
+                "active": False,
+                "owns_gil": False,
+                "frames": frames[::-1],
+            }
+        )
+        return self
+
+    def stop(self, rank: int) -> Ranks:
+        """Stop a rank's process by a signal."""
+        self.state[rank] = "T"
+        return self
+
+    def waits(self) -> Waits:
+        """What the graph says."""
+        with Store() as store:
+            store.insert(PROBE.parse(self._raw()))
+            return waits_of(store, PROBE.analyse(store), {})
+
+    def _raw(self) -> Raw:
+        raw = Raw("node1")
+        text = "\n".join(["def run():", *(f"    step({number})" for number in range(2, LINES))])
+        raw.items.append(RawItem(SOURCE, text.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
+        for rank, threads in sorted(self.threads.items()):
+            pid = 100 * (rank + 1)
+            for look in (1, 2):
+                facts: Mapping[str, Any] = {
+                    "pid": pid,
+                    "rank": rank,
+                    "role": "rank",
+                    "look": look,
+                    "taken_s": 60.0 * look,
+                }
+                data = json.dumps(threads).encode()
+                raw.items.append(RawItem(STACK, data, f"raw/stacks/{rank}-{look}.json", dict(facts)))
+                state = self.state.get(rank, "S")
+                kernel = [{"tid": t["os_thread_id"], "state": state, "wchan": "futex_wait_queue"} for t in threads]
+                seen = json.dumps({"pid": pid, "reason": None, "threads": kernel}).encode()
+                name = f"raw/stacks/threads-{rank}-{look}.json"
+                raw.items.append(RawItem(THREADS, seen, name, {**facts, "phase": BEFORE}))
+        return raw

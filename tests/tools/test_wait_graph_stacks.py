@@ -1,0 +1,120 @@
+"""What threads wait for, by stacks alone: of their own process and of peers. Constructed, but for the recorded jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rank_threads import BASE, C10D, FUTURES, QUEUE, THREADING, Ranks
+
+from ddx_tools.analysis.wait_graph.model import EdgeKind, Sure
+from ddx_tools.investigate import investigate
+from ddx_tools.model import SuspectEvent, Verdict
+
+LIVE = Path(__file__).parents[1] / "fixtures/wait_graph/live"
+BARRIER = ("barrier", C10D)
+BACKWARD = ("all_reduce", C10D)
+WAYS = {
+    "join": ([("join", THREADING), ("_wait_for_tstate_lock", THREADING)], EdgeKind.JOIN),
+    "event": ([("wait", THREADING), ("wait", THREADING)], EdgeKind.LOCK),
+    "queue": ([("get", QUEUE), ("wait", THREADING)], EdgeKind.QUEUE),
+    "future": ([("result", BASE), ("wait", THREADING)], EdgeKind.QUEUE),
+}
+
+
+def _saver(way: str, *, skips: bool) -> Ranks:
+    """Four ranks whose main threads wait for a thread that is in a barrier; rank 2 is elsewhere if it skips that."""
+    calls, _ = WAYS[way]
+    ranks = Ranks()
+    for rank in range(4):
+        if skips and rank == 2:
+            ranks.thread(rank, 20, BACKWARD)
+        else:
+            ranks.thread(rank, 10, *calls).thread(rank, 30, BARRIER, name="saver")
+    return ranks
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_main_thread_that_waits_for_a_thread_waits_for_whom_that_waits_for(way: str) -> None:
+    waits = _saver(way, skips=True).waits()
+    assert waits.roots.clear and waits.roots.ranks == (2,) and waits.roots.victims == (0, 1, 3)
+    within = {edge.kind for edge in waits.graph.edges if edge.waiter.rank == edge.awaited.rank}
+    assert within == {WAYS[way][1]}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_where_the_threads_of_all_ranks_are_in_the_barrier_nobody_is_to_blame(way: str) -> None:
+    waits = _saver(way, skips=False).waits()
+    assert waits.roots.ranks == () and waits.suspects == ()
+
+
+def test_of_several_threads_the_one_that_waits_for_peers_is_awaited_and_helpers_are_not() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        if rank == 2:
+            ranks.thread(rank, 20, BACKWARD)
+            continue
+        ranks.thread(rank, 10, *WAYS["join"][0]).thread(rank, 30, BARRIER, name="saver")
+        ranks.thread(rank, 0, ("_worker", FUTURES), ("get", QUEUE), name="pool")
+    assert ranks.waits().roots.ranks == (2,)
+
+
+def test_who_waits_for_a_lock_that_no_thread_could_release_is_the_root() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        ranks.thread(rank, 10, ("acquire", THREADING)) if rank == 1 else ranks.thread(rank, 20, BACKWARD)
+    ranks.thread(1, 0, ("_worker", FUTURES), ("get", QUEUE), name="pool")
+    assert ranks.waits().roots.ranks == (1,)
+
+
+def test_a_stopped_rank_waits_for_nobody_whatever_it_is_in() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        ranks.thread(rank, 20, BACKWARD)
+    assert ranks.stop(3).waits().roots.ranks == (3,)
+
+
+def test_who_receives_waits_for_the_peer_that_its_local_variables_name() -> None:
+    ranks = Ranks().thread(0, 12, ("recv", C10D), src=1, group=None)
+    ranks.thread(1, 20, ("sleep", "/v/lib/python3.11/site-packages/x/y.py")).thread(2, 12, ("recv", C10D), src=0)
+    waits = ranks.waits()
+    assert waits.roots.ranks == (1,)
+    assert {edge.certainty for edge in waits.graph.edges if edge.kind is EdgeKind.TRANSFER} == {Sure.SEEN}
+
+
+def test_without_local_variables_nobody_knows_whom_a_receive_waits_for() -> None:
+    ranks = Ranks().thread(0, 12, ("recv", C10D)).thread(1, 13, ("recv", C10D)).thread(2, 12, ("recv", C10D))
+    waits = ranks.waits()
+    assert waits.roots.ranks == () and waits.roots.open and waits.roots.victims == (0, 1, 2)
+
+
+def test_two_sides_of_one_size_are_told_as_a_circle() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        ranks.thread(rank, 20 if rank < 2 else 25, BACKWARD)
+    waits = ranks.waits()
+    assert not waits.roots.clear and waits.roots.circle == (0, 1, 2, 3) and waits.suspects == ()
+
+
+# --- jobs that were recorded while they hung, and before
+
+
+def test_a_saver_thread_that_waits_in_a_barrier_leads_to_the_rank_that_is_not_in_it() -> None:
+    said = investigate([str(LIVE / "async_saver-hung.tar.zst")]).diagnose()
+    (suspect,) = said.suspects
+    assert (suspect.ranks, suspect.event) == ([2], SuspectEvent.ABSENT)
+    assert said.verdict is Verdict.UNDECIDED and said.victims.ranks == [0, 1, 3]
+    assert "async_saver.py:53" in said.headline and "barrier at async_saver.py:34" in said.headline
+    assert said.chain[0].endswith("for rank 2.")
+
+
+def test_who_is_behind_in_an_exchange_of_transfers_is_no_suspect() -> None:
+    said = investigate([str(LIVE / "moe_dispatch-hung.tar.zst")]).diagnose()
+    assert said.verdict is Verdict.UNDECIDED and said.suspects == []
+    assert 1 in said.victims.ranks
+
+
+@pytest.mark.parametrize("job", ["async_saver", "moe_dispatch"])
+def test_the_same_jobs_before_their_fault_have_no_suspects(job: str) -> None:
+    said = investigate([str(LIVE / f"{job}-healthy.tar.zst")]).diagnose()
+    assert said.suspects == [] and said.verdict is not Verdict.DIAGNOSED

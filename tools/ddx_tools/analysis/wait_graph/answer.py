@@ -1,0 +1,244 @@
+"""What the wait graph says of who holds a job up, as suspects, and the findings that agree with it.
+
+Where the graph is clear, its roots are the answer. A finding from a farther source (or from main threads alone) that
+blames ranks which merely wait is left out of the judgement, and is said beside the suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddx_tools.analysis.collectives import raising
+from ddx_tools.analysis.collectives.raising import Shown, Where
+from ddx_tools.analysis.suspects import blames, find_suspects, seated
+from ddx_tools.analysis.wait_graph.build import wait_graph
+from ddx_tools.analysis.wait_graph.model import Condition, Source, State, Sure, WaitGraph, program_of, ranks_of
+from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
+from ddx_tools.model import (
+    Certainty,
+    Claim,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Location,
+    Seat,
+    Suspect,
+    Verdict,
+    distinct,
+    rank_list,
+)
+from ddx_tools.store import Store
+
+_CODE = "rank.waited_for"
+_NOTHING = "Not enough evidence to name "
+_RECORDS = "flight_records"
+_MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED = 32, 4, 6, 3, 2
+_UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Who holds a job up, as its wait graph says it."""
+
+    graph: WaitGraph = field(default_factory=WaitGraph)
+    roots: Roots = field(default_factory=Roots)
+    suspects: tuple[Suspect, ...] = ()
+    """Empty where the graph is silent, or agrees with what the findings say."""
+    chain: tuple[str, ...] = ()
+    moving: bool = False
+    """The job made steps while it was looked at."""
+
+
+def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
+    """The wait graph of what a store holds, and what follows from it."""
+    graph = wait_graph(store, seats, findings)
+    roots = find_roots(graph)
+    chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
+    moving = any(finding.code == "job.progressing" for finding in findings)
+    if not roots.clear or moving:
+        return Waits(graph, roots, (), chain, moving)
+    before = find_suspects(findings, seats)
+    if {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks):
+        return Waits(graph, roots, (), chain)
+    suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
+    suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
+    return Waits(graph, roots, tuple(suspects), chain)
+
+
+def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
+    """The findings without those that blame who merely waits, and with what the graph says; all, if it is silent."""
+    if not waits.suspects:
+        return list(findings)
+    roots, graph = waits.roots, waits.graph
+    kept = [finding for finding in findings if not _is_contradicted(finding, waits)]
+    if any(finding.code == _CODE and set(finding.ranks) == set(roots.ranks) for finding in kept):
+        return kept
+    first = waits.suspects[0]
+    quoted = [Evidence(source=claim.source, line=claim.line, quote=claim.quote) for claim in first.evidence]
+    said = raising.waited_for(
+        "circle" if roots.circle else "outside",
+        roots.ranks,
+        roots.victims,
+        Where("stacks"),
+        Shown(quoted, first.locations, first.hosts),
+        place=False,
+        chain=list(waits.chain),
+        sole=len(roots.roots) == 1,
+        tie=False,
+        simultaneous="yes",
+        moving=False,
+    )
+    states = {root.state for root in roots.roots}
+    return [said.model_copy(update={"summary": first.says}), *kept] if _told_by_stacks(graph, states) else kept
+
+
+def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
+    """An undecided answer with what the graph says of its victims, where it names nobody of why nobody is named."""
+    victims = list(waits.roots.victims)
+    if said.verdict is not Verdict.UNDECIDED or not victims or waits.moving:
+        return said
+    more: dict[str, object] = {}
+    if waits.suspects or not said.victims.ranks:
+        more["victims"] = said.victims.model_copy(update={"ranks": victims})
+    if waits.suspects and not said.chain:
+        more["chain"] = list(waits.chain)
+    elif not said.suspects and waits.roots.open and said.headline.startswith(_NOTHING):
+        words = {each.words for each in waits.graph.operations.values()}
+        where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
+        verb = "wait" if len(victims) > 1 else "waits"
+        rest = said.headline.removeprefix(_NOTHING)
+        open_ = f"{rank_list(victims).capitalize()} {verb}{where}; {waits.roots.open}"
+        more["headline"] = open_ + (f"; {rest.partition('; ')[2]}" if "; " in rest else "")
+    return said.model_copy(update=more)
+
+
+def _told_by_stacks(graph: WaitGraph, states: set[State]) -> bool:
+    """Whether no other source has a finding of its own for what is known of the roots."""
+    sources = {operation.source for operation in graph.operations.values()}
+    return Source.STACKS in sources and Source.RECORDS not in sources and State.ENDED not in states
+
+
+def _is_contradicted(finding: Finding, waits: Waits) -> bool:
+    """Whether it blames ranks that the graph shows to wait, or most ranks of the job, by farther evidence."""
+    ranks, roots, graph = set(finding.ranks), set(waits.roots.ranks), waits.graph
+    if not ranks or finding.attributes.get("basis") == _RECORDS or not blames(finding):
+        return False
+    most = len(graph.ranks) > 2 and 2 * len(ranks) > len(graph.ranks)
+    return most or (not ranks & roots and ranks <= set(waits.roots.victims))
+
+
+# --- suspects
+
+
+def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Seat]) -> Suspect:
+    known = [seats[rank] for rank in root.ranks if rank in seats]
+    hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
+    absent = any(each.source is Source.PROCESSES and each.state is State.UNKNOWN for each in root.conditions)
+    suspect = Suspect(
+        ranks=list(root.ranks),
+        event=root.event,
+        hosts=sorted(host for host in hosts if host),
+        seats=known[:_MOST_SEATS],
+        certainty=Certainty.LIKELY if absent else Certainty.SEEN,
+        unless=_UNLESS_HOST if absent else "",
+        says="",
+        locations=distinct(_places(graph, root))[:_MOST_PLACES],
+    )
+    suspect.says = _sentence(graph, roots, root, suspect)
+    suspect.evidence = [
+        Claim(finding=_CODE, claim=suspect.says, source=each.source, line=each.line, quote=each.quote)
+        for each in _without_repeats(_evidence(graph, root))[:_MOST_CLAIMS]
+    ]
+    return suspect
+
+
+def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
+    return list({(each.source, each.line, each.quote): each for each in evidence}.values())
+
+
+def _conditions(graph: WaitGraph, root: Root) -> Iterable[Condition]:
+    """What is known of the ranks of a root, what their stacks show first."""
+    for rank in root.ranks:
+        if rank in graph.doing and root.state is not State.ENDED:
+            yield graph.doing[rank]
+    yield from root.conditions
+
+
+def _places(graph: WaitGraph, root: Root) -> Iterable[Location | None]:
+    for condition in _conditions(graph, root):
+        yield from condition.locations
+    if root.mismatch is not None:
+        yield from root.mismatch.locations
+
+
+def _evidence(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
+    if root.mismatch is not None:
+        yield from root.mismatch.evidence[:_MOST_QUOTED]
+    for condition in _conditions(graph, root):
+        yield from condition.evidence
+    yield from _of_waits(graph, root)
+
+
+def _of_waits(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
+    """Quotes of ranks that wait for the root directly."""
+    nodes = {program_of(rank) for rank in root.ranks}
+    direct = {edge.waiter for edge in graph.edges if edge.awaited in nodes}
+    for edge in graph.edges:
+        if edge.awaited in direct and edge.evidence is not None:
+            yield edge.evidence
+
+
+def _sentence(graph: WaitGraph, roots: Roots, root: Root, suspect: Suspect) -> str:
+    """Who, what it does, and who waits in what: one line."""
+    who = seated(suspect)
+    doing = _doing(graph, root)
+    nodes = {program_of(rank) for rank in root.ranks}
+    direct = [node for node, edges in graph.leaving(*Sure).items() if edges & nodes]
+    inside = graph.in_operation()
+    waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(root.ranks)
+    kinds = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
+    where = "" if not kinds else f" in {kinds[0]}" if len(kinds) == 1 else f" in {len(kinds)} operations"
+    others = (
+        f"; {rank_list(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {_it(root)}{where}" if waiting else ""
+    )
+    return f"{who[0].upper()}{who[1:]} {doing}{others}"
+
+
+def _it(root: Root) -> str:
+    return "it" if len(root.ranks) == 1 else "them"
+
+
+def _doing(graph: WaitGraph, root: Root) -> str:
+    """What the root does or is, as a verb phrase of the right number."""
+    many = len(root.ranks) > 1
+    if root.state is State.UNKNOWN and any(each.source is Source.PROCESSES for each in root.conditions):
+        return "cannot be reached"
+    if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
+        return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
+    told = {graph.doing[rank].says for rank in root.ranks if rank in graph.doing}
+    if len(told) == 1 and root.state is not State.ENDED:
+        said = told.pop()
+        return said.replace("is ", "are ", 1) if many else said
+    return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
+
+
+_STATES = {
+    State.ENDED: "ended",
+    State.STOPPED: "is stopped",
+    State.OUTSIDE: "has nothing of its own pending",
+    State.DEVICE_BEHIND: "called the operation, and its device never came to it",
+    State.STANDS_STILL: "has calls pending that its peers finished long ago",
+    State.ELSEWHERE: "went another way than its peers",
+    State.UNSEEN: "is in something that its record does not show",
+    State.UNKNOWN: "left no record",
+    State.UNREAD: "left no record that could be read",
+}
+_STATES_OF_MANY = _STATES | {
+    State.STOPPED: "are stopped",
+    State.OUTSIDE: "have nothing of their own pending",
+    State.DEVICE_BEHIND: "called the operation, and their devices never came to it",
+    State.STANDS_STILL: "have calls pending that their peers finished long ago",
+    State.ELSEWHERE: "went another way than their peers",
+    State.UNSEEN: "are in something that their records do not show",
+}
