@@ -24,12 +24,11 @@ from pathlib import Path
 from ddx_evals.incumbent import kept_ready, run_torchfrtrace
 from ddx_evals.simulator import KINDS, SimulatedJob, Truth, simulate, size_of, write
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.analysis.suspects import with_suspects
-from ddx_tools.diagnose import diagnose
+from ddx_tools.analysis.wait_graph.answer import waits_of
 from ddx_tools.flight_records.files import read_paths
 from ddx_tools.flight_records.material import record_rows
+from ddx_tools.investigation import Investigation
 from ddx_tools.model import Certainty, Verdict
-from ddx_tools.playbook import load_playbooks
 from ddx_tools.probe import Raw
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.store import Store
@@ -116,7 +115,8 @@ def answer_of(job: SimulatedJob) -> Answer:
         with Store() as store:
             store.insert(record_rows(raw))
             findings = analyse(store)
-    said = with_suspects(diagnose(findings, load_playbooks(), raw.missing), findings, {})
+            waits = waits_of(store, findings, {})
+    said = Investigation(findings=findings, missing=raw.missing, waits=waits).judge()
     return Answer(
         str(said.verdict),
         tuple(said.culprits.ranks),

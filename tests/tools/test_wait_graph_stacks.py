@@ -8,7 +8,9 @@ import pytest
 from rank_threads import BASE, C10D, FUTURES, QUEUE, THREADING, Ranks
 
 from ddx_tools.analysis.wait_graph.model import EdgeKind, Sure
+from ddx_tools.errors import UsageError
 from ddx_tools.investigate import investigate
+from ddx_tools.looking.look import look
 from ddx_tools.model import SuspectEvent, Verdict
 
 LIVE = Path(__file__).parents[1] / "fixtures/wait_graph/live"
@@ -118,3 +120,19 @@ def test_who_is_behind_in_an_exchange_of_transfers_is_no_suspect() -> None:
 def test_the_same_jobs_before_their_fault_have_no_suspects(job: str) -> None:
     said = investigate([str(LIVE / f"{job}-healthy.tar.zst")]).diagnose()
     assert said.suspects == [] and said.verdict is not Verdict.DIAGNOSED
+
+
+def test_waits_are_shown_and_drawn_from_any_rank() -> None:
+    target = [str(LIVE / "async_saver-hung.tar.zst")]
+    text = look(["waits"], target).text
+    assert text.startswith("all waiting ends at: rank 2")
+    assert "ranks 0-1, 3 (thread saver) wait in barrier at async_saver.py:34" in text
+    drawn = look(["waits", "0"], target, dot=True).text
+    assert drawn.startswith("digraph waits {") and 'label="join"' in drawn and drawn.endswith("}")
+    assert look(["waits", "9"], target).text == "nothing tells of rank 9"
+    with pytest.raises(UsageError):
+        look(["ranks"], target, dot=True)
+
+
+def test_of_a_healthy_job_no_waits_are_shown() -> None:
+    assert look(["waits"], [str(LIVE / "async_saver-healthy.tar.zst")]).text == "no rank is seen to wait"

@@ -22,13 +22,14 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
     ranks_of,
-    reaching,
 )
 from ddx_tools.gathering import gathered
 from ddx_tools.model import SuspectEvent, rank_list
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
+_STOPPING = ("operation", "call_site", "shape", "root")
+"""In what members cannot differ and get out of an operation all the same; with other data types some backends can."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +191,14 @@ def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
 
 
 def _take_mismatch(found: _Search) -> bool:
-    """Members of an operation that nobody gets out of, who differ in it from a majority."""
+    """Members of an operation that nobody gets out of, who differ in it from a majority.
+
+    That nothing tells of another member does not matter then: the difference alone keeps everybody in it.
+    """
     stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
+    lacking = {edge.waiter for edge in found.graph.edges if edge.certainty in _KNOWN}
     for mismatch in found.graph.mismatches:
-        if mismatch.decided and mismatch.at in stuck and found.graph.operations[mismatch.at].complete:
+        if mismatch.decided and mismatch.at in stuck - lacking and mismatch.aspect in _STOPPING:
             found.mismatch = mismatch
             found.roots.update(dict.fromkeys(mismatch.deviating, State.ELSEWHERE))
             found.open.clear()
@@ -317,19 +322,21 @@ def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
     """The waits in words, those nearest to the roots first."""
-    edges = graph.leaving(*Sure)
-    near: dict[Node, int] = {}
-    reached = {program_of(rank) for rank in roots.ranks}
-    for distance in range(len(graph.operations) + 1):
-        fresh = reaching(edges, reached) if distance == len(graph.operations) else _one_step(edges, reached)
-        near |= {node: distance for node in fresh - near.keys() if node in graph.operations}
-        if fresh <= reached:
-            break
-        reached |= fresh
-    inside = graph.in_operation()
+    edges, near, inside = graph.leaving(*Sure), nearness(graph, roots), graph.in_operation()
     told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
     lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
     return lines + ([f"{len(told) - most} more operations wait behind these."] if len(told) > most else [])
+
+
+def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
+    """By node from which waits lead to a root: over how many others they do."""
+    edges = graph.leaving(*Sure)
+    near: dict[Node, int] = {}
+    reached = {program_of(rank) for rank in roots.ranks}
+    while fresh := _one_step(edges, reached) - near.keys():
+        near |= dict.fromkeys(fresh, len(set(near.values())))
+        reached |= fresh
+    return near
 
 
 def _one_step(edges: Mapping[Node, Set[Node]], reached: Set[Node]) -> set[Node]:
