@@ -50,6 +50,11 @@ def test_where_the_threads_of_all_ranks_are_in_the_barrier_nobody_is_to_blame(wa
     assert waits.roots.ranks == () and waits.suspects == ()
 
 
+def test_a_barrier_that_threads_got_out_of_between_two_looks_is_no_wait() -> None:
+    waits = _saver("join", skips=True).wake("saver").waits()
+    assert 2 not in waits.roots.ranks and waits.suspects == ()
+
+
 def test_of_several_threads_the_one_that_waits_for_peers_is_awaited_and_helpers_are_not() -> None:
     ranks = Ranks()
     for rank in range(4):

@@ -78,6 +78,14 @@ class _Thread:
         helper = any(_IDLE_HELPERS.fullmatch(frame["module"] or "") for frame in self.frames)
         return in_program and not helper
 
+    @property
+    def moved(self) -> bool:
+        """Whether it got on between two looks; a wait that polls wakes now and then for nothing."""
+        row = self.row
+        shows_in = frame_rules().progress_shows_in(self.activity, row["wchan"], bool(row["running"]))
+        column = {"switched": "switched", "ran": "moved"}.get(shows_in)
+        return column is not None and row[column] is True
+
     def evidence(self) -> Evidence:
         """Where it is, as the finding about it says it."""
         if self.row["source_line"] is not None:
@@ -250,8 +258,8 @@ def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[_Thread]], 
                 meeting.setdefault(key, []).append(thread)
     unsure = {rank for rank, mine in threads.items() if any(each.activity == "device_sync" for each in mine)}
     for (activity, *_), inside in sorted(meeting.items()):
-        if not any(thread.node.rank in waiting for thread in inside):
-            continue
+        if not any(thread.node.rank in waiting for thread in inside) or any(thread.moved for thread in inside):
+            continue  # what somebody got out of is no wait
         kind = {"p2p": EdgeKind.TRANSFER, "device_sync": EdgeKind.DEVICE}.get(activity, EdgeKind.COLLECTIVE)
         if kind is EdgeKind.COLLECTIVE:
             _add_meeting(graph, inside, waiting, threads.keys() - unsure, unsure)

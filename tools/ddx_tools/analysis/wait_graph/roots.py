@@ -331,10 +331,11 @@ def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
 def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
     """By node from which waits lead to a root: over how many others they do."""
     edges = graph.leaving(*Sure)
-    near: dict[Node, int] = {}
-    reached = {program_of(rank) for rank in roots.ranks}
+    # Members of an operation in which a root differs wait for that root, which is in it as well.
+    near = {root.mismatch.at: 0 for root in roots.roots if root.mismatch and root.mismatch.at}
+    reached = {program_of(rank) for rank in roots.ranks} | near.keys()
     while fresh := _one_step(edges, reached) - near.keys():
-        near |= dict.fromkeys(fresh, len(set(near.values())))
+        near |= dict.fromkeys(fresh, 1 + max(near.values(), default=0))
         reached |= fresh
     return near
 

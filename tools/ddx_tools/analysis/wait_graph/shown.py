@@ -51,7 +51,7 @@ def _of_operations(waits: Waits, edges: Sequence[Edge]) -> list[str]:
     """A line for all operations of one name and number, or all transfers of one kind; those nearest to a root first."""
     graph, near = waits.graph, nearness(waits.graph, waits.roots)
     nodes = {node for edge in edges for node in (edge.waiter, edge.awaited) if node in graph.operations}
-    far = len(near)
+    far = 1 + max(near.values(), default=0)
     named = gathered(
         ((near.get(node, far), _ENDS.sub("", graph.operations[node].words)), node) for node in sorted(nodes)
     )
