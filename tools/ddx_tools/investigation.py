@@ -107,7 +107,8 @@ class Investigation:
             return with_suspects(diagnose(self.findings, pages, self.missing), self.findings, self.seats)
         from ddx_tools.analysis.wait_graph.answer import agreeing, with_waits
 
-        findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
+        findings = agreeing(self.findings, self.waits)
         said = diagnose(findings, pages, self.missing)
-        said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
+        roots = [one.model_copy(deep=True) for one in self.waits.suspects]
+        said = with_suspects(said, findings, self.seats, roots, len(self.waits.graph.ranks))
         return with_waits(said, self.waits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,9 @@ _CHILDREN: Mapping[str, EdgeKind] = {
     "subprocess_wait": EdgeKind.CHILD,
     "child_wait": EdgeKind.CHILD,
 }
+_MOST_EDGES = 500_000
+_MOST_PEERS = 64
+"""Whom a receive without a known peer may wait for is listed among so many ranks; among more it says nothing."""
 _PEERS = ("dst", "src", "group_dst", "group_src")
 _TRANSFERS = ("send", "recv", "isend", "irecv")
 
@@ -257,12 +260,16 @@ def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[_Thread]], 
                 key = (thread.activity, str(thread.row["operation"]), str(thread.row["user_stack"]))
                 meeting.setdefault(key, []).append(thread)
     unsure = {rank for rank, mine in threads.items() if any(each.activity == "device_sync" for each in mine)}
+    known = set(threads)
+    if len(meeting) * len(known) > _MOST_EDGES:
+        # In so many different places hardly anybody is awaited by all of them but who is in none.
+        known -= {thread.node.rank for inside in meeting.values() for thread in inside}
     for (activity, *_), inside in sorted(meeting.items()):
         if not any(thread.node.rank in waiting for thread in inside) or any(thread.moved for thread in inside):
             continue  # what somebody got out of is no wait
         kind = {"p2p": EdgeKind.TRANSFER, "device_sync": EdgeKind.DEVICE}.get(activity, EdgeKind.COLLECTIVE)
         if kind is EdgeKind.COLLECTIVE:
-            _add_meeting(graph, inside, waiting, threads.keys() - unsure, unsure)
+            _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
@@ -283,14 +290,15 @@ def _add_meeting(
         words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away and not graph.absent
     )
     for thread in inside:
-        wait_s = thread.row["blocked_s"]
-        graph.wait(Edge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, thread.evidence(), wait_s))
+        if thread.node.rank in waiting:
+            seen = thread.evidence(), thread.row["blocked_s"]
+            graph.wait(Edge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, *seen))
     for rank in [*away, *sorted(graph.absent - there)]:
         certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
         graph.wait(Edge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
 
 
-def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[int]) -> None:
+def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Collection[int]) -> None:
     """A transfer, or a wait for the device: it is no meeting, and its other end is known from local variables only."""
     place = thread.location()
     words = f"{thread.row['operation'] or thread.activity}{f' at {place.short()}' if place else ''}"
@@ -304,9 +312,9 @@ def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[
     if peer is not None and peer in set(ranks):
         graph.wait(Edge(node, program_of(peer), kind, Source.STACKS, evidence=thread.evidence()))
         return
-    for rank in ranks:
-        if rank != thread.node.rank:
-            graph.wait(Edge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE))
+    if len(ranks) <= _MOST_PEERS:
+        others = [rank for rank in ranks if rank != thread.node.rank]
+        graph.edges += [Edge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE) for rank in others]
 
 
 def _peer_of(thread: _Thread) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ddx_tools.analysis.collectives.waiting import components, fewest
 from ddx_tools.analysis.wait_graph.model import (
@@ -80,6 +81,11 @@ class _Search:
     mismatch: Mismatch | None = None
     unseen: bool = False
 
+    @cached_property
+    def waits_for_unknown(self) -> set[int]:
+        """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+        return _waits_for_unknown(self.graph)
+
 
 def find_roots(graph: WaitGraph) -> Roots:
     """The roots of a wait graph; none if nobody waits."""
@@ -124,7 +130,7 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         return
     if condition is not None and condition.state not in (State.UNSEEN, State.UNKNOWN, State.UNREAD):
         found.roots[rank] = condition.state
-    elif rank in _waits_for_unknown(graph):
+    elif rank in found.waits_for_unknown:
         return
     elif condition is not None and condition.state is State.UNSEEN:
         found.unseen = True
@@ -140,7 +146,7 @@ def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> Condition |
 
 
 def _waits_for_unknown(graph: WaitGraph) -> set[int]:
-    """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+    """See `_Search.waits_for_unknown`."""
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
     unknown = {edge.waiter for edge in graph.edges if edge.certainty is Sure.POSSIBLE} - known
     return {edge.waiter.rank for edge in graph.edges if edge.awaited in unknown}
