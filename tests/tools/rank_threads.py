@@ -18,6 +18,7 @@ THREADING, QUEUE, FUTURES = (
     f"{LIBRARY}/{name}" for name in ("threading.py", "queue.py", "concurrent/futures/thread.py")
 )
 BASE = f"{LIBRARY}/concurrent/futures/_base.py"
+SOCKET = f"{LIBRARY}/socket.py"
 LINES = 40
 
 

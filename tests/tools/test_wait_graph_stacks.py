@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_threads import BASE, C10D, FUTURES, QUEUE, THREADING, Ranks
+from rank_threads import BASE, C10D, FUTURES, QUEUE, SOCKET, THREADING, Ranks
 
 from ddx_tools.analysis.wait_graph.model import EdgeKind, Sure
 from ddx_tools.errors import UsageError
@@ -72,6 +72,23 @@ def test_who_waits_for_a_lock_that_no_thread_could_release_is_the_root() -> None
         ranks.thread(rank, 10, ("acquire", THREADING)) if rank == 1 else ranks.thread(rank, 20, BACKWARD)
     ranks.thread(1, 0, ("_worker", FUTURES), ("get", QUEUE), name="pool")
     assert ranks.waits().roots.ranks == (1,)
+
+
+def test_where_a_thread_of_the_rank_itself_holds_it_up_the_answer_says_what_that_thread_does() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        if rank == 2:
+            ranks.thread(rank, 10, *WAYS["queue"][0]).thread(rank, 33, ("readinto", SOCKET), name="producer")
+        else:
+            ranks.thread(rank, 20, BACKWARD)
+    waits = ranks.waits()
+    (suspect,) = waits.suspects
+    assert suspect.ranks == [2] and [place.line for place in suspect.locations] == [33]
+    assert (
+        "Rank 2" in suspect.says
+        and "waits for its thread producer, which is waiting on a socket at job.py:33" in suspect.says
+    )
+    assert "ranks 0-1, 3 wait for it in all_reduce" in suspect.says
 
 
 def test_a_stopped_rank_waits_for_nobody_whatever_it_is_in() -> None:

@@ -202,7 +202,12 @@ def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
 
 
 def _condition(thread: _Thread, state: State) -> Condition:
-    return Condition(state, Source.STACKS, thread.says(), (thread.evidence(),), _places([thread]), thread.row["moved"])
+    says = thread.says()
+    if thread.node.kind is NodeKind.CHILD:
+        says = f"waits for its process {thread.row['pid']} ({thread.row['role'].replace('_', ' ')}), which {says}"
+    elif thread.node.name:
+        says = f"waits for its thread {thread.row['thread'] or thread.row['tid']}, which {says}"
+    return Condition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.row["moved"])
 
 
 def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Thread]) -> Iterable[Edge]:

@@ -44,6 +44,8 @@ class Root:
     mismatch: Mismatch | None = None
     host: str | None = None
     """The ranks are all that run there."""
+    within: bool = False
+    """Waiting ends in other threads or processes of the ranks than the main thread: `conditions` are theirs."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: Mismatch | None = None
     unseen: bool = False
+    within: dict[int, Condition] = field(default_factory=dict)
+    """By rank, what its thread or process does that its main thread waits for."""
 
     @cached_property
     def waits_for_unknown(self) -> set[int]:
@@ -130,6 +134,8 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         return
     if condition is not None and condition.state not in (State.UNSEEN, State.UNKNOWN, State.UNREAD):
         found.roots[rank] = condition.state
+        if program_of(rank) not in sink:
+            found.within[rank] = condition
     elif rank in found.waits_for_unknown:
         return
     elif condition is not None and condition.state is State.UNSEEN:
@@ -318,12 +324,13 @@ def _is_majority(roots: Mapping[int, State], ranks: Set[int]) -> bool:
 
 def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
     graph = found.graph
-    conditions = tuple(its for rank in ranks if (its := graph.state(rank)) is not None)
+    within = found.within.keys() & set(ranks)
+    conditions = tuple(its for rank in ranks if (its := found.within.get(rank) or graph.state(rank)) is not None)
     whole = len(ranks) > 1 and any(set(ranks) == members for members in _hosts(graph))
     hosts = {host for rank in ranks if (host := graph.hosts.get(rank))}
     host = hosts.pop() if whole and len(hosts) == 1 else None
     odd = found.mismatch if found.mismatch and set(ranks) <= set(found.mismatch.deviating) else None
-    return Root(tuple(ranks), state, EVENTS[state], conditions, odd, host)
+    return Root(tuple(ranks), state, EVENTS[state], conditions, odd, host, bool(within))
 
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
