@@ -90,17 +90,27 @@ class _Thread:
         return column is not None and row[column] is True
 
     def evidence(self) -> Evidence:
-        """Where it is, as the finding about it says it."""
+        """Where it is, in the words in which a look at the rank shows it."""
         if self.row["source_line"] is not None:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""
             )
-        place = place_of_row(dict(self.row))
-        doing = self.row["operation"] or self.activity
-        code = f": {self.row['user_source']}" if self.row["user_source"] else ""
-        return Evidence(
-            source=self.row["source"], quote=f"{place.file}:{place.line} {place.function}, {doing}{code}"[:400]
-        )
+        if self.node == program_of(self.node.rank):
+            place = place_of_row(dict(self.row))
+            code = f": {self.row['user_source']}" if self.row["user_source"] else ""
+            doing = self.row["operation"] or self.activity
+            quote = f"{place.file}:{place.line} {place.function}, {doing}{code}"
+        else:
+            quote = self._frame()
+        return Evidence(source=self.row["source"], quote=quote[:400])
+
+    def _frame(self) -> str:
+        """The innermost frame of the program, else the innermost of all."""
+        own = next((frame for frame in self.frames if frame["is_user"]), None)
+        if own is None:
+            return "{function} ({file}:{line})".format(**self.frames[0]) if self.frames else ""
+        code = f": {own['code'].strip()}" if own["code"] else ""
+        return f"{own['file']}:{own['line']} {own['function']}{code}"
 
     def location(self) -> Location | None:
         """The innermost line of the user's program."""
@@ -152,7 +162,7 @@ def _threads(store: Store) -> dict[int, list[_Thread]]:
     frames = gathered(
         ((row["host"], row["pid"], row["tid"]), row)
         for row in store.query(
-            "SELECT host, pid, tid, depth, module, function, is_user, code, variables FROM stack_frames "
+            "SELECT host, pid, tid, depth, file, module, line, function, is_user, code, variables FROM stack_frames "
             "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY host, pid, tid, depth"
         )
     )
