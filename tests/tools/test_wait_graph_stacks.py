@@ -83,7 +83,8 @@ def test_where_a_thread_of_the_rank_itself_holds_it_up_the_answer_says_what_that
             ranks.thread(rank, 20, BACKWARD)
     waits = ranks.waits()
     (suspect,) = waits.suspects
-    assert suspect.ranks == [2] and [place.line for place in suspect.locations] == [33]
+    assert (suspect.ranks, suspect.event) == ([2], SuspectEvent.OUTSIDE)
+    assert [place.line for place in suspect.locations] == [33, 10]
     assert (
         "Rank 2" in suspect.says
         and "waits for its thread producer, which is waiting on a socket at job.py:33" in suspect.says

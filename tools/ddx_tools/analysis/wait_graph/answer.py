@@ -170,6 +170,9 @@ def _conditions(graph: WaitGraph, root: Root) -> Iterable[Condition]:
 def _places(graph: WaitGraph, root: Root) -> Iterable[Location | None]:
     for condition in _conditions(graph, root):
         yield from condition.locations
+    for rank in root.ranks:
+        if root.within and rank in graph.doing:
+            yield from graph.doing[rank].locations
     if root.mismatch is not None:
         yield from root.mismatch.locations
 

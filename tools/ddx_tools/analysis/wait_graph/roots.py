@@ -18,6 +18,7 @@ from ddx_tools.analysis.wait_graph.model import (
     EdgeKind,
     Mismatch,
     Node,
+    Source,
     State,
     Sure,
     WaitGraph,
@@ -330,7 +331,9 @@ def _root(found: _Search, state: State, ranks: Sequence[int]) -> Root:
     hosts = {host for rank in ranks if (host := graph.hosts.get(rank))}
     host = hosts.pop() if whole and len(hosts) == 1 else None
     odd = found.mismatch if found.mismatch and set(ranks) <= set(found.mismatch.deviating) else None
-    return Root(tuple(ranks), state, EVENTS[state], conditions, odd, host, bool(within))
+    seen_elsewhere = state is State.OUTSIDE and {each.source for each in conditions} == {Source.STACKS}
+    event = SuspectEvent.OUTSIDE if seen_elsewhere else EVENTS[state]
+    return Root(tuple(ranks), state, event, conditions, odd, host, bool(within))
 
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
