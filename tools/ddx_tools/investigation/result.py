@@ -122,7 +122,8 @@ class Investigation:
             return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
         from ddx_tools.diagnosis.waits import agreeing, with_waits
 
-        findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
+        findings = agreeing(self.findings, self.waits)
+        roots = [one.model_copy(deep=True) for one in self.waits.suspects]
         said = diagnose(findings, by, self.missing)
-        said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
+        said = with_suspects(said, findings, self.seats, roots, len(self.waits.graph.ranks))
         return with_waits(said, self.waits)
