@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ddx_tools.errors import DdxError, HostError, NotPermitted, NotRecorded
-from ddx_tools.machine.texts import fact_rows, goes_on
+from ddx_tools.machine.texts import fact_rows, goes_on, says_something
 from ddx_tools.model import ProbeStatus
 from ddx_tools.parsers.launchers.launch_command import meeting_of
 from ddx_tools.parsers.launchers.launchers import Job, find_jobs
@@ -351,7 +351,7 @@ def _take(raw: Raw, taken: Intake, text: Material, left: int) -> int:
             raw.problems.append(f"{shown(text.path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
     for part, data in (("head", head), ("tail", tail)):
         # A long text with the marks of one is not read twice to find out that it says nothing.
-        if data and (tail or fact_rows(data, text.source, text.name)):
+        if data and (tail or says_something(data)):
             raw.items.append(RawItem(TEXT, data, text.source, {"path": text.name, "part": part}))
     return len(head) + len(tail) if len(head) > _HEAD_BYTES else 0
 
