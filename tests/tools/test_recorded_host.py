@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from ddx_tools.investigate import investigate
 from ddx_tools.one_probe import run_probe
 from ddx_tools.plan import Step
 from ddx_tools.probes import probe
+from ddx_tools.rank_agent_client import record_parts
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.hosts.base import Call, Host, Reply
 from ddx_tools.sources.hosts.local import LocalHost
@@ -180,14 +182,31 @@ def test_secrets_on_standard_error_are_redacted(tmp_path: Path) -> None:
     assert SECRET not in (tmp_path / "b" / MANIFEST).read_text()
 
 
-def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
-    data = b"\x80\x02\x00" + SECRET.encode()
+def agent_answer(*parts: bytes) -> bytes:
+    header = {
+        "ok": True,
+        "bytes": sum(map(len, parts)),
+        "parts": [{"part": f"{at}", "bytes": len(part)} for at, part in enumerate(parts)],
+    }
+    return json.dumps(header).encode() + b"\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("secret", [SECRET, "ordinary"])
+def test_records_of_a_live_rank_lose_their_secrets_and_their_sizes_still_add_up(secret: str, tmp_path: Path) -> None:
+    record = {"entries": [{"frames": [{"filename": f"/x/{secret}/a.py"}], "seq": 5}]}
+    parts = [pickle.dumps(record, 2), pickle.dumps({"nccl": 1}, 2)]
     writer = BundleWriter(tmp_path / "b", [])
-    reply = RecordingHost(Answers({"agent": Reply(b'{"ok": 1}\n' + data)}), writer, "records").ask_agent(
-        "/tmp/run", 0, 1, {"op": "dump"}
+    reply = RecordingHost(Answers({"agent": Reply(agent_answer(*parts))}), writer, "records").ask_agent(
+        "/tmp/run", 0, 1, {"op": "records"}
     )
     writer.close()
-    assert reply.payload == data
+    kept = list(record_parts(reply.header, reply.payload).values())
+    assert reply.header["bytes"] == len(reply.payload)
+    if secret == SECRET:
+        assert pickle.loads(reply.payload)["entries"][0]["frames"][0]["filename"] == "/x/<redacted>/a.py"
+        assert not any(SECRET.encode() in file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file())
+    else:
+        assert reply.payload == b"".join(parts) and kept == parts
 
 
 # --- two interpreters

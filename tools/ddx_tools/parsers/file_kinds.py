@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from ddx_tools.parsers.flight_records.debug_pages import is_page, is_table
 from ddx_tools.parsers.flight_records.fr_dump import looks_like_dump
+from ddx_tools.parsers.flight_records.fr_pickle import begins_as_pickle
 
 HEAD_BYTES = 1024
 """As many bytes of the beginning decide."""
@@ -98,10 +99,10 @@ _SIGNS: tuple[tuple[Kind, Callable[[bytes], object]], ...] = (
     (Kind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
     (Kind.TRACE, _is_trace),
     # A dictionary whose first key is `segments`.
-    (Kind.SNAPSHOT, lambda head: head[:1] == b"\x80" and b"segments" in head[:64]),
+    (Kind.SNAPSHOT, lambda head: begins_as_pickle(head) and b"segments" in head[:64]),
     (Kind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),
     (Kind.DUMP, looks_like_dump),
-    (Kind.PICKLE, lambda head: head[0] == 0x80),
+    (Kind.PICKLE, begins_as_pickle),
     (Kind.TAR, _is_tar),
     (Kind.PAGE, is_page),
     (Kind.TABLE, is_table),

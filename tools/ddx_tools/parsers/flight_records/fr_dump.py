@@ -16,7 +16,7 @@ from typing import Any
 from ddx_tools.errors import UnreadableInput
 from ddx_tools.parsers.flight_records.fr_calls import integer, text
 from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, read_entries
-from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES, load
+from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES, begins_as_pickle, load
 
 _MAX_ENTRIES = 500_000
 """As torch writes them, no more of them are in `MAX_BYTES`."""
@@ -75,7 +75,7 @@ class FrDump:
 
 def looks_like_dump(head: bytes) -> bool:
     """Whether the first bytes of a file (1 KiB do) may be those of a flight record."""
-    if head[:1] == b"\x80":
+    if begins_as_pickle(head):
         return b"version" in head[:1024] or b"pg_config" in head[:1024] or b"entries" in head[:1024]
     beginning = head.lstrip()
     if b'"communicators' in beginning[:1024]:  # what `ncclras` prints

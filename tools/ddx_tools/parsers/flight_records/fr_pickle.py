@@ -11,6 +11,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import re
 from typing import Any, NoReturn
 
 from ddx_tools.errors import UnreadableInput
@@ -20,6 +21,20 @@ MAX_BYTES = 64 << 20
 """Largest pickle that is read. 2,000 entries with 20 frames each are under 1 MiB."""
 
 _MOST_ODD_TEXTS = 20
+_NO_PROTOCOL_FROM = 0x08
+_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_MARKED_BYTES = 64
+"""So early a pickle of whatever has an operand or a length that no text holds, even if its protocol is damaged."""
+
+
+def begins_as_pickle(head: bytes) -> bool:
+    """Whether the first bytes of a file are a pickle's of protocol 2 or later, even a damaged one's.
+
+    A text begins with the same byte where a letter was cut, as `─` and `€` may be.
+    """
+    if head[:1] != b"\x80":
+        return False
+    return len(head) == 1 or head[1] < _NO_PROTOCOL_FROM or bool(_NOT_IN_TEXT.search(head, 1, _MARKED_BYTES))
 
 
 def load(data: bytes, max_bytes: int | None = None) -> Any:

@@ -15,6 +15,7 @@ from ddx_tools.gathering import gathered
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
 from ddx_tools.sources.hosts.base import Call, Host, Reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
+from ddx_tools.sources.redaction.agent_answers import redact_agent_answer
 from ddx_tools.sources.redaction.files import redact_file
 from ddx_tools.sources.redaction.text import redact
 
@@ -51,6 +52,8 @@ class RecordingHost(Host):
         data = reply.data
         if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and self._writer.kept):
             data = redact_file(data, counts)
+        elif call.op == "agent":
+            data = redact_agent_answer(data, counts)
         reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         if reply.end is not None:  # a replay asks for it by itself
