@@ -34,6 +34,8 @@ class Investigation:
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    lacking: list[Missing] = field(default_factory=list)
+    """Of them what a bundle no longer holds, or not as it was captured."""
     results: list[ProbeResult] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
     """For each raw file of the bundle: what was asked of the host to get it."""

@@ -261,6 +261,8 @@ def replay_steps(
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
         _look_closer(store, found, names_of(bundle.manifest.journal, bundle.manifest.target), told)
+        found.lacking = bundle.gaps(found.missing)
+        found.missing += found.lacking
         return found
 
 
