@@ -3,7 +3,7 @@
 #
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
 #   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
-#   make check                  lint, types, and unit tests, without the gate and live jobs: 2.5 min on 2 cores
+#   make check                  lint, types, and unit tests, without the gate and live jobs: 1 min on 2 cores
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well, more random examples, attacks on every expression
 #   make bench                  what ddx costs, against its targets
@@ -39,11 +39,11 @@ demo: $(READY)
 hang: $(READY)
 	@$(BIN)/python -m ddx_evals.lab hang $(CLASS)
 
-# What takes minutes is left out: the gate, live jobs, the simulator, programs of others, and whole commands.
+# What takes minutes is left out: the gate, live jobs, whole commands, programs, and of tests/tools what is `slow`.
 check: $(READY_TO_TEST)
 	@mkdir -p build
 	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
-		$(BIN)/python -m pytest -q -m "unit" --numprocesses auto --dist worksteal; tests=$$?; \
+		$(BIN)/python -m pytest -q -m unit tests/tools --numprocesses auto --dist worksteal; tests=$$?; \
 		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
 
 test: SELECTED := not long

@@ -29,13 +29,13 @@ settings.register_profile("long", settings.get_profile("ddx"), max_examples=500)
 settings.load_profile("long" if LONG else "ddx")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors: many tests wait for programs that they started."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than processors, as many tests wait for programs that they started; unit tests start none."""
+    return (os.cpu_count() or 1) + (config.getoption("markexpr") != "unit")
 
 
 _UNIT = Path(__file__).parent / "tools"
-_TAKES_LONG = ("e2e", "alone", "long", "needs")
+_TAKES_LONG = ("slow", "e2e", "alone", "long", "needs")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,6 +34,8 @@ from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.packed_bundle import unpack
 
+pytestmark = pytest.mark.slow
+
 SPLIT = (
     "stopped",
     "dataloader-worker",

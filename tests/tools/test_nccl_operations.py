@@ -278,6 +278,7 @@ def test_sends_make_the_numbers_of_a_communicator_incomparable(tmp_path: Path) -
 # --- the whole
 
 
+@pytest.mark.slow
 def test_why_reads_it_and_a_bundle_says_the_same(tmp_path: Path) -> None:
     logs = world(4)
     train(logs, steps=300, nranks=4)

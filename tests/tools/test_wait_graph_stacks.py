@@ -13,6 +13,8 @@ from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import SuspectEvent, Verdict
 from ddx_tools.model.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 LIVE = Path(__file__).parents[1] / "fixtures/wait_graph/live"
 BARRIER = ("barrier", C10D)
 BACKWARD = ("all_reduce", C10D)
