@@ -31,7 +31,8 @@ settings.load_profile("long" if LONG else "ddx")
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than processors, as many tests wait for programs that they started; unit tests start none."""
-    return (os.cpu_count() or 1) + (config.getoption("markexpr") != "unit")
+    waiting = 0 if config.getoption("markexpr") == "unit" else 1
+    return (os.cpu_count() or 1) + waiting
 
 
 _UNIT = Path(__file__).parent / "tools"
