@@ -147,7 +147,7 @@ def seated(suspect: Suspect) -> str:
     return f"{who} ({', '.join(parts)})" if parts else who
 
 
-_WORDS = {
+WORDS = {
     SuspectEvent.ENDED: "ended",
     SuspectEvent.ABSENT: "never came to what the others wait in",
     SuspectEvent.OUTSIDE: "stands in something else than its peers",
@@ -155,7 +155,7 @@ _WORDS = {
     SuspectEvent.LATE: "comes late again and again",
     SuspectEvent.SILENT: "left no word, and all others did",
 }
-_WORDS_OF_MANY = _WORDS | {
+WORDS_OF_MANY = WORDS | {
     SuspectEvent.OUTSIDE: "stand in something else than their peers",
     SuspectEvent.MISMATCHED: "differ from their peers",
     SuspectEvent.LATE: "come late again and again",
@@ -164,7 +164,7 @@ _WORDS_OF_MANY = _WORDS | {
 
 def _sentence(suspect: Suspect) -> str:
     who = seated(suspect)
-    words = (_WORDS if len(suspect.ranks) == 1 else _WORDS_OF_MANY)[suspect.event]
+    words = (WORDS if len(suspect.ranks) == 1 else WORDS_OF_MANY)[suspect.event]
     it = "it" if len(suspect.ranks) == 1 else "they"
     holds = f"may hold the job up: {it} " if suspect.certainty is Certainty.LIKELY else ""
     return f"{who[0].upper()}{who[1:]} {holds}{words}"

@@ -83,6 +83,8 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
     unseen: bool = False
+    possible: set[int] = field(default_factory=set)
+    """Of them one holds up a rank that all others wait for."""
     within: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what its thread or process does that its main thread waits for."""
 
@@ -138,12 +140,26 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         if program_of(rank) not in sink:
             found.within[rank] = condition
     elif rank in found.waits_for_unknown:
-        return
+        _take_possible(found, rank)
     elif condition is not None and condition.state is NodeState.UNSEEN:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
         found.open.append(f"what {rank_list([rank])} waits for is not known")
+
+
+def _take_possible(found: _Search, rank: int) -> None:
+    """Others wait for a rank that waits for one of several: who of these it is holds all of them up."""
+    graph = found.graph
+    inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
+    possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
+    silent = {each for each in possible if _is_silent(graph, each)}
+    if possible and not silent:
+        found.possible |= possible
+        words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
+        found.open.append(
+            f"{rank_list([rank])} waits in {words} for one of {rank_list(possible)}, and nothing shows which"
+        )
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -307,7 +323,7 @@ def _told(found: _Search) -> Roots:
     waiting = {
         edge.waiter.rank for edge in graph.edges if edge.waiter.rank >= 0 and edge.awaited.rank != edge.waiter.rank
     }
-    victims = waiting - found.roots.keys()
+    victims = waiting - found.roots.keys() - found.possible
     reason = found.open[0] if found.open else ""
     if found.roots and _is_majority(found.roots, graph.ranks):
         return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)
