@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
-from ddx_tools.diagnosis.waits import Waits, doing_of, who_waits
+from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
 _NOTHING = "Not enough evidence to name "
@@ -29,16 +29,15 @@ def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
     if not ranks:
         return ""
     suspect = next((one for one in said.suspects if sorted(one.ranks) == ranks), None)
-    if suspect is None or suspect.event is SuspectEvent.ENDED:
+    if suspect is None:
         known = [seats[rank] for rank in ranks if rank in seats]
         hosts = sorted({seat.host for seat in known if seat.host})
-        event = suspect.event if suspect else SuspectEvent.OUTSIDE
-        suspect = Suspect(ranks=ranks, event=event, hosts=hosts, seats=known, says="")
-        suspect.locations = said.culprits.locations[:1]
-        if event is SuspectEvent.ENDED or waits.roots.clear:
-            who = _capital(seated(suspect))
-            place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
-            return f"{who}{place}: {title}"
+        places = said.culprits.locations[:1]
+        suspect = Suspect(ranks=ranks, event=SuspectEvent.OUTSIDE, hosts=hosts, seats=known, says="", locations=places)
+        if waits.roots.clear or not doing_of(waits.graph, ranks):
+            # What the graph knows of them is not why they are to blame.
+            place = f" at {places[0].short()}" if places else ""
+            return f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}: {title}"[:_LONGEST]
     return f"{_sentence(suspect, waits)}: {title}"[:_LONGEST]
 
 
@@ -63,16 +62,22 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     return f"{_capital(who)} {'wait' if len(victims) > 1 else 'waits'}{where}; {open_}{possible}"
 
 
+def _who(suspect: Suspect, waits: Waits) -> str:
+    return _capital(seated(suspect, one_host=is_on_one_host(waits.graph)))
+
+
 def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
-    who, many = _capital(seated(suspect)), len(suspect.ranks) > 1
+    who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
     if suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
-        told = suspect.says
+        told = suspect.says.rstrip(".")
+        if suspect.event is SuspectEvent.ENDED:
+            told += who_waits(graph, suspect.ranks)
     else:
         place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
-        doing = doing_of(waits.graph, suspect.ranks) if suspect.event is not SuspectEvent.ENDED else ""
-        told = f"{who} {doing or words + place}{who_waits(waits.graph, suspect.ranks)}"
+        doing = doing_of(graph, suspect.ranks) if suspect.event is not SuspectEvent.ENDED else ""
+        told = f"{who} {doing or words + place}{who_waits(graph, suspect.ranks)}"
     if suspect.certainty is not Certainty.LIKELY:
         return told
     return told.replace(f"{who} ", f"{who} may hold the job up: {'they' if many else 'it'} ", 1)

@@ -137,12 +137,17 @@ def _without_majority(suspects: list[Suspect], everybody: int) -> list[Suspect]:
     return [suspect for suspect in suspects if suspect.event is SuspectEvent.ENDED]
 
 
-def seated(suspect: Suspect) -> str:
-    """Ranks with their seats: `rank 77 (node-9, local rank 5)`, `ranks 0-448 step 64 (node-3)`."""
+def seated(suspect: Suspect, *, one_host: bool = False) -> str:
+    """Ranks with their seats: `rank 77 (node-9, local rank 5)`, `ranks 0-448 step 64 (node-3)`.
+
+    `one_host`: the whole job runs on one, so that seats say nothing.
+    """
     if not suspect.ranks:
         return ", ".join(suspect.hosts) or "a rank that nothing names"
     who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
+    if one_host:
+        return who
     parts = [rank for rank in suspect.hosts if len(suspect.hosts) == 1] + (seats if len(suspect.ranks) == 1 else [])
     return f"{who} ({', '.join(parts)})" if parts else who
 

@@ -224,8 +224,13 @@ def _of_waits(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
 
 def _sentence(graph: WaitGraph, roots: Roots, root: Root, suspect: Suspect) -> str:
     """Who, what it does, and who waits in what: one line."""
-    who = seated(suspect)
+    who = seated(suspect, one_host=is_on_one_host(graph))
     return f"{who[0].upper()}{who[1:]} {_doing(graph, root)}{who_waits(graph, root.ranks)}"
+
+
+def is_on_one_host(graph: WaitGraph) -> bool:
+    """Whether all ranks are known to run on one host."""
+    return len(set(graph.hosts.values())) == 1 and graph.ranks <= graph.hosts.keys()
 
 
 def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
@@ -259,9 +264,11 @@ def _doing(graph: WaitGraph, root: Root) -> str:
         return "cannot be reached"
     if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
         return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
-    told = {condition.says for condition in _conditions(graph, root) if condition.source is Source.STACKS}
-    if len(told) == 1 and root.state is not NodeState.ENDED:
-        return _numbered(told.pop(), many=many)
+    if root.state is not NodeState.ENDED:
+        told = {condition.says for condition in root.conditions if condition.source is Source.STACKS}
+        said = _numbered(told.pop(), many=many) if root.within and len(told) == 1 else doing_of(graph, root.ranks)
+        if said:
+            return said
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
@@ -30,7 +31,7 @@ from ddx_tools.analysis.wait_graph.model import (
 from ddx_tools.analysis.wait_graph.threads import Thread
 from ddx_tools.analysis.wait_graph.transfer_ends import Peers
 from ddx_tools.evidence.store import Store
-from ddx_tools.model.diagnosis import Location
+from ddx_tools.model.diagnosis import Finding, Location
 from ddx_tools.model.grouping import gathered
 
 _OWN_THREADS = ("lock_wait", "shutdown")
@@ -74,6 +75,16 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
             graph.unreported.discard(row["rank"])
             unread = NodeCondition(NodeState.UNREAD, Source.STACKS, "its stack could not be read")
             graph.conditions[program_of(row["rank"])] = [unread]
+
+
+def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
+    """Say of ranks whose main thread waits for Python's global lock which thread has it."""
+    for finding in findings:
+        if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
+            place = f" at {finding.locations[0].short()}" if finding.locations else ""
+            says = f"waits for Python's global lock, which its thread {finding.attributes.get('thread')} holds{place}"
+            held = replace(graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]))
+            graph.doing[finding.ranks[0]] = held
 
 
 def _threads(store: Store) -> dict[int, list[Thread]]:
@@ -222,7 +233,7 @@ def _add_meeting(
     node = Node(NodeKind.OPERATION, f"{first['operation']} {first['user_stack']}")
     place = inside[0].location()
     words = f"{first['operation']}{f' at {place.short()}' if place else ''}"
-    away = sorted((sure | unsure) - there)
+    away = sorted((sure | unsure | graph.gone) - there)
     graph.operations[node] = Operation(
         words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away and not graph.absent
     )

@@ -95,4 +95,8 @@ class Thread:
         """What it does, in words."""
         place = self.location()
         words = frame_rules().words(self.activity)
+        if self.row["state"] in ("T", "t"):
+            words = "stopped"
+        elif self.waits_for_peers and self.row["operation"]:
+            words = f"in {self.row['operation']}"
         return f"is {words}{f' at {place.short()}' if place else ''}"
