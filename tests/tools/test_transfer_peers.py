@@ -60,6 +60,18 @@ def test_names_are_followed_through_assignments_callers_and_attributes() -> None
     assert peers(program) == {1}
 
 
+def test_a_table_of_the_program_is_looked_up() -> None:
+    program = """
+    PARTNER = {1: 2, 2: 1}
+    def trade(x, peer):
+        dist.send(x, peer)  # HERE
+    def run(rank):
+        if rank in PARTNER:
+            trade(x, PARTNER[rank])  # FROM
+    """
+    assert [peers(program, rank, "send") for rank in (1, 2)] == [{2}, {1}]
+
+
 def test_a_name_that_is_assigned_twice_is_not_known() -> None:
     program = """
     def run(rank):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
@@ -9,7 +10,7 @@ from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
 _NOTHING = "Not enough evidence to name "
-_LONGEST = 400
+_LONGEST, _LONGEST_END = 400, 240
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:
@@ -46,7 +47,7 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     suspects = [one for one in said.suspects if one.ranks]
     possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
     if suspects:
-        told = ". ".join(_sentence(one, waits) for one in suspects[:2])
+        told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
         return f"{told}; why is open{possible}"
     open_ = waits.roots.open
     if said.suspects or waits.moving or not open_ or not said.headline.startswith(_NOTHING):
@@ -69,18 +70,24 @@ def _who(suspect: Suspect, waits: Waits) -> str:
 def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
-    if suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
-        told = suspect.says.rstrip(".")
-        if suspect.event is SuspectEvent.ENDED:
-            told += who_waits(graph, suspect.ranks)
+    ended = suspect.event is SuspectEvent.ENDED
+    if suspect.says.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
+        told = suspect.says[:_LONGEST_END].rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
     else:
         place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
-        doing = doing_of(graph, suspect.ranks) if suspect.event is not SuspectEvent.ENDED else ""
+        doing = "" if ended else doing_of(graph, suspect.ranks)
         told = f"{who} {doing or words + place}{who_waits(graph, suspect.ranks)}"
+    return told
+
+
+def _perhaps(suspect: Suspect, told: str) -> str:
+    """What is told of a suspect, as it is told of one that may be innocent."""
     if suspect.certainty is not Certainty.LIKELY:
         return told
-    return told.replace(f"{who} ", f"{who} may hold the job up: {'they' if many else 'it'} ", 1)
+    who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
+    it = "it" if len(suspect.ranks) == 1 else "they"
+    return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
 
 
 def _capital(text: str) -> str:

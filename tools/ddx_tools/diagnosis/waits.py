@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
+from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.analysis.wait_graph.build import wait_graph
 from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, Sure, WaitGraph, program_of, ranks_of
 from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
@@ -37,6 +38,7 @@ _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED = 32, 4, 6, 3, 2
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
+_UNLESS_BUSY = "it is at work and gets on: look again after a minute"
 _UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
 
 
@@ -87,6 +89,8 @@ def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Susp
         ended = other.event is SuspectEvent.ENDED
         more = {
             "says": other.says if ended else one.says,
+            "certainty": one.certainty if one.unless and not other.unless else other.certainty,
+            "unless": other.unless or one.unless,
             "locations": distinct([*other.locations, *one.locations])[:_MOST_PLACES],
             "evidence": list(
                 {(each.source, each.line, each.quote): each for each in [*other.evidence, *one.evidence]}.values()
@@ -165,13 +169,14 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
     known = [seats[rank] for rank in root.ranks if rank in seats]
     hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
     absent = any(each.source is Source.PROCESSES and each.state is NodeState.UNKNOWN for each in root.conditions)
+    unless = _UNLESS_HOST if absent else _UNLESS_BUSY if _is_busy(graph, root) else ""
     suspect = Suspect(
         ranks=list(root.ranks),
         event=root.event,
         hosts=sorted(host for host in hosts if host),
         seats=known[:_MOST_SEATS],
-        certainty=Certainty.LIKELY if absent else Certainty.SEEN,
-        unless=_UNLESS_HOST if absent else "",
+        certainty=Certainty.LIKELY if unless else Certainty.SEEN,
+        unless=unless,
         says="",
         locations=distinct(_places(graph, root))[:_MOST_PLACES],
     )
@@ -181,6 +186,15 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
         for each in _without_repeats(_evidence(graph, root))[:_MOST_CLAIMS]
     ]
     return suspect
+
+
+def _is_busy(graph: WaitGraph, root: Root) -> bool:
+    """Whether all that is seen is work: the ranks get on, and nobody has waited for longer than for slow work."""
+    if root.state is not NodeState.OUTSIDE or root.mismatch is not None:
+        return False
+    moving = [each.moves for each in _conditions(graph, root) if each.source is Source.STACKS]
+    waits = [edge.wait_s for edge in graph.edges if edge.wait_s is not None and edge.waiter.rank not in root.ranks]
+    return bool(moving) and all(moving) and 0 < max(waits, default=0.0) < STANDING_S
 
 
 def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -236,7 +250,12 @@ def is_on_one_host(graph: WaitGraph) -> bool:
 def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
     """`; ranks 0-2 wait for it in all_reduce`; nothing if nobody is seen to wait for these ranks directly."""
     nodes = {program_of(rank) for rank in ranks}
-    direct = [node for node, edges in graph.leaving(*Sure).items() if edges & nodes]
+    known = graph.leaving(Sure.SEEN, Sure.INFERRED)
+    direct = [
+        node
+        for node, awaited in graph.leaving(*Sure).items()
+        if known.get(node, set()) & nodes or (awaited and not known.get(node) and awaited <= nodes)
+    ]
     inside = graph.in_operation()
     waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(ranks)
     if not waiting:

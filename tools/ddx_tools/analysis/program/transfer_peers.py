@@ -158,7 +158,8 @@ class _Reader:
         if isinstance(node, ast.Call):
             return self._of_call(node, scope)
         if isinstance(node, ast.Subscript):
-            return self._of_environment(node.value, node.slice)
+            listed = self._listed(node.value, node.slice, scope)
+            return self._of_environment(node.value, node.slice) if listed is None else listed
         if isinstance(node, ast.UnaryOp):
             inner = self.values(node.operand, scope)
             change = {ast.USub: lambda v: -v, ast.Not: lambda v: int(not v)}.get(type(node.op))
@@ -198,6 +199,24 @@ class _Reader:
             return None
         found = [work(a, b) for a, b in product(ours, theirs)]
         return None if None in found else frozenset(int(each) for each in found if each is not None)
+
+    def _listed(self, holder: ast.expr, key: ast.expr, scope: _Scope | None) -> Values | None:
+        """`PARTNER[rank]` of a table that the program writes down."""
+        table: ast.expr | None = holder
+        for function in scope.functions[::-1] if scope and isinstance(holder, ast.Name) else ():
+            if given := _assigned(function, holder.id if isinstance(holder, ast.Name) else ""):
+                table = given[0] if len(given) == 1 else None
+                break
+        wanted = self.values(key, scope) if isinstance(table, (ast.Dict, ast.List, ast.Tuple)) else None
+        if wanted is None:
+            return None
+        if isinstance(table, ast.Dict):
+            keys = [None if each is None else self.values(each, scope) for each in table.keys]
+            rows = [value for each, value in zip(keys, table.values, strict=True) if each and each & wanted]
+        else:
+            rows = [value for number, value in enumerate(table.elts) if number in wanted]  # type: ignore[union-attr]
+        found = [self.values(row, scope) for row in rows]
+        return None if None in found else frozenset().union(*(each for each in found if each))
 
     # --- names
 

@@ -83,7 +83,9 @@ def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
         if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
             place = f" at {finding.locations[0].short()}" if finding.locations else ""
             says = f"waits for Python's global lock, which its thread {finding.attributes.get('thread')} holds{place}"
-            held = replace(graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]))
+            held = replace(
+                graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]), moves=False
+            )
             graph.doing[finding.ranks[0]] = held
 
 

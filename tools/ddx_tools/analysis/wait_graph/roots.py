@@ -139,6 +139,9 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         found.roots[rank] = condition.state
         if program_of(rank) not in sink:
             found.within[rank] = condition
+    elif condition is None and len(sink) > 1 and not sink & graph.operations.keys():
+        # Threads of one process that wait for each other.
+        found.roots[rank] = NodeState.OUTSIDE
     elif rank in found.waits_for_unknown:
         _take_possible(found, rank)
     elif condition is not None and condition.state is NodeState.UNSEEN:
@@ -189,6 +192,12 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         odd = set(told[0].deviating)
     else:
         odd = elsewhere if 0 < len(elsewhere) < len(circle) else _absent_from_many(found.graph, sink, circle)
+    operations = [found.graph.operations[node] for node in sink & found.graph.operations.keys()]
+    transfers = all(operation.kind is EdgeKind.TRANSFER for operation in operations)
+    if not odd and transfers and 2 * len(circle) <= len(found.graph.ranks):
+        # Nobody sends (or receives) first: these hold up all others together.
+        found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
+        return
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))

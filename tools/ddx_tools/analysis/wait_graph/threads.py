@@ -70,7 +70,10 @@ class Thread:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""
             )
-        if self.node == program_of(self.node.rank):
+        if self.node == program_of(self.node.rank) and not self.user_stack:
+            operation = self.row["operation"]
+            quote = f"{self.activity}: {operation}" if operation else self.activity
+        elif self.node == program_of(self.node.rank):
             place = place_of_row(dict(self.row))
             code = f": {self.row['user_source']}" if self.row["user_source"] else ""
             doing = self.row["operation"] or self.activity
