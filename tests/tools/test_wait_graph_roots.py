@@ -213,3 +213,24 @@ def test_a_few_ranks_that_send_to_each_other_hold_up_all_others_and_all_ranks_in
 
     assert ring(6).clear and ring(6).ranks == (0, 1) and ring(6).victims == (2, 3, 4, 5)
     assert not ring(3).clear and ring(3).circle == (0, 1)
+
+
+def test_who_ended_of_itself_is_the_root_also_where_nobody_is_seen_to_wait() -> None:
+    graph = WaitGraph(ranks={0, 1, 2}, gone={1})
+    add_ends(graph, [seen("rank.killed", 1, independent=True)])
+    assert find_roots(graph).clear and find_roots(graph).ranks == (1,)
+    assert find_roots(WaitGraph(ranks={0, 1, 2})).ranks == ()
+
+
+def test_who_waits_for_one_of_several_waits_for_the_root_among_them() -> None:
+    def recv(*, outside: bool) -> Roots:
+        made = Made(4).operation("broadcast", [1], [0, 2])
+        node = Node(NodeKind.OPERATION, "recv 0")
+        made.graph.operations[node] = Operation("recv", EdgeKind.TRANSFER, Source.STACKS)
+        made.graph.wait(WaitEdge(program_of(0), node, EdgeKind.TRANSFER, Source.STACKS))
+        for peer in (1, 2, 3):
+            made.graph.wait(WaitEdge(node, program_of(peer), EdgeKind.TRANSFER, Source.STACKS, Sure.POSSIBLE))
+        return find_roots((made.is_(NodeState.OUTSIDE, 2) if outside else made).graph)
+
+    assert recv(outside=True).clear and recv(outside=True).ranks == (2,)
+    assert not recv(outside=False).clear and recv(outside=False).ranks == ()

@@ -35,7 +35,7 @@ from ddx_tools.model.diagnosis import (
 
 _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
-_MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED = 32, 4, 6, 3, 2
+_MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
 _UNLESS_BUSY = "it is at work and gets on: look again after a minute"
@@ -260,8 +260,10 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
     waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(ranks)
     if not waiting:
         return ""
-    kinds = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
-    where = "" if not kinds else f" in {kinds[0]}" if len(kinds) == 1 else f" in {len(kinds)} operations"
+    words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
+    kinds = words if len(words) == 1 else list(dict.fromkeys(each.partition(" ")[0] for each in words))
+    where = f" in {' and '.join(kinds)}" if 0 < len(kinds) < _MOST_KINDS else f" in {len(words)} operations"
+    where = where if words else ""
     it = "it" if len(ranks) == 1 else "them"
     return f"; {rank_list(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {it}{where}"
 
@@ -273,7 +275,7 @@ def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def _numbered(says: str, *, many: bool) -> str:
-    return _OF_MANY.sub(lambda found: _PLURALS[found[0]], says) if many else says
+    return _OF_MANY.sub(lambda found: _PLURALS[found[0]], says).replace("its own", "their own") if many else says
 
 
 def _doing(graph: WaitGraph, root: Root) -> str:
@@ -286,6 +288,10 @@ def _doing(graph: WaitGraph, root: Root) -> str:
     if root.state is not NodeState.ENDED:
         told = {condition.says for condition in root.conditions if condition.source is Source.STACKS}
         said = _numbered(told.pop(), many=many) if root.within and len(told) == 1 else doing_of(graph, root.ranks)
+        places = [place for rank in root.ranks if rank in graph.doing for place in graph.doing[rank].locations]
+        if root.within and " at " not in said and places:
+            verb, _, whom = said.partition(" for ")
+            said = f"{verb} at {places[0].short()} for {whom}" if whom else said
         if said:
             return said
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"

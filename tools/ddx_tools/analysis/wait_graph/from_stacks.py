@@ -152,7 +152,7 @@ def _condition(thread: Thread, state: NodeState) -> NodeCondition:
         says = f"waits for its process {thread.row['pid']} ({thread.row['role'].replace('_', ' ')}), which {says}"
     elif thread.node.name:
         says = f"waits for its thread {thread.row['thread'] or thread.row['tid']}, which {says}"
-    return NodeCondition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.row["moved"])
+    return NodeCondition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.works)
 
 
 def _within(thread: Thread, own: Sequence[Thread], everything: Sequence[Thread]) -> Iterable[WaitEdge]:

@@ -136,6 +136,7 @@ class NodeCondition:
     evidence: tuple[Evidence, ...] = ()
     locations: tuple[Location, ...] = ()
     moves: bool | None = None
+    """It works and gets on; None if nothing tells."""
 
 
 @dataclass(frozen=True)

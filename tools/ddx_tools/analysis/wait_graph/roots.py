@@ -30,6 +30,8 @@ from ddx_tools.model.grouping import gathered
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
+_EXPLAINING = frozenset({NodeState.OUTSIDE, NodeState.STOPPED, NodeState.ENDED})
+"""Who is seen to wait for nobody explains also the waits of those who are in something unknown."""
 _STOPPING = ("operation", "call_site", "shape", "root")
 """In what members cannot differ and get out of an operation all the same; with other data types some backends can."""
 
@@ -83,8 +85,10 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
     unseen: bool = False
-    possible: set[int] = field(default_factory=set)
-    """Of them one holds up a rank that all others wait for."""
+    possible: list[tuple[set[int], str]] = field(default_factory=list)
+    """Ranks of which one holds up a rank that others wait for, and that in words."""
+    unexplained: list[str] = field(default_factory=list)
+    """Of ranks that others wait for, and that wait for something of which nothing is known."""
     within: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what its thread or process does that its main thread waits for."""
 
@@ -103,6 +107,14 @@ def find_roots(graph: WaitGraph) -> Roots:
             _take_circle(found, sink)
         else:
             _take_single(found, sink, awaited)
+    # Who waits for one of several, of whom one is a root, waits for that one, as far as anybody knows.
+    found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
+    if not _EXPLAINING & set(found.roots.values()):
+        found.open += found.unexplained
+    if graph.gone and (found.open or not found.roots):
+        # What nothing else explains an end does, whether or not somebody is seen to wait.
+        found.roots = dict.fromkeys(sorted(graph.gone), NodeState.ENDED)
+        found.open.clear()
     if not found.roots:
         if found.unseen:
             found.open.append("what tells of the ranks that all others wait for has lost what they are in")
@@ -148,7 +160,7 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
-        found.open.append(f"what {rank_list([rank])} waits for is not known")
+        found.unexplained.append(f"what {rank_list([rank])} waits for is not known")
 
 
 def _take_possible(found: _Search, rank: int) -> None:
@@ -156,13 +168,10 @@ def _take_possible(found: _Search, rank: int) -> None:
     graph = found.graph
     inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
     possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
-    silent = {each for each in possible if _is_silent(graph, each)}
-    if possible and not silent:
-        found.possible |= possible
+    if possible and not any(_is_silent(graph, each) for each in possible):
         words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
-        found.open.append(
-            f"{rank_list([rank])} waits in {words} for one of {rank_list(possible)}, and nothing shows which"
-        )
+        among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
+        found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}, and nothing shows which"))
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -332,7 +341,8 @@ def _told(found: _Search) -> Roots:
     waiting = {
         edge.waiter.rank for edge in graph.edges if edge.waiter.rank >= 0 and edge.awaited.rank != edge.waiter.rank
     }
-    victims = waiting - found.roots.keys() - found.possible
+    unsure = set().union(*(ranks for ranks, _ in found.possible)) if found.open else set()
+    victims = waiting - found.roots.keys() - unsure
     reason = found.open[0] if found.open else ""
     if found.roots and _is_majority(found.roots, graph.ranks):
         return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)

@@ -18,6 +18,7 @@ _IDLE_HELPERS = re.compile(
     r"torch/_inductor/.*|multiprocessing/(pool|queues|resource_tracker)\.py|ray/.*|prometheus_client/.*"
 )
 """Modules whose threads wait for work most of the time: nobody waits for them as long as they have none."""
+_LONGEST_CODE = 80
 _IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle")
 
 
@@ -48,6 +49,11 @@ class Thread:
             return True
         helper = any(_IDLE_HELPERS.fullmatch(frame["module"] or "") for frame in self.frames)
         return in_program and not helper
+
+    @property
+    def works(self) -> bool:
+        """Whether it got on with something between two looks, other than to ask again for what it waits for."""
+        return self.row["moved"] is True and self.activity not in _IDLE
 
     @property
     def moved(self) -> bool:
@@ -96,10 +102,12 @@ class Thread:
 
     def says(self) -> str:
         """What it does, in words."""
-        place = self.location()
+        place, code = self.location(), self.row["user_source"]
         words = frame_rules().words(self.activity)
         if self.row["state"] in ("T", "t"):
             words = "stopped"
         elif self.waits_for_peers and self.row["operation"]:
             words = f"in {self.row['operation']}"
+        elif self.activity == "idle" and code:
+            words = f"blocked in `{code.strip()[:_LONGEST_CODE]}`"
         return f"is {words}{f' at {place.short()}' if place else ''}"
