@@ -83,14 +83,25 @@ CREATE TABLE stack_frames (
 
 CREATE TABLE outputs (
     host            VARCHAR,  -- host name
-    path            VARCHAR,  -- file that ranks write their standard output to
+    path            VARCHAR,  -- file that ranks write their standard output to; or the address of a rank's debug server
     rank            INTEGER,  -- the rank that alone writes there; NULL: several do
-    stepped         BOOLEAN,  -- it printed further steps between the first and the last look; NULL: it names none
+    stepped         BOOLEAN,  -- it printed further steps, or recorded further collectives, between the first and the last look; NULL: it names none
     counted         VARCHAR,  -- the line, without its numbers, in which it counts work of its own at both looks; NULL: none
     done_before     BIGINT,   -- how much of that work was done at the first look
     done            BIGINT,   -- how much at the last
     total           BIGINT,   -- of how much
     repeated        BOOLEAN   -- the same work was counted before, and training steps came after it
+);
+
+CREATE TABLE wait_counters (
+    host            VARCHAR,  -- host name
+    rank            INTEGER,  -- global rank
+    counter         VARCHAR,  -- name of torch's wait counter
+    active          BIGINT,   -- calls that are inside it now
+    calls           BIGINT,   -- calls so far
+    total_us        BIGINT,   -- time spent in it so far, microseconds
+    longest_us      BIGINT,   -- its longest call that ended, microseconds
+    source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE unread (

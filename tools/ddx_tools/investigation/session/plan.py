@@ -31,6 +31,14 @@ def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step
     return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in LIVE_PROBES]
 
 
+def debug_server_plan(address: str) -> list[Step]:
+    """What to ask torch's debug server at `HOST:PORT`, which answers for all ranks."""
+    asked = {"target": [], "debug_server": address}
+    looks = {"stacks": {"looks": 2}}
+    ids = [id_ for id_ in ("stacks", "flight_recorder") if id_ in LIVE_PROBES]
+    return [Step(probe(id_), {**asked, **looks.get(id_, {})}) for id_ in ids]
+
+
 def file_plan(target: Sequence[str]) -> list[Step]:
     """What to run over files and directories that somebody brought."""
     once = {"mesh": {"records": False}}  # which flight_recorder reads

@@ -36,6 +36,7 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
     parts = urlsplit(url)
     of_scheme = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = of_scheme(parts.hostname or "", parts.port, timeout=limit_s)
+    _resolve(parts.hostname or "", limit_s)
     try:
         connection.connect()
         # The time limit of a socket is one for each read: a byte a second would never end.
@@ -54,6 +55,20 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
             watch.cancel()
     finally:
         connection.close()
+
+
+def _resolve(name: str, limit_s: float) -> None:
+    """Wait for the resolver, which has no deadline of its own, within the limit. Raises TimeoutError."""
+    resolving = threading.Thread(target=_look_up, args=(name,), daemon=True)
+    resolving.start()
+    resolving.join(limit_s)
+    if resolving.is_alive():
+        raise TimeoutError
+
+
+def _look_up(name: str) -> None:
+    with suppress(OSError, UnicodeError):  # connecting tells of it
+        socket.getaddrinfo(name, None)
 
 
 def _cut_off(connected: socket.socket, expired: threading.Event) -> None:
