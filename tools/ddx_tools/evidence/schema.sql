@@ -473,7 +473,7 @@ CREATE TABLE nccl_ras (
     group_number    VARCHAR,  -- "#0-0": how the text refers to it
     nranks          INTEGER,  -- size of the communicator
     status          VARCHAR,  -- MISMATCH | INCOMPLETE | ERROR | DEAD | TIMEOUT | OK
-    what            VARCHAR,  -- operations | status | async_error | missing | dead | summary
+    what            VARCHAR,  -- operations (of JSON also those that all launched as often) | status | async_error | missing | dead | summary
     operation       VARCHAR,  -- operation that was counted (2.26 and later)
     ranks           INTEGER[], -- ranks it is about, as far as RAS lists them
     value           VARCHAR,  -- launches, status or error of these ranks
@@ -481,9 +481,21 @@ CREATE TABLE nccl_ras (
     host            VARCHAR,  -- node of a process
     pid             INTEGER,  -- process id
     version         VARCHAR,  -- NCCL version
+    taken_s         DOUBLE,   -- when it was asked, seconds since the epoch; of a brought file what JSON says by a clock of the job's; else NULL
     quote           VARCHAR,  -- the line
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_ras_members (
+    communicator    VARCHAR,  -- the communicator's hash
+    nranks          INTEGER,  -- its size
+    rank            INTEGER,  -- rank in the communicator
+    host            VARCHAR,  -- address of its host, as NCCL has it
+    pid             INTEGER,  -- process id there
+    gpu             INTEGER,  -- NVML's index of its GPU; NULL in the text form
+    state           VARCHAR,  -- listed | missing (does not answer) | dead (for 60 s)
+    source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE env_values (

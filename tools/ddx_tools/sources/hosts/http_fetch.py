@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ddx_tools.model.errors import HostError, NotFound, TimedOut
 from ddx_tools.sources.host import HostCall, Reply
+from ddx_tools.sources.hosts.name_lookup import addresses_of
 
 _SUCCESS = range(200, 300)
 
@@ -36,7 +37,7 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
     parts = urlsplit(url)
     of_scheme = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = of_scheme(parts.hostname or "", parts.port, timeout=limit_s)
-    _resolve(parts.hostname or "", limit_s)
+    addresses_of(parts.hostname or "", limit_s)
     try:
         connection.connect()
         # The time limit of a socket is one for each read: a byte a second would never end.
@@ -55,20 +56,6 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
             watch.cancel()
     finally:
         connection.close()
-
-
-def _resolve(name: str, limit_s: float) -> None:
-    """Wait for the resolver, which has no deadline of its own, within the limit. Raises TimeoutError."""
-    resolving = threading.Thread(target=_look_up, args=(name,), daemon=True)
-    resolving.start()
-    resolving.join(limit_s)
-    if resolving.is_alive():
-        raise TimeoutError
-
-
-def _look_up(name: str) -> None:
-    with suppress(OSError, UnicodeError):  # connecting tells of it
-        socket.getaddrinfo(name, None)
 
 
 def _cut_off(connected: socket.socket, expired: threading.Event) -> None:

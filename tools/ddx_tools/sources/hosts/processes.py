@@ -12,8 +12,8 @@
         "open_files", "open_files_limit",            how many descriptors it holds, and may hold (soft limit; -1: any)
         "tcp": [[local port, remote port], ...],     established connections, where nothing else can say that
                                                      the process is a rank (see `_may_be_spawned_rank`)
-        "listens": [port, ...],                      ports it listens on: of rank 0, and of Python processes that it
-                                                     started, among which may be torch's debug server
+        "listens": [port, ...],                      ports it listens on: of Python processes whose environment names
+                                                     their rank, among which may be NCCL's RAS and torch's debug server
         "readable", "denied": [...]}]}               readable: the environment could be read
 
 Every key is always there; null where the system does not say. Kept are Python processes, processes whose
@@ -220,9 +220,9 @@ def _descriptor(pid: int, fd: str, denied: list[str]) -> str | None:
 
 
 def _may_serve(row: dict[str, Any], looked: dict[int, _Look]) -> bool:
-    """Rank 0, or a Python process that it started and that is no data worker."""
+    """A rank, or a Python process that it started and that is no data worker."""
     look = looked[row["pid"]]
-    return look.is_python and row["name"] != "pt_data_worker" and (look.env or {}).get("RANK") == "0"
+    return look.is_python and row["name"] != "pt_data_worker" and "RANK" in (look.env or {})
 
 
 def _may_be_spawned_rank(row: dict[str, Any], looked: dict[int, _Look]) -> bool:
