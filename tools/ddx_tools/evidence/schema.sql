@@ -387,10 +387,25 @@ CREATE TABLE nccl_graphs (
     communicator    VARCHAR,  -- the communicator
     host            VARCHAR,  -- host of the process that printed it
     pid             INTEGER,  -- that process
-    kind            VARCHAR,  -- ring | trees
+    kind            VARCHAR,  -- ring | ring_cut (only its beginning was printed) | ring_part | trees
     channel         INTEGER,  -- channel of a ring
-    graph           VARCHAR,  -- ranks of a ring in order; trees as printed
+    graph           VARCHAR,  -- ranks of a ring in order; of ring_part the rank before, the rank, the one behind; trees as printed
     quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_choices (
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    operation       VARCHAR,  -- AllReduce, AllGather, …, as NCCL prints it
+    algorithm       VARCHAR,  -- RING, TREE, NVLS, …
+    protocol        VARCHAR,  -- SIMPLE, LL, LL128
+    channels        INTEGER,  -- channels of the first such operation
+    times           BIGINT,   -- how many of them
+    least_bytes     BIGINT,   -- size of the smallest
+    most_bytes      BIGINT,   -- and of the largest
+    quote           VARCHAR,  -- the first line
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
 );
