@@ -16,6 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.errors import NotPermitted
+from ddx_tools.sources.host import HostCall, Reply, error_reply
+from ddx_tools.sources.hosts.local import LocalHost
+
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.needs("linux", "torch", "tabulate")]
 
 PROGRAM = """
@@ -95,6 +100,23 @@ def test_a_rank_that_does_not_answer_is_told_and_takes_nothing_away(job: tuple[i
         stopped.send_signal(signal.SIGCONT)
     assert _told(said) == DIAGNOSED
     assert re.search(r"stack of rank 3: .* does not answer", json.dumps(said))
+
+
+class NoAttach(LocalHost):
+    """This machine, as one sees it who may not attach to processes."""
+
+    def answer(self, call: HostCall) -> Reply:
+        if call.op == "stack":
+            return error_reply(NotPermitted("permission denied: attaching needs CAP_SYS_PTRACE", ""))
+        return super().answer(call)
+
+
+def test_without_the_right_to_attach_the_stacks_come_from_the_server(job: tuple[int, list[psutil.Process]]) -> None:
+    found = investigate([str(job[1][0].pid)], machine=NoAttach)
+    said = found.diagnose()
+    assert (said.verdict, said.suspects[0].ranks) == ("diagnosed", [2])
+    assert "train.py:6 load_shard" in said.headline
+    assert not [finding for finding in found.findings if finding.code == "rank.unreadable"]
 
 
 def test_the_server_is_found_by_itself_and_gives_the_records(job: tuple[int, list[psutil.Process]]) -> None:
