@@ -68,6 +68,16 @@ def test_where_no_rank_can_be_reached_the_pages_of_the_server_answer() -> None:
     assert found.suspects[0].ranks == [2]
 
 
+@pytest.mark.long
+def test_a_page_that_waits_for_a_silent_rank_is_not_asked_for_again() -> None:
+    hidden = dict.fromkeys(range(4), "gone")
+    pages = dict.fromkeys(("stacks", "fr_trace_json", "wait_counters"))
+    with debug_server("hung", ranks=hidden, pages=pages) as address:
+        found = judged(address)
+    assert "it waits for silent ranks until its fetch_timeout" in missing(found)
+    assert not found.suspects
+
+
 @pytest.mark.parametrize("page", ["<html>another server</html>", "", "\x00\xff" * 500])
 def test_what_is_no_debug_server_is_told(page: str) -> None:
     with debug_server("hung", pages={"tcpstore": page}) as address:

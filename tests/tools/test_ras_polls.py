@@ -238,3 +238,12 @@ def test_a_job_without_ras_costs_nothing_and_lacks_nothing(env: dict[str, str]) 
     with processes(range(1), env) as pids:
         raw = PROBE.capture(LocalHost(), NcclLogArgs(target=[str(pids[0])]))
     assert not [gap for gap in raw.missing if "RAS" in gap.what]
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize(("ranks", "asks"), [(range(1), True), (range(63, 64), True), (range(8, 9), False)])
+def test_of_many_hosts_those_of_the_first_and_the_last_rank_ask(ranks: range, asks: bool) -> None:
+    with ras(four_stages().report) as address, processes(ranks, {"NCCL_RAS_ADDR": address}) as pids:
+        target = [str(pids[ranks[0]])]
+        raw = PROBE.capture(LocalHost(), NcclLogArgs(target=target, among_others=True))
+    assert bool(raw.of("ras")) is asks

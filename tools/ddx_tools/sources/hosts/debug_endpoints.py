@@ -31,7 +31,7 @@ PAGES = {"dump_traceback": "stacks", "fr_trace_json": "fr_trace_json", "wait_cou
 """By handler of a rank's server: the page of the front end that shows what all ranks answer."""
 _LIST_S = 3.0
 _PING_S = 1.5
-_PAGE_S = 8.0
+_PAGES_S = {"stacks": 4.0, "fr_trace_json": 6.0, "wait_counters": 2.0}
 _AT_ONCE = 256
 _MOST_PART_BYTES = 64 << 20
 _ENDPOINT = re.compile(r"(\d{1,7})=(https?://[^/\s]+)/?")
@@ -97,6 +97,8 @@ class DebugServer:
     """The ranks whose server does not answer, and how it does not."""
     through_pages: bool = False
     """No rank's server can be reached from here: the front end has to ask them."""
+    failed: HostError | None = None
+    """Why a page did not come: another one would wait for the same rank."""
 
     @property
     def awake(self) -> list[Worker]:
@@ -143,13 +145,16 @@ class DebugServer:
         return Worker(worker.rank, f"http://127.0.0.1:{port}") if worker.host == self.host.name else worker
 
     def _of_page(self, asked: Sequence[Worker], handler: str) -> Answers:
+        if self.failed is not None:
+            return [(worker, self.failed) for worker in asked]
+        page_name = PAGES[handler]
         try:
-            page = self.host.fetch(f"{self.url}/{PAGES[handler]}", timeout_s=_PAGE_S)
+            page = self.host.fetch(f"{self.url}/{page_name}", timeout_s=_PAGES_S[page_name])
             parts = {part.rank: part for part in records_of_page(BytesIO(page.data), _MOST_PART_BYTES)}
         except (HostError, UnreadableInput) as error:
             waits = "; it waits for silent ranks until its fetch_timeout" if isinstance(error, TimedOut) else ""
-            failed = HostError(f"{error.message}{waits}", error.help)
-            return [(worker, failed) for worker in asked]
+            self.failed = HostError(f"{error.message}{waits}", error.help)
+            return [(worker, self.failed) for worker in asked]
         absent = NotFound("the page of the debug server does not hold this rank", "")
         return [
             (
