@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -100,6 +100,38 @@ def test_answers_in_which_counts_go_on_blame_nobody(tmp_path: Path) -> None:
     (going,) = of_code(found, "job.progressing")
     assert "launched further collectives in 1 of 1 communicators" in going.summary
     assert not investigate([str(tmp_path)]).diagnose().suspects
+
+
+def test_who_is_behind_in_one_communicator_and_at_work_in_another_is_no_suspect(tmp_path: Path) -> None:
+    """A step is longer than the time between the answers: rank 5 comes last to the one all_reduce of a step."""
+    groups: dict[str, Sequence[int]] = {
+        "ff": range(16),
+        **{f"a{host}": range(8 * host, 8 * host + 8) for host in range(2)},
+    }
+    jobs = [
+        RasJob(
+            communicators=groups,
+            counts={"ff": 7, "a0": launched, "a1": launched},
+            lacks={("ff", 5): 1, ("a0", 5): 2},
+            ranks=16,
+        )
+        for launched in (400, 460)
+    ]
+    found = brought(tmp_path, jobs[0].report(0), jobs[1].report(3))
+    assert not of_code(found, "collective.missing_ranks")
+    assert of_code(found, "job.progressing")
+
+
+def test_a_rank_that_stands_still_while_others_still_get_on_is_named_and_no_hang_claimed(tmp_path: Path) -> None:
+    groups: dict[str, Sequence[int]] = {"ff": range(16), "a0": range(8), "a1": range(8, 16)}
+    jobs = [
+        RasJob(communicators=groups, counts={"ff": 7, "a0": 400, "a1": more}, lacks={("a0", 5): 1}, ranks=16)
+        for more in (400, 460)
+    ]
+    found = brought(tmp_path, jobs[0].report(0), jobs[1].report(30))
+    (missing,) = of_code(found, "collective.missing_ranks")
+    assert (missing.ranks, missing.severity) == ([5], Severity.WARNING)
+    assert not of_code(found, "job.progressing")
 
 
 def test_who_is_behind_only_because_it_waits_elsewhere_is_no_root(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def ras_findings(store: Store) -> list[Finding]:
     polls = store.derived(ras_polls)
     found = _of_polls(polls) if polls.polls > 1 else []
     if not polls.moving and not (polls.solved and polls.solved.roots):
-        found += [one for group in polls.communicators for call in group.behind for one in _behind(polls, group, call)]
+        # Of what goes on between two answers, a mismatch at one moment tells nothing.
+        uneven = [group for group in polls.communicators if not (group.moved or polls.at_work(group))]
+        found += [one for group in uneven for call in group.behind for one in _behind(polls, group, call)]
     return found[:_MOST_FINDINGS] + _told(store, polls)[:_MOST_FINDINGS]
 
 

@@ -84,15 +84,27 @@ class RasCommunicator:
         """The operations that not all launched as often, by the last answer."""
         return [call for call in self.polls[-1].values() if len(call.by_count) > 1] if self.in_last else []
 
+    @cached_property
+    def movers(self) -> set[int]:
+        """Ranks in it that launched something between the first answer and the last; all, where that cannot be told."""
+        if not self.moved:
+            return set()
+        then, now = self._counts(self.polls[0]), self._counts(self.polls[-1])
+        return {rank for rank in self.seats if rank not in now or now[rank] != then.get(rank)}
+
     def launches(self) -> dict[int, dict[str | None, int]]:
         """{rank in it: {operation: launches}} of ranks whose counts are all listed, by the last answer."""
+        found = self._counts(self.polls[-1])
+        return {rank: counts for rank, counts in found.items() if len(counts) == len(self.polls[-1])}
+
+    @staticmethod
+    def _counts(calls: Mapping[str | None, RasCall]) -> dict[int, dict[str | None, int]]:
         found: dict[int, dict[str | None, int]] = {}
-        calls = self.polls[-1]
         for call in calls.values():
             for count, (ranks, _) in call.by_count.items():
                 for rank in ranks:
                     found.setdefault(rank, {})[call.operation] = count
-        return {rank: counts for rank, counts in found.items() if len(counts) == len(calls)}
+        return found
 
 
 @dataclass(kw_only=True)
@@ -122,13 +134,19 @@ class RasPolls:
         key = (str(name).removeprefix("0x"), nranks)
         return next((one for one in self.communicators if (one.hash, one.nranks) == key), None)
 
+    @cached_property
+    def movers(self) -> set[Seat]:
+        """Processes that launched something in any communicator between the first answer and the last."""
+        return {one.seats[rank] for one in self.communicators for rank in one.movers}
+
     @property
     def moving(self) -> bool:
-        """Every process is in a communicator in which somebody got on, and none stands still unevenly."""
-        going = [one for one in self.communicators if one.moved]
-        stuck = [one for one in self.communicators if one.moved is False and one.behind]
-        seen = {seat for one in going for seat in one.seats.values()}
-        return bool(going) and not stuck and seen >= set(self.processes)
+        """Every process got on in some communicator."""
+        return bool(self.processes) and self.movers >= set(self.processes)
+
+    def at_work(self, one: RasCommunicator) -> bool:
+        """Whether a member of a communicator got on in another one."""
+        return any(seat in self.movers for seat in one.seats.values())
 
     @property
     def still(self) -> list[RasCommunicator]:
@@ -160,8 +178,13 @@ class RasPolls:
         more = f" and {len(numbers) - 6} more" if len(numbers) > 6 else ""
         return ", ".join(f"process {pid} on {host}" for host, pid, _ in seats) + more
 
+    @cached_property
+    def _numbers(self) -> dict[Seat, int]:
+        return {seat: index for index, seat in enumerate(self.processes)}
+
     def _holds(self, one: RasCommunicator) -> Iterator[RasHold]:
-        number = {seat: index for index, seat in enumerate(self.processes)}
+        """The wait in a communicator that stands still; none if who is behind in it is at work in another one."""
+        number = self._numbers
         launches = {rank: counts for rank, counts in one.launches().items() if rank in one.seats}
         if not launches or len(launches) + len(one.absent) < (one.nranks or 0):
             return  # the text form lists a small minority
@@ -173,14 +196,17 @@ class RasPolls:
         if any(counts == most for counts in launches.values()):
             least = min(totals.values())
             ahead = [rank for rank, total in totals.items() if total > least]
-            late = tuple(sorted(number[one.seats[rank]] for rank, total in totals.items() if total == least))
+            behind = [rank for rank, total in totals.items() if total == least]
+            if any(one.seats[rank] in self.movers for rank in behind):
+                return
+            late = tuple(sorted(number[one.seats[rank]] for rank in behind))
             waiting = dict.fromkeys((number[one.seats[rank]] for rank in sorted(ahead)), None)
             yield RasHold(at=at, of=one, waiting=waiting, lacking=late, unknown=unknown)
             return
         # Nobody launched everything that somebody launched: they went different ways.
         sides = sorted(gathered((tuple(sorted(c.items(), key=str)), r) for r, c in launches.items()).values(), key=len)
         rest = [rank for side in sides[:-1] for rank in side]
-        if len(rest) < len(sides[-1]):
+        if len(rest) < len(sides[-1]) and not any(one.seats[rank] in self.movers for rank in rest):
             waiting = dict.fromkeys((number[one.seats[rank]] for rank in sides[-1]), None)
             yield RasHold(at=at, of=one, waiting=waiting, elsewhere=tuple(sorted(number[one.seats[r]] for r in rest)))
 
