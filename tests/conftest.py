@@ -138,8 +138,8 @@ def _lacks(need: str) -> str | None:
         return None if sys.platform == "linux" else "needs Linux"
     if need == "root":
         return None if os.geteuid() == 0 else "needs root"
-    if need == "torch":
-        return None if importlib.util.find_spec("torch") else "needs torch (pip install -e '.[lab]')"
+    if need in ("torch", "tabulate"):
+        return None if importlib.util.find_spec(need) else f"needs {need} (pip install -e '.[lab]')"
     if need in ("accelerate", "transformers", "lightning", "deepspeed"):
         return None if importlib.util.find_spec(need) else f"needs {need} (pip install -e '.[lab-frameworks]')"
     if need == "atheris":

@@ -126,6 +126,15 @@ def why(
     ] = None,
     fact: FACTS = None,
     findings: FINDINGS = None,
+    debug_server: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default=False,
+            help="Ask torch's debug server (torch.distributed.debug.start_debug_server) on rank 0 for all ranks of its "
+            "job, instead of looking on this host.",
+        ),
+    ] = "",
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     hosts: HOSTS_OPTION = "",
@@ -149,7 +158,9 @@ def why(
     ):
         on = reach(hosts, slurm, k8s, via, gateways, deadline)
         told = handed_in(fact or [], findings)
-        found = investigate(readable, place, progress, note or [], reach=on, told=told)
+        found = investigate(
+            readable, place, progress, note or [], reach=on, told=told, debug_server=debug_server or None
+        )
         progress("judging")
         diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [], save)})
     if as_json:

@@ -30,7 +30,7 @@ from ddx_tools.investigation.session.capture import (
     result_of,
     run_step,
 )
-from ddx_tools.investigation.session.plan import Step, file_plan, live_plan
+from ddx_tools.investigation.session.plan import Step, debug_server_plan, file_plan, live_plan
 from ddx_tools.investigation.show.addresses import Names, names_of
 from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
 from ddx_tools.investigation.show.gaps import still_missing
@@ -94,16 +94,23 @@ def investigate(
     store: Store | None = None,
     reach: Reach | None = None,
     told: Sequence[Finding] = (),
+    debug_server: str | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
     somebody says about the job; it is kept with the rest. `told` are facts and findings that were handed
     in. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
-    takes the rows, and stays open.
+    takes the rows, and stays open. `debug_server`: HOST:PORT of torch's debug server, which is asked for the job.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+    if debug_server:
+        _refuse_other_jobs(target, reach)
+        plan = [*debug_server_plan(debug_server), *(file_plan(absolute_target(target)) if target else ())]
+        return capture_steps(
+            [*plan, *_note_steps(notes)], absolute_target(target), save, progress, machine, store, told
+        )
     if reach:
         return investigate_hosts(reach, live_plan([], among_others=True), target, save, progress, notes, store, told)
     if bundle := bundle_of(target):
@@ -114,6 +121,16 @@ def investigate(
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
     return capture_steps(plan, absolute, save, progress, machine, store, told)
+
+
+def _refuse_other_jobs(target: Sequence[str], reach: Reach | None) -> None:
+    """A debug server answers for a whole job: it is asked for no other one."""
+    if reach:
+        raise UsageError("the debug server answers for all hosts of its job", "Name either it or the hosts.")
+    for item in target:
+        if item.isdigit():
+            raise UsageError("the debug server answers for its own job", f"Name either it or process {item}.")
+        _refuse_absent(item)
 
 
 def investigate_hosts(
