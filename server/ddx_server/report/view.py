@@ -1,0 +1,130 @@
+"""All that the page shows of one answer, read once from the rows; the template only lays it out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from ddx_server.render.diagnosis import command_line
+from ddx_server.report.collective_table import CollectiveTable, collective_tables
+from ddx_server.report.opened_evidence import OpenedClaim, opened_evidence
+from ddx_server.report.printed_events import PrintedEvents, printed_events
+from ddx_server.report.rank_grid import RankGrid, rank_grid
+from ddx_server.report.rank_states import RankKind, RankPicture, rank_picture
+from ddx_server.report.series import SeriesChart, series_charts
+from ddx_server.report.stack_icicle import StackIcicle, stack_icicle
+from ddx_server.report.wait_tree import WaitTrees, wait_trees
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.show.ranks import one_rank
+from ddx_tools.model.diagnosis import Diagnosis, Location, Verdict, rank_list
+from ddx_tools.model.errors import UsageError
+
+_MOST_LINES_OF_A_RANK = 60
+_LONGEST = 400
+
+
+@dataclass(frozen=True)
+class RankPanel:
+    """What a cell opens: one rank in full, which stands for all that are like it."""
+
+    kind: RankKind
+    ranks: str
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """One answer, with the pictures that belong to it."""
+
+    said: Diagnosis
+    who: str
+    where: list[Location]
+    waiting: str
+    next_command: str
+    sure: list[str]
+    """How sure the answer is, and why."""
+    picture: RankPicture
+    grid: RankGrid | None
+    panels: list[RankPanel]
+    waits: WaitTrees | None
+    tables: list[CollectiveTable]
+    events: PrintedEvents | None
+    icicle: StackIcicle | None
+    charts: list[SeriesChart]
+    evidence: list[OpenedClaim]
+    target: str
+    made: str
+    ddx: str
+
+
+def report_view(store: Store, found: Investigation, said: Diagnosis, target: Sequence[str]) -> ReportView:
+    """The view of an answer that an investigation gave, whose rows are in the store."""
+    picture = rank_picture(store, found, said)
+    check = said.next_check
+    claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
+    once = list({(claim.source, claim.quote, claim.claim): claim for claim in claims}.values())
+    places = said.culprits.locations or [place for suspect in said.suspects for place in suspect.locations]
+    return ReportView(
+        said=said,
+        who=who_of(said),
+        where=places[:3],
+        waiting=rank_list(said.victims.ranks) if said.victims.ranks else "",
+        next_command=command_line(check.probe, check.args) if check and check.probe != "ask" else "",
+        sure=list(sureness(said)),
+        picture=picture,
+        grid=rank_grid(store, picture),
+        panels=[_panel(store, found, kind) for kind in picture.kinds],
+        waits=wait_trees(found.waits, picture),
+        tables=collective_tables(store, picture.blamed),
+        events=printed_events(store, found.names, picture.blamed),
+        icicle=stack_icicle(store, picture.blamed),
+        charts=series_charts(store, picture.blamed),
+        evidence=opened_evidence(store, once, found.names, target),
+        target=" ".join(target) or "the job on this host",
+        made=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        ddx=version("debug-distributed"),
+    )
+
+
+def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:
+    try:
+        lines = one_rank(store, kind.first, found.names)
+    except UsageError:
+        lines = ["Nothing that was read tells of it."]
+    told = [line[:_LONGEST] for line in lines[:_MOST_LINES_OF_A_RANK]]
+    return RankPanel(kind, rank_list(list(kind.ranks)), told)
+
+
+def who_of(said: Diagnosis) -> str:
+    """Whom an answer blames, or suspects: ranks, with their hosts where these are known; "" for nobody."""
+    ranks = said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
+    hosts = said.culprits.hosts or [host for suspect in said.suspects for host in suspect.hosts]
+    named = ", ".join(dict.fromkeys(hosts))
+    if ranks:
+        return rank_list(ranks) + (f" ({named})" if named else "")
+    return named or ", ".join(said.culprits.devices)
+
+
+def sureness(said: Diagnosis) -> list[str]:
+    """How far an answer reaches, in sentences."""
+    if said.verdict is Verdict.HEALTHY:
+        return ["Healthy: what was read shows the job moving, or ended well. It says nothing of what was not read."]
+    told = []
+    first = said.causes[0] if said.causes else None
+    if said.verdict is Verdict.DIAGNOSED and first:
+        share = f"; {first.percent.strip()} by the weights of its evidence" if first.percent else ""
+        count = len(said.evidence)
+        pieces = "1 piece of evidence" if count == 1 else f"{count} pieces of evidence"
+        told.append(f"Diagnosed: {first.id} is {first.level} by {pieces}{share}.")
+    else:
+        told.append("Undecided: the evidence does not single out one cause.")
+        if said.narrowed_to:
+            told.append(f"As far as it reaches: {said.narrowed_to.title}.")
+    told += [f"{rank_list(one.ranks)}: unless {one.unless}." for one in said.suspects if one.unless]
+    if said.missing:
+        things = "1 thing" if len(said.missing) == 1 else f"{len(said.missing)} things"
+        told.append(f"{things} could not be read, which lowers what the answer can rest on: see the end of this page.")
+    return told
