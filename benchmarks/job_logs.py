@@ -21,6 +21,7 @@ from benchmarks.measurement import DDX, Measurement
 from benchmarks.process_tree import cost_of
 from ddx_tools.investigation.run import investigate
 from ddx_tools.parsers.logs.log_lines import FileIdentity
+from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.probes.job_log.scan import scan_log
 from ddx_tools.redaction import text
 from ddx_tools.redaction.shapes import Span
@@ -37,6 +38,7 @@ def measure() -> Iterator[Measurement]:
     yield from _redacting(piece)
     yield _reading(piece)
     yield _alike()
+    yield _node_logs()
     with logs({"train.log": 64}, piece) as directory:
         one = cost_of([DDX, "job-log", str(directory / "train.log"), "--json"], (0, 1, 3))
     yield Measurement("a log of 64 MiB: ddx job-log", one.wall_s, 64 / 100 + 2, "s", "wall: start, secrets, rules")
@@ -91,6 +93,21 @@ def _alike() -> Measurement:
     """A log that says one thing without end, as a few megabytes in gzip can."""
     cpu_s = _cpu_s(Repeated(b"KeyError: 1\n" * 10_000, 1 << 30))
     return Measurement("1 GiB of equal lines that name an error", cpu_s, 40.0, "s", "CPU; 89 million lines")
+
+
+def _node_logs() -> Measurement:
+    """What the reader of machines' texts takes for node logs of which every other line is the kernel's."""
+    lines = (
+        f"Nov 21 04:{at // 60 % 60:02d}:{at % 60:02d} gpu-7 {who} veth{at:x} entered blocking state\n"
+        for at, who in enumerate(("kernel: docker0:", "containerd[81]:") * 50_000)
+    )
+    log = "".join(lines).encode() + b"Nov 21 05:00:00 gpu-7 kernel: ice 0000:5e:00.0 ens1: NIC Link is Down\n"
+    fact_rows(log, "node.log", "node.log")
+    started_s = time.process_time()
+    for _ in range(_TURNS):
+        fact_rows(log, "node.log", "node.log")
+    speed = _TURNS * len(log) / 1e6 / (time.process_time() - started_s)
+    return Measurement("node logs, for each 100 MB", 100 / speed, 2.0, "s", f"CPU; {speed:.0f} MB/s")
 
 
 def _cpu_s(log: Repeated) -> float:

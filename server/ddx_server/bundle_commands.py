@@ -61,7 +61,8 @@ def show(
     words: Annotated[
         list[str],
         typer.Argument(
-            help="ranks; rank 77; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41",
+            help="ranks; rank 77; waits; waits 77; group mesh_dp; collective mesh_dp 350; record PATH#15; "
+            "material rank3.log:41",
             show_default=False,
         ),
     ],
@@ -73,13 +74,14 @@ def show(
             metavar="TARGET",
         ),
     ] = None,
+    dot: Annotated[bool, typer.Option("--dot", help="Of waits: a graph in Graphviz' language, for dot -Tsvg.")] = False,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show what an answer names as its source: a rank, a group, a collective, a record, the lines around a place."""
+    """Show what an answer names as its source: a rank, waits, a group, a collective, a record, lines around a place."""
     from ddx_tools.investigation.lookup import look
 
     with progress_line(quiet=as_json) as progress:
-        shown = look(words, of or [], progress)
+        shown = look(words, of or [], progress, dot=dot)
     if as_json:
         print_json(json.dumps({"show": " ".join(words), "lines": [text for _, text in shown.lines]}))
         return

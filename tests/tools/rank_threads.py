@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, SOURCE, STACK, THREADS
+from ddx_tools.analysis.collectives.stacks.main_threads import AFTER, BEFORE, SOURCE, STACK, THREADS
 from ddx_tools.diagnosis.waits import Waits, waits_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.probes.stacks.probe import PROBE
@@ -18,6 +18,7 @@ THREADING, QUEUE, FUTURES = (
     f"{LIBRARY}/{name}" for name in ("threading.py", "queue.py", "concurrent/futures/thread.py")
 )
 BASE = f"{LIBRARY}/concurrent/futures/_base.py"
+SOCKET = f"{LIBRARY}/socket.py"
 LINES = 40
 
 
@@ -27,6 +28,7 @@ class Ranks:
     def __init__(self) -> None:
         self.threads: dict[int, list[dict[str, Any]]] = {}
         self.state: dict[int, str] = {}
+        self.wakes: dict[str, int] = {}
 
     def thread(
         self, rank: int, line: int, *calls: tuple[str, str], name: str = "MainThread", **variables: object
@@ -59,6 +61,11 @@ class Ranks:
         self.state[rank] = "T"
         return self
 
+    def wake(self, name: str) -> Ranks:
+        """Let the threads of a name go to sleep and wake up between the looks."""
+        self.wakes[name] = 20
+        return self
+
     def waits(self) -> Waits:
         """What the graph says."""
         with Store() as store:
@@ -81,9 +88,20 @@ class Ranks:
                 }
                 data = json.dumps(threads).encode()
                 raw.items.append(RawItem(STACK, data, f"raw/stacks/{rank}-{look}.json", dict(facts)))
-                state = self.state.get(rank, "S")
-                kernel = [{"tid": t["os_thread_id"], "state": state, "wchan": "futex_wait_queue"} for t in threads]
-                seen = json.dumps({"pid": pid, "reason": None, "threads": kernel}).encode()
-                name = f"raw/stacks/threads-{rank}-{look}.json"
-                raw.items.append(RawItem(THREADS, seen, name, {**facts, "phase": BEFORE}))
+                for phase in (BEFORE, AFTER):
+                    seen = json.dumps({"pid": pid, "reason": None, "threads": self._kernel(rank, look)}).encode()
+                    name = f"raw/stacks/threads-{rank}-{look}-{phase}.json"
+                    raw.items.append(RawItem(THREADS, seen, name, {**facts, "phase": phase}))
         return raw
+
+    def _kernel(self, rank: int, look: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "tid": thread["os_thread_id"],
+                "state": self.state.get(rank, "S"),
+                "wchan": "futex_wait_queue",
+                "voluntary_switches": look * self.wakes.get(thread["thread_name"], 0),
+                "cpu_ns": 0,
+            }
+            for thread in self.threads[rank]
+        ]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, findings_of, one
 
 from ddx_tools.knowledge.xid_codes import xid_code, xid_codes
 from ddx_tools.model.diagnosis import Severity
+from ddx_tools.parsers.machine.host_text import PlainLines, text_lines
+from ddx_tools.parsers.machine.kernel_log import read_kernel_log
 
 
 @pytest.mark.parametrize(
@@ -172,3 +176,46 @@ def test_a_driver_that_does_not_fit_its_libraries_is_a_difference_of_versions() 
 def test_prose_about_errors_is_no_kernel_log() -> None:
     text = "We saw Xid 79 in dmesg and the process was killed, maybe out of memory. segfault? AER? I do not know.\n"
     assert facts_in(text, "kernel") == []
+
+
+ORDINARY_LINES = "".join(
+    f"Nov 21 04:{at // 60:02d}:{at % 60:02d} gpu-7 kernel: [{at:5}.000001] docker0: port {at} entered blocking state\n"
+    for at in range(3000)
+)
+LINK_DOWN = "[ 88.1] ice 0000:5e:00.0 ens1np0: NIC Link is Down\n"
+
+
+class CountedLines(PlainLines):
+    """Counts the lines that a reader takes apart."""
+
+    made = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.made += 1
+        return super().__getitem__(at)
+
+
+def test_of_a_long_kernel_log_only_lines_with_a_known_word_are_taken_apart() -> None:
+    text = ORDINARY_LINES + LINK_DOWN + ORDINARY_LINES
+    lines = CountedLines(text.splitlines(), [])
+    (fact,) = read_kernel_log(lines)
+    assert (fact.line.number, fact.values["state"], lines.made) == (3001, "down", 1)
+
+
+@pytest.mark.parametrize("mark", ["", "\x1b[1m"], ids=["plain", "coloured"])
+def test_the_host_of_a_prompt_holds_for_the_lines_below_it(mark: str) -> None:
+    text = f"{mark}root@gpu-12:~# dmesg\n{LINK_DOWN * 2}```\n{LINK_DOWN}{mark}me@gpu-3:/tmp$ dmesg\n{LINK_DOWN}"
+    facts = [fact for fact in read_kernel_log(text_lines(text)) if fact.subject == "link"]
+    assert [(fact.line.number, fact.line.host) for fact in facts] == [
+        (2, "gpu-12"),
+        (3, "gpu-12"),
+        (5, None),
+        (7, "gpu-3"),
+    ]
+    assert facts[0].line.command == "dmesg"
+
+
+def test_labels_of_hosts_are_taken_off_each_line_and_a_few_names_are_no_labels() -> None:
+    labelled = "".join(f"gpu-{at % 4}: {LINK_DOWN}" for at in range(40))
+    assert {line.host for line in text_lines(labelled) if line.text} == {f"gpu-{at}" for at in range(4)}
+    assert {line.host for line in text_lines(labelled + ORDINARY_LINES)} == {None}

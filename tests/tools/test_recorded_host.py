@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from stack_bundles import forget, lose, manifest, packed, unpacked, write_manifest
 
 from ddx_evals.simulator import simulate, write
-from ddx_tools.investigation.run import investigate
+from ddx_server.render.diagnosis import render_diagnosis
+from ddx_tools.investigation.run import investigate, replay
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.errors import HostError, NotFound, NotRecorded
@@ -24,6 +28,7 @@ from ddx_tools.probes.registry import probe
 from ddx_tools.sources.bundle import Bundle, BundleWriter
 from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.rank_agent import record_parts
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.packed_bundle import MANIFEST
 
@@ -180,14 +185,86 @@ def test_secrets_on_standard_error_are_redacted(tmp_path: Path) -> None:
     assert SECRET not in (tmp_path / "b" / MANIFEST).read_text()
 
 
-def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
-    data = b"\x80\x02\x00" + SECRET.encode()
+def agent_answer(*parts: bytes) -> bytes:
+    header = {
+        "ok": True,
+        "bytes": sum(map(len, parts)),
+        "parts": [{"part": f"{at}", "bytes": len(part)} for at, part in enumerate(parts)],
+    }
+    return json.dumps(header).encode() + b"\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("secret", [SECRET, "ordinary"])
+def test_records_of_a_live_rank_lose_their_secrets_and_their_sizes_still_add_up(secret: str, tmp_path: Path) -> None:
+    record = {"entries": [{"frames": [{"filename": f"/x/{secret}/a.py"}], "seq": 5}]}
+    parts = [pickle.dumps(record, 2), pickle.dumps({"nccl": 1}, 2)]
     writer = BundleWriter(tmp_path / "b", [])
-    reply = RecordingHost(Answers({"agent": Reply(b'{"ok": 1}\n' + data)}), writer, "records").ask_agent(
-        "/tmp/run", 0, 1, {"op": "dump"}
+    reply = RecordingHost(Answers({"agent": Reply(agent_answer(*parts))}), writer, "records").ask_agent(
+        "/tmp/run", 0, 1, {"op": "records"}
     )
     writer.close()
-    assert reply.payload == data
+    kept = list(record_parts(reply.header, reply.payload).values())
+    assert reply.header["bytes"] == len(reply.payload)
+    if secret == SECRET:
+        assert pickle.loads(reply.payload)["entries"][0]["frames"][0]["filename"] == "/x/<redacted>/a.py"
+        assert not any(SECRET.encode() in file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file())
+    else:
+        assert reply.payload == b"".join(parts) and kept == parts
+
+
+# --- a bundle of which somebody took or changed files
+
+CASE = Path(__file__).parents[1] / "fixtures/flight_records/dp_tp_stall-ok"
+
+
+def of_rank_1(directory: Path) -> list[Path]:
+    return [directory / e["content"] for e in manifest(directory)["journal"] if e["content"] and "rank_1" in e["key"]]
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def change(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [cut, change, empty, Path.unlink])
+def test_a_file_of_a_bundle_that_is_not_as_captured_is_a_gap_and_no_evidence(
+    spoil: Callable[[Path], None], tmp_path: Path
+) -> None:
+    investigate([str(CASE)], save=tmp_path / "b")
+    whole = replay(tmp_path / "b").diagnose()
+    assert (whole.verdict, whole.missing) == ("healthy", [])
+    spoilt = of_rank_1(tmp_path / "b")
+    for file in spoilt:
+        spoil(file)
+    found = replay(tmp_path / "b").diagnose()
+    gaps = "\n".join(gap.what for gap in found.missing)
+    assert found.verdict == "undecided" and all(file.name in gaps for file in spoilt)
+    assert ("damaged" in gaps) is (spoil is not Path.unlink)
+    result, _ = run_probe(Step(probe("flight_recorder"), {"target": [str(tmp_path / "b")]}))
+    assert result.status == "partial" and all(file.name in "\n".join(result.problems) for file in spoilt)
+    render_diagnosis(found, Console(file=(shown := io.StringIO()), width=200))
+    assert ("damaged" if spoil is not Path.unlink else "not in the bundle") in " ".join(shown.getvalue().split())
+
+
+def test_a_log_that_was_taken_out_of_a_bundle_is_a_gap_for_the_probe_of_logs(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for rank in range(2):
+        (tmp_path / f"logs/rank_{rank}.log").write_text(f"[rank{rank}]: step 1 loss 0.5\n" * (20 + rank))
+    investigate([str(tmp_path / "logs")], save=tmp_path / "b")
+    step = Step(probe("job_log"), {"target": [str(tmp_path / "b")]})
+    assert run_probe(step)[0].problems == []
+    for file in of_rank_1(tmp_path / "b"):
+        file.unlink(missing_ok=True)
+    result, found = run_probe(step)
+    assert any("rank_1.log: not in the bundle" in problem for problem in result.problems)
+    assert any("rank_1.log" in gap.what for gap in found.missing)
 
 
 # --- two interpreters

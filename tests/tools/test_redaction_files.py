@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
+import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from packed_records import DUMPS, tar, zipped
 
 from ddx_tools.investigation.run import investigate
+from ddx_tools.model.files.kinds import FileKind, kind_of
 from ddx_tools.redaction.files import copy_redacted, redact_file
 from ddx_tools.redaction.text import MARK, redact_bytes
 from ddx_tools.sources.bundle import Bundle, BundleWriter
@@ -89,3 +93,70 @@ def test_a_bundle_keeps_the_files_of_an_archive_without_their_secrets(tmp_path: 
     assert DUMPS["rank_0.pkl"] in kept and any(b"KeyError: 'x'" in data for data in kept)
     assert not any(SECRET.encode() in data for data in kept)
     assert not any(data.startswith((b"\x1f\x8b", b"PK", b"BZh", b"\xfd7z")) for data in kept)
+
+
+RECORD = {
+    "version": "2.10",
+    "pg_config": {"0": {"desc": f"data {SECRET}", "ranks": "[0, 1]"}},
+    "entries": [{"frames": [{"name": "step", "filename": f"/scratch/{SECRET}/train.py", "line": 33}], "seq": 2**40}]
+    * 9,
+    "password": "swordfish",
+}
+CLEAN_RECORD = json.loads(json.dumps(RECORD).replace(SECRET, MARK).replace("swordfish", MARK))
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickled_record_loses_its_secrets_and_stays_a_record(protocol: int, tmp_path: Path) -> None:
+    data = pickle.dumps(RECORD, protocol)
+    counts: Counter[str] = Counter()
+    assert pickle.loads(redact_file(data, counts)) == CLEAN_RECORD
+    assert counts == {"hugging face token": 2, "value of a secret name": 1}
+    (tmp_path / "rank_0").write_bytes(data)
+    copy_redacted(tmp_path / "rank_0", tmp_path / "kept")
+    assert pickle.loads((tmp_path / "kept").read_bytes()) == CLEAN_RECORD
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickled_record_without_secrets_stays_byte_for_byte(protocol: int, tmp_path: Path) -> None:
+    data = pickle.dumps({"entries": ["forward_pass", "num_tokens", "x/key.py"] * 9, "pad_token": "<pad>"}, protocol)
+    assert redact_file(data) is data
+    (tmp_path / "rank_0").write_bytes(data)
+    copy_redacted(tmp_path / "rank_0", tmp_path / "kept")
+    assert (tmp_path / "kept").read_bytes() == data
+    for real in DUMPS.values():
+        assert redact_file(real) == real
+
+
+@given(st.data())
+def test_of_a_pickle_that_is_damaged_or_cut_no_secret_is_left(chosen: st.DataObject) -> None:
+    data = bytearray(pickle.dumps(RECORD, chosen.draw(st.sampled_from([2, 4]))))
+    at = chosen.draw(st.integers(1, len(data) - 1))
+    data[at] = chosen.draw(st.sampled_from([0, 0x2E, 0x58, 0xFF]))
+    clean = redact_file(bytes(data[: chosen.draw(st.integers(at + 1, len(data)))]))
+    assert SECRET.encode() not in clean
+
+
+def test_a_record_in_json_loses_its_secrets() -> None:
+    clean = json.loads(redact_file(json.dumps(RECORD).encode()))
+    assert clean == CLEAN_RECORD
+
+
+CUT_LETTERS = [b"\x80", b"\x94\x80", b"\x80\xe2\x94\x80 version 2 entries segments ", b"\x80 5 in cp1252 "]
+
+
+@pytest.mark.parametrize("head", CUT_LETTERS)
+def test_a_text_that_begins_within_a_letter_is_read_and_redacted(head: bytes, tmp_path: Path) -> None:
+    log = (Path(__file__).parents[1] / "fixtures/logs/torchrun_raise.log").read_bytes()
+    assert redact_file(head + b" x\n" + LOG) == head + b" x\n" + CLEAN
+    (tmp_path / "job.log").write_bytes(head + b" x\n" + log + LOG)
+    told = investigate([str(tmp_path)], save=tmp_path / "bundle")
+    assert told.diagnose().verdict == "diagnosed"
+    kept = [path.read_bytes() for path in (tmp_path / "bundle").rglob("*") if path.is_file()]
+    assert not any(SECRET.encode() in data for data in kept)
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x80", b"\x80\x02}q\0X\x05\0\0\0ab", b"\x80\x04\x95\x20", b"\x80\xff}q\0X\7\0\0\0version"]
+)
+def test_a_pickle_is_one_even_damaged(head: bytes) -> None:
+    assert kind_of(head) in (FileKind.PICKLE, FileKind.DUMP)

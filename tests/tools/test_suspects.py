@@ -64,6 +64,15 @@ def test_of_a_transfer_without_a_partner_the_partner_is_suspected() -> None:
     assert named(finding) == [([3], SuspectEvent.ABSENT, Certainty.SEEN)]
 
 
+def test_most_of_the_ranks_are_no_suspects_unless_they_ended() -> None:
+    unmatched = seen("p2p.unmatched", 0, 1, 2, basis="log")
+    undecided = Diagnosis(verdict=Verdict.UNDECIDED, headline="?")
+    assert with_suspects(undecided, [unmatched], {}, everybody=8).suspects[0].ranks == [0, 1, 2]
+    assert with_suspects(undecided, [unmatched], {}, everybody=4).suspects == []
+    ended = seen("rank.raised", 0, 1, 2, independent=True)
+    assert with_suspects(undecided, [ended], {}, everybody=4).suspects[0].ranks == [0, 1, 2]
+
+
 def test_undated_records_say_what_would_make_the_suspects_innocent() -> None:
     (suspect,) = find_suspects([seen("rank.awaited_if_hung", 2)])
     assert suspect.certainty is Certainty.LIKELY and "was not hung" in suspect.unless

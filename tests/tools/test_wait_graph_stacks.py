@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_threads import BASE, C10D, FUTURES, QUEUE, THREADING, Ranks
+from rank_threads import BASE, C10D, FUTURES, QUEUE, SOCKET, THREADING, Ranks
 
 from ddx_tools.analysis.wait_graph.model import EdgeKind, Sure
+from ddx_tools.investigation.lookup import look
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import SuspectEvent, Verdict
+from ddx_tools.model.errors import UsageError
 
 LIVE = Path(__file__).parents[1] / "fixtures/wait_graph/live"
 BARRIER = ("barrier", C10D)
@@ -48,6 +50,11 @@ def test_where_the_threads_of_all_ranks_are_in_the_barrier_nobody_is_to_blame(wa
     assert waits.roots.ranks == () and waits.suspects == ()
 
 
+def test_a_barrier_that_threads_got_out_of_between_two_looks_is_no_wait() -> None:
+    waits = _saver("join", skips=True).wake("saver").waits()
+    assert 2 not in waits.roots.ranks and waits.suspects == ()
+
+
 def test_of_several_threads_the_one_that_waits_for_peers_is_awaited_and_helpers_are_not() -> None:
     ranks = Ranks()
     for rank in range(4):
@@ -65,6 +72,24 @@ def test_who_waits_for_a_lock_that_no_thread_could_release_is_the_root() -> None
         ranks.thread(rank, 10, ("acquire", THREADING)) if rank == 1 else ranks.thread(rank, 20, BACKWARD)
     ranks.thread(1, 0, ("_worker", FUTURES), ("get", QUEUE), name="pool")
     assert ranks.waits().roots.ranks == (1,)
+
+
+def test_where_a_thread_of_the_rank_itself_holds_it_up_the_answer_says_what_that_thread_does() -> None:
+    ranks = Ranks()
+    for rank in range(4):
+        if rank == 2:
+            ranks.thread(rank, 10, *WAYS["queue"][0]).thread(rank, 33, ("readinto", SOCKET), name="producer")
+        else:
+            ranks.thread(rank, 20, BACKWARD)
+    waits = ranks.waits()
+    (suspect,) = waits.suspects
+    assert (suspect.ranks, suspect.event) == ([2], SuspectEvent.OUTSIDE)
+    assert [place.line for place in suspect.locations] == [33, 10]
+    assert (
+        "Rank 2" in suspect.says
+        and "waits for its thread producer, which is waiting on a socket at job.py:33" in suspect.says
+    )
+    assert "ranks 0-1, 3 wait for it in all_reduce" in suspect.says
 
 
 def test_a_stopped_rank_waits_for_nobody_whatever_it_is_in() -> None:
@@ -118,3 +143,19 @@ def test_who_is_behind_in_an_exchange_of_transfers_is_no_suspect() -> None:
 def test_the_same_jobs_before_their_fault_have_no_suspects(job: str) -> None:
     said = investigate([str(LIVE / f"{job}-healthy.tar.zst")]).diagnose()
     assert said.suspects == [] and said.verdict is not Verdict.DIAGNOSED
+
+
+def test_waits_are_shown_and_drawn_from_any_rank() -> None:
+    target = [str(LIVE / "async_saver-hung.tar.zst")]
+    text = look(["waits"], target).text
+    assert text.startswith("all waiting ends at: rank 2")
+    assert "ranks 0-1, 3 (thread saver) wait in barrier at async_saver.py:34" in text
+    drawn = look(["waits", "0"], target, dot=True).text
+    assert drawn.startswith("digraph waits {") and 'label="join"' in drawn and drawn.endswith("}")
+    assert look(["waits", "9"], target).text == "nothing tells of rank 9"
+    with pytest.raises(UsageError):
+        look(["ranks"], target, dot=True)
+
+
+def test_of_a_healthy_job_no_waits_are_shown() -> None:
+    assert look(["waits"], [str(LIVE / "async_saver-healthy.tar.zst")]).text == "no rank is seen to wait"

@@ -22,10 +22,9 @@ from ddx_evals.baselines.torchfrtrace_process import kept_ready, run_torchfrtrac
 from ddx_evals.simulator import KINDS, SimulatedJob, SimulatedTruth, simulate, size_of, write
 from ddx_evals.terminal.tables import ScoreTable
 from ddx_tools.analysis.collectives.records.analyse import analyse
-from ddx_tools.diagnosis.diagnose import diagnose
-from ddx_tools.diagnosis.playbook import load_playbooks
-from ddx_tools.diagnosis.suspects import with_suspects
+from ddx_tools.diagnosis.waits import waits_of
 from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
 from ddx_tools.model.diagnosis import Certainty, Verdict
 from ddx_tools.probes.flight_recorder.files import read_paths
 from ddx_tools.probes.flight_recorder.material import record_rows
@@ -114,7 +113,8 @@ def answer_of(job: SimulatedJob) -> RecordAnswer:
         with Store() as store:
             store.insert(record_rows(raw))
             findings = analyse(store)
-    said = with_suspects(diagnose(findings, load_playbooks(), raw.missing), findings, {})
+            waits = waits_of(store, findings, {})
+    said = Investigation(findings=findings, missing=raw.missing, waits=waits).judge()
     return RecordAnswer(
         str(said.verdict),
         tuple(said.culprits.ranks),

@@ -97,16 +97,21 @@ def blames(finding: Finding) -> bool:
 
 
 def with_suspects(
-    said: Diagnosis, findings: Sequence[Finding], seats: Mapping[int, Seat], roots: Sequence[Suspect] = ()
+    said: Diagnosis,
+    findings: Sequence[Finding],
+    seats: Mapping[int, Seat],
+    roots: Sequence[Suspect] = (),
+    everybody: int = 0,
 ) -> Diagnosis:
     """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut.
 
-    `roots`: the suspects that the wait graph names; where it names nobody, the findings do.
+    `roots`: the suspects that the wait graph names; where it names nobody, the findings do. `everybody`: how many ranks
+    the job has at least.
     """
     if len(said.chain) > _MOST_SENTENCES:
         rest = len(said.chain) - _MOST_SENTENCES + 1
         said = said.model_copy(update={"chain": [*said.chain[: _MOST_SENTENCES - 1], f"And {rest} more waits."]})
-    suspects = list(roots) or find_suspects(findings, seats)
+    suspects = list(roots) or _without_majority(find_suspects(findings, seats), everybody)
     if not suspects:
         return said
     more: dict[str, object] = {
@@ -122,6 +127,14 @@ def with_suspects(
             who = suspects[0].says if roots else _sentence(suspects[0])
             more["headline"] = f"{who}; why is open{possible}"
     return said.model_copy(update=more)
+
+
+def _without_majority(suspects: list[Suspect], everybody: int) -> list[Suspect]:
+    """Suspects without those that are most of a job's ranks, unless they ended: the few hold up the many."""
+    named = {rank for suspect in suspects if suspect.event is not SuspectEvent.ENDED for rank in suspect.ranks}
+    if everybody <= 2 or 2 * len(named) <= everybody:
+        return suspects
+    return [suspect for suspect in suspects if suspect.event is SuspectEvent.ENDED]
 
 
 def seated(suspect: Suspect) -> str:

@@ -6,6 +6,7 @@ blames ranks which merely wait is left out of the judgement, and is said beside 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,9 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     if not roots.clear or moving:
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
-    if {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks) or _is_seen_otherwise(roots, before):
+    deeper = any(root.within for root in roots.roots) and all(one.certainty is Certainty.SEEN for one in before)
+    same = {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks)
+    if (same and not deeper) or _is_seen_otherwise(roots, before):
         return Waits(graph, roots, (), chain)
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
     suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
@@ -169,7 +172,7 @@ def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
 def _conditions(graph: WaitGraph, root: Root) -> Iterable[NodeCondition]:
     """What is known of the ranks of a root, what their stacks show first."""
     for rank in root.ranks:
-        if rank in graph.doing and root.state is not NodeState.ENDED:
+        if rank in graph.doing and root.state is not NodeState.ENDED and not root.within:
             yield graph.doing[rank]
     yield from root.conditions
 
@@ -177,6 +180,9 @@ def _conditions(graph: WaitGraph, root: Root) -> Iterable[NodeCondition]:
 def _places(graph: WaitGraph, root: Root) -> Iterable[Location | None]:
     for condition in _conditions(graph, root):
         yield from condition.locations
+    for rank in root.ranks:
+        if root.within and rank in graph.doing:
+            yield from graph.doing[rank].locations
     if root.mismatch is not None:
         yield from root.mismatch.locations
 
@@ -225,13 +231,15 @@ def _doing(graph: WaitGraph, root: Root) -> str:
         return "cannot be reached"
     if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
         return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
-    told = {graph.doing[rank].says for rank in root.ranks if rank in graph.doing}
+    told = {condition.says for condition in _conditions(graph, root) if condition.source is Source.STACKS}
     if len(told) == 1 and root.state is not NodeState.ENDED:
         said = told.pop()
-        return said.replace("is ", "are ", 1) if many else said
+        return _OF_MANY.sub(lambda found: _PLURALS[found[0]], said) if many else said
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
 
 
+_PLURALS = {"is": "are", "waits for its": "wait for their"}
+_OF_MANY = re.compile(r"^(?:waits for its|is)\b")
 _STATES = {
     NodeState.ENDED: "ended",
     NodeState.STOPPED: "is stopped",

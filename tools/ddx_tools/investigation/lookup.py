@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddx_tools.analysis.ranks.seats import read_seats
+from ddx_tools.diagnosis.waits import waits_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.run import bundle_of, investigate, this_machine
 from ddx_tools.investigation.session.capture import Machine
@@ -13,6 +15,7 @@ from ddx_tools.investigation.show.addresses import Names, Thing, Words, parse_wo
 from ddx_tools.investigation.show.material import NumberedLine, brought, lines_around, of_bundle
 from ddx_tools.investigation.show.ranks import all_ranks, one_rank
 from ddx_tools.investigation.show.records import one_collective, one_group, one_record
+from ddx_tools.investigation.show.waits import dot_lines, wait_lines
 from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.host import UNKNOWN_HOST
@@ -39,16 +42,22 @@ def look(
     progress: Progress = lambda _: None,
     *,
     machine: Machine = this_machine,
+    dot: bool = False,
 ) -> ShownLines:
     """What is known of what some words name (`looking.words`); `target` as for an investigation.
 
-    Raises UsageError for what is not there.
+    `dot`: waits as a graph in Graphviz' language. Raises UsageError for what is not there.
     """
     wanted = parse_words(words)
+    if dot and wanted.thing is not Thing.WAITS:
+        raise UsageError("only waits can be drawn", "ddx show waits --dot | dot -Tsvg > waits.svg")
     if wanted.thing is Thing.MATERIAL:
         return ShownLines(wanted, _material(wanted, target, machine))
     with Store() as store:
         found = investigate(target, progress=progress, machine=machine, store=store)
+        if wanted.thing is Thing.WAITS and found.waits is not None:
+            told = dot_lines(found.waits, wanted.number) if dot else wait_lines(found.waits, wanted.number)
+            return ShownLines(wanted, [(None, line) for line in told])
         return shown_of(store, wanted, found.names, target, machine)
 
 
@@ -67,6 +76,8 @@ def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
             return all_ranks(store)
         case Thing.RANK:
             return one_rank(store, number, names)
+        case Thing.WAITS:
+            return wait_lines(waits_of(store, (), read_seats(store)), wanted.number)
         case Thing.GROUP:
             return one_group(store, wanted.name)
         case Thing.COLLECTIVE:

@@ -34,6 +34,8 @@ class Investigation:
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    lacking: list[Missing] = field(default_factory=list)
+    """Of them what a bundle no longer holds, or not as it was captured."""
     results: list[ProbeResult] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
     """For each raw file of the bundle: what was asked of the host to get it."""
@@ -122,7 +124,8 @@ class Investigation:
             return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
         from ddx_tools.diagnosis.waits import agreeing, with_waits
 
-        findings, roots = agreeing(self.findings, self.waits), self.waits.suspects
+        findings = agreeing(self.findings, self.waits)
+        roots = [one.model_copy(deep=True) for one in self.waits.suspects]
         said = diagnose(findings, by, self.missing)
-        said = with_suspects(said, findings, self.seats, [one.model_copy(deep=True) for one in roots])
+        said = with_suspects(said, findings, self.seats, roots, len(self.waits.graph.ranks))
         return with_waits(said, self.waits)

@@ -59,7 +59,6 @@ from ddx_tools.sources.raw import Raw
 from ddx_tools.sources.temporary import temporary_directory
 
 if TYPE_CHECKING:
-    from ddx_tools.diagnosis.waits import Waits
     from ddx_tools.sources.cluster.targets import Reach
     from ddx_tools.sources.hosts.local import LocalHost
 
@@ -262,6 +261,8 @@ def replay_steps(
         if follow:
             _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
         _look_closer(store, found, names_of(bundle.manifest.journal, bundle.manifest.target), told)
+        found.lacking = bundle.gaps(found.missing)
+        found.missing += found.lacking
         return found
 
 
@@ -349,6 +350,8 @@ def capture_steps(
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
     """What only the rows can say, as long as they are there; and what was handed in."""
+    from ddx_tools.diagnosis.waits import waits_of
+
     found.told = without_repeats(told, found.findings)
     found.findings += found.told
     found.missing = still_missing(store, found.missing)
@@ -357,17 +360,8 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.versions = versions_of(store)
     names.of_rows(store)
     found.names = names
-    found.waits = _waits(store, found)
+    found.waits = waits_of(store, found.findings, found.seats)
     found.sight = sight_of(store, found.judge(), found.frameworks)
-
-
-def _waits(store: Store, found: Investigation) -> Waits | None:
-    """Who waits for whom, where anything tells of a rank."""
-    if not store.holds_any(("fr_dumps", "stack_threads", "unread", "log_events", "asked_hosts")):
-        return None
-    from ddx_tools.diagnosis.waits import waits_of
-
-    return waits_of(store, found.findings, found.seats)
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:

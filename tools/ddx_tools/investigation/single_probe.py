@@ -62,6 +62,9 @@ def run_probe(
         raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
     result = _as_one(found.results) if reach or not bundle else found.results[0]
     result.problems[:0] = found.unanswered
+    if found.lacking:
+        result.problems += [f"{gap.what}: {gap.why_it_matters}" for gap in found.lacking]
+        result.status = ProbeStatus.PARTIAL if result.status is ProbeStatus.OK else result.status
     cited = {evidence.source for finding in result.findings for evidence in finding.evidence}
     result.origins = {source: origin for source in sorted(cited) if (origin := origin_of(source, found.origins))}
     result.next = _next(found, step.probe)

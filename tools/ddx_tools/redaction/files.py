@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from ddx_tools.model.files.kinds import COMPRESSED, HEAD_BYTES, FileKind, kind_of
+from ddx_tools.model.files.kinds import COMPRESSED, HEAD_BYTES, FileKind, begins_as_pickle, kind_of
+from ddx_tools.redaction.pickles import copy_redacted_pickle, redact_pickle
 from ddx_tools.redaction.text import LEFT_OUT, Counts, redact_bytes, whole_lines
 
-RECORDS = (FileKind.DUMP, FileKind.PICKLE, FileKind.EMPTY)
-"""Files whose bytes say how long each text in them is: they stay as they are."""
 _PACKED = COMPRESSED | {FileKind.TAR, FileKind.ZIP}
 _PIECE_BYTES = 4 << 20
 
@@ -25,19 +23,20 @@ def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
 
     What is packed is left out: nobody has looked into it. Intake unpacks archives, and their members come here.
     """
+    if begins_as_pickle(data[:HEAD_BYTES]):
+        return redact_pickle(data, counts)
     kind = kind_of(data[:HEAD_BYTES])
-    if kind in RECORDS:
-        return data
     return LEFT_OUT.encode() if kind in _PACKED else redact_bytes(data, counts)
 
 
 def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> None:
-    """Copy a file without its secrets; a record as it is. Raises OSError."""
+    """Copy a file without its secrets. Raises OSError."""
     with source.open("rb") as file, target.open("wb") as kept:
-        kind = kind_of(file.read(HEAD_BYTES))
+        head = file.read(HEAD_BYTES)
+        kind = kind_of(head)
         file.seek(0)
-        if kind in RECORDS:
-            shutil.copyfileobj(file, kept)
+        if begins_as_pickle(head):
+            copy_redacted_pickle(source, kept, counts)
         elif kind in _PACKED:
             kept.write(LEFT_OUT.encode())
         else:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -192,7 +192,7 @@ class BundleWriter:
             else:
                 written.write_bytes(reply.data)
             with written.open("rb") as file:
-                name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.{call.suffix}"
+                name = f"raw/{hashlib.file_digest(file, 'sha256').hexdigest()[:_DIGEST_LETTERS]}.{call.suffix}"
         except BaseException:
             written.unlink(missing_ok=True)
             raise
@@ -215,12 +215,20 @@ class BundleWriter:
             raise not_writable(self.directory, error) from error
 
 
+_DIGEST_LETTERS = 32
+_CONTENT = re.compile(rf"raw/([0-9a-f]{{{_DIGEST_LETTERS}}})\.\w{{1,20}}")
+"""A file that is named for the SHA-256 of what was written into it."""
+_MOST_GAPS = 20
+
+
 class Bundle:
     """A bundle on disk, open for reading. Use as a context manager: a packed one is unpacked meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
         self.directory = path
+        self._whole: dict[str, bool] = {}
+        """Of each file that was asked for, whether it is what was captured."""
         if path.is_file():
             self._unpacked = temporary_directory("bundle")
             self.directory = Path(self._unpacked.name)
@@ -265,7 +273,49 @@ class Bundle:
             raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]!r}")
         if not regular:
             raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]!r}")
+        if not self._is_whole(path, file):
+            raise UnreadableInput(
+                f"damaged: the bundle's file {path[:120]!r} is not what was captured (it was cut, changed or replaced)"
+            )
         return file
+
+    def _is_whole(self, path: str, file: Path) -> bool:
+        """Whether a file is what its name says: the digest of its content. Other names say nothing of it."""
+        named = _CONTENT.fullmatch(path)
+        if named is None:
+            return True
+        if path not in self._whole:
+            try:
+                with file.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            except OSError as error:
+                raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
+            self._whole[path] = digest.startswith(named[1])
+        return self._whole[path]
+
+    def gaps(self, known: Iterable[Missing] = ()) -> list[Missing]:
+        """What the journal names and is not there, and what was asked for and is damaged, but for what is known."""
+        told = "\n".join(missing.what for missing in known)
+        asked_by = gathered((entry.content or entry.path or "", entry) for entry in self.manifest.journal if entry.path)
+        lacking = [file for file in asked_by if self._is_gap(file) and file not in told]
+        gaps = [self._gap(file, asked_by[file][0]) for file in lacking]
+        if (more := len(gaps) - _MOST_GAPS) > 0:
+            rest = Missing(what=f"{more} more files of the bundle", why_it_matters="they are missing or damaged, too")
+            return [*gaps[:_MOST_GAPS], rest]
+        return gaps
+
+    def _is_gap(self, file: str) -> bool:
+        try:
+            return self._whole.get(file) is False or not (self.directory / file).is_file()
+        except (OSError, ValueError):
+            return True
+
+    def _gap(self, file: str, entry: JournalEntry) -> Missing:
+        how = "damaged (cut, changed or replaced since the capture)" if file in self._whole else "not in the bundle"
+        return Missing(
+            what=f"{entry.op} {entry.key[:160]}: {how}, {file[:120]}",
+            why_it_matters="it was left out; copy the bundle again from where it was captured",
+        )
 
     def read(self, path: str) -> bytes:
         """The bytes of a raw file; the path is one of the journal's. Raises UnreadableInput."""

@@ -121,9 +121,19 @@ def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[
         *group_mismatches(records, holds),
         *(each for matched, shifted in found.matched.values() for each in (*matched, *shifted)),
     ]
-    at = {(str(hold.group.label), hold.seq): _node_of(hold, number) for number, hold in enumerate(holds)}
-    differing = [_mismatch(each, at.get((each.group or "", each.attributes.get("seq")))) for each in told]
+    numbered = sorted(enumerate(holds), key=lambda each: each[1].by_deviation)
+    differing = [_mismatch(each, _operation_of(each, numbered)) for each in told]
     return differing + list(_odd_ones(found, holds))
+
+
+def _operation_of(finding: Finding, numbered: list[tuple[int, Recorded]]) -> Node | None:
+    """The operation in which ranks differ, as their peers are in it; groups of one kind share their label."""
+    seq = finding.attributes.get("seq")
+    for number, hold in numbered:
+        same = hold.group.label == finding.group and hold.seq == seq and hold.transfer is None
+        if same and set(finding.ranks) <= set(hold.group.ranks()):
+            return _node_of(hold, number)
+    return None
 
 
 def _mismatch(finding: Finding, at: Node | None) -> CallMismatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,9 @@ _CHILDREN: Mapping[str, EdgeKind] = {
     "subprocess_wait": EdgeKind.CHILD,
     "child_wait": EdgeKind.CHILD,
 }
+_MOST_EDGES = 500_000
+_MOST_PEERS = 64
+"""Whom a receive without a known peer may wait for is listed among so many ranks; among more it says nothing."""
 _PEERS = ("dst", "src", "group_dst", "group_src")
 _TRANSFERS = ("send", "recv", "isend", "irecv")
 
@@ -78,18 +81,36 @@ class _Thread:
         helper = any(_IDLE_HELPERS.fullmatch(frame["module"] or "") for frame in self.frames)
         return in_program and not helper
 
+    @property
+    def moved(self) -> bool:
+        """Whether it got on between two looks; a wait that polls wakes now and then for nothing."""
+        row = self.row
+        shows_in = frame_rules().progress_shows_in(self.activity, row["wchan"], bool(row["running"]))
+        column = {"switched": "switched", "ran": "moved"}.get(shows_in)
+        return column is not None and row[column] is True
+
     def evidence(self) -> Evidence:
-        """Where it is, as the finding about it says it."""
+        """Where it is, in the words in which a look at the rank shows it."""
         if self.row["source_line"] is not None:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""
             )
-        place = place_of_row(dict(self.row))
-        doing = self.row["operation"] or self.activity
-        code = f": {self.row['user_source']}" if self.row["user_source"] else ""
-        return Evidence(
-            source=self.row["source"], quote=f"{place.file}:{place.line} {place.function}, {doing}{code}"[:400]
-        )
+        if self.node == program_of(self.node.rank):
+            place = place_of_row(dict(self.row))
+            code = f": {self.row['user_source']}" if self.row["user_source"] else ""
+            doing = self.row["operation"] or self.activity
+            quote = f"{place.file}:{place.line} {place.function}, {doing}{code}"
+        else:
+            quote = self._frame()
+        return Evidence(source=self.row["source"], quote=quote[:400])
+
+    def _frame(self) -> str:
+        """The innermost frame of the program, else the innermost of all."""
+        own = next((frame for frame in self.frames if frame["is_user"]), None)
+        if own is None:
+            return "{function} ({file}:{line})".format(**self.frames[0]) if self.frames else ""
+        code = f": {own['code'].strip()}" if own["code"] else ""
+        return f"{own['file']}:{own['line']} {own['function']}{code}"
 
     def location(self) -> Location | None:
         """The innermost line of the user's program."""
@@ -144,7 +165,7 @@ def _threads(store: Store) -> dict[int, list[_Thread]]:
     frames = gathered(
         ((row["host"], row["pid"], row["tid"]), row)
         for row in store.query(
-            "SELECT host, pid, tid, depth, module, function, is_user, code, variables FROM stack_frames "
+            "SELECT host, pid, tid, depth, file, module, line, function, is_user, code, variables FROM stack_frames "
             "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY host, pid, tid, depth"
         )
     )
@@ -194,9 +215,12 @@ def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
 
 
 def _condition(thread: _Thread, state: NodeState) -> NodeCondition:
-    return NodeCondition(
-        state, Source.STACKS, thread.says(), (thread.evidence(),), _places([thread]), thread.row["moved"]
-    )
+    says = thread.says()
+    if thread.node.kind is NodeKind.CHILD:
+        says = f"waits for its process {thread.row['pid']} ({thread.row['role'].replace('_', ' ')}), which {says}"
+    elif thread.node.name:
+        says = f"waits for its thread {thread.row['thread'] or thread.row['tid']}, which {says}"
+    return NodeCondition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.row["moved"])
 
 
 def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Thread]) -> Iterable[WaitEdge]:
@@ -254,12 +278,16 @@ def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[_Thread]], 
                 key = (thread.activity, str(thread.row["operation"]), str(thread.row["user_stack"]))
                 meeting.setdefault(key, []).append(thread)
     unsure = {rank for rank, mine in threads.items() if any(each.activity == "device_sync" for each in mine)}
+    known = set(threads)
+    if len(meeting) * len(known) > _MOST_EDGES:
+        # In so many different places hardly anybody is awaited by all of them but who is in none.
+        known -= {thread.node.rank for inside in meeting.values() for thread in inside}
     for (activity, *_), inside in sorted(meeting.items()):
-        if not any(thread.node.rank in waiting for thread in inside):
-            continue
+        if not any(thread.node.rank in waiting for thread in inside) or any(thread.moved for thread in inside):
+            continue  # what somebody got out of is no wait
         kind = {"p2p": EdgeKind.TRANSFER, "device_sync": EdgeKind.DEVICE}.get(activity, EdgeKind.COLLECTIVE)
         if kind is EdgeKind.COLLECTIVE:
-            _add_meeting(graph, inside, waiting, threads.keys() - unsure, unsure)
+            _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
@@ -280,16 +308,15 @@ def _add_meeting(
         words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away and not graph.absent
     )
     for thread in inside:
-        wait_s = thread.row["blocked_s"]
-        graph.wait(
-            WaitEdge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, thread.evidence(), wait_s)
-        )
+        if thread.node.rank in waiting:
+            seen = thread.evidence(), thread.row["blocked_s"]
+            graph.wait(WaitEdge(thread.node, node, EdgeKind.COLLECTIVE, Source.STACKS, Sure.SEEN, *seen))
     for rank in [*away, *sorted(graph.absent - there)]:
         certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
         graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
 
 
-def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[int]) -> None:
+def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Collection[int]) -> None:
     """A transfer, or a wait for the device: it is no meeting, and its other end is known from local variables only."""
     place = thread.location()
     words = f"{thread.row['operation'] or thread.activity}{f' at {place.short()}' if place else ''}"
@@ -303,9 +330,9 @@ def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Iterable[
     if peer is not None and peer in set(ranks):
         graph.wait(WaitEdge(node, program_of(peer), kind, Source.STACKS, evidence=thread.evidence()))
         return
-    for rank in ranks:
-        if rank != thread.node.rank:
-            graph.wait(WaitEdge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE))
+    if len(ranks) <= _MOST_PEERS:
+        others = [rank for rank in ranks if rank != thread.node.rank]
+        graph.edges += [WaitEdge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE) for rank in others]
 
 
 def _peer_of(thread: _Thread) -> int | None:

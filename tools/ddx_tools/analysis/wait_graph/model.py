@@ -7,7 +7,7 @@ collective of n ranks has n edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -241,23 +241,3 @@ class WaitGraph:
 def ranks_of(nodes: Iterable[Node]) -> set[int]:
     """The ranks that nodes belong to."""
     return {node.rank for node in nodes if node.rank >= 0}
-
-
-def reaching(edges: dict[Node, set[Node]], goals: Set[Node]) -> set[Node]:
-    """All nodes from which a path leads to one of some nodes, and these."""
-    reverse: dict[Node, set[Node]] = {}
-    for waiter, awaited in edges.items():
-        for node in awaited:
-            reverse.setdefault(node, set()).add(waiter)
-    return set(_spread(reverse, goals))
-
-
-def _spread(edges: dict[Node, set[Node]], start: Set[Node]) -> Iterator[Node]:
-    seen = set(start)
-    pending = list(start)
-    while pending:
-        node = pending.pop()
-        yield node
-        fresh = edges.get(node, set()) - seen
-        seen |= fresh
-        pending += fresh

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ddx_tools.analysis.collectives.wait_solver import components, fewest
 from ddx_tools.analysis.wait_graph.model import (
@@ -18,17 +19,19 @@ from ddx_tools.analysis.wait_graph.model import (
     Node,
     NodeCondition,
     NodeState,
+    Source,
     Sure,
     WaitGraph,
     program_of,
     ranks_of,
-    reaching,
 )
 from ddx_tools.model.diagnosis import SuspectEvent, rank_list
 from ddx_tools.model.grouping import gathered
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
+_STOPPING = ("operation", "call_site", "shape", "root")
+"""In what members cannot differ and get out of an operation all the same; with other data types some backends can."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Root:
     mismatch: CallMismatch | None = None
     host: str | None = None
     """The ranks are all that run there."""
+    within: bool = False
+    """Waiting ends in other threads or processes of the ranks than the main thread: `conditions` are theirs."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,13 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
     unseen: bool = False
+    within: dict[int, NodeCondition] = field(default_factory=dict)
+    """By rank, what its thread or process does that its main thread waits for."""
+
+    @cached_property
+    def waits_for_unknown(self) -> set[int]:
+        """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+        return _waits_for_unknown(self.graph)
 
 
 def find_roots(graph: WaitGraph) -> Roots:
@@ -123,7 +135,9 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         return
     if condition is not None and condition.state not in (NodeState.UNSEEN, NodeState.UNKNOWN, NodeState.UNREAD):
         found.roots[rank] = condition.state
-    elif rank in _waits_for_unknown(graph):
+        if program_of(rank) not in sink:
+            found.within[rank] = condition
+    elif rank in found.waits_for_unknown:
         return
     elif condition is not None and condition.state is NodeState.UNSEEN:
         found.unseen = True
@@ -139,7 +153,7 @@ def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeConditi
 
 
 def _waits_for_unknown(graph: WaitGraph) -> set[int]:
-    """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+    """See `_Search.waits_for_unknown`."""
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
     unknown = {edge.waiter for edge in graph.edges if edge.certainty is Sure.POSSIBLE} - known
     return {edge.waiter.rank for edge in graph.edges if edge.awaited in unknown}
@@ -190,10 +204,14 @@ def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
 
 
 def _take_mismatch(found: _Search) -> bool:
-    """Members of an operation that nobody gets out of, who differ in it from a majority."""
+    """Members of an operation that nobody gets out of, who differ in it from a majority.
+
+    That nothing tells of another member does not matter then: the difference alone keeps everybody in it.
+    """
     stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
+    lacking = {edge.waiter for edge in found.graph.edges if edge.certainty in _KNOWN}
     for mismatch in found.graph.mismatches:
-        if mismatch.decided and mismatch.at in stuck and found.graph.operations[mismatch.at].complete:
+        if mismatch.decided and mismatch.at in stuck - lacking and mismatch.aspect in _STOPPING:
             found.mismatch = mismatch
             found.roots.update(dict.fromkeys(mismatch.deviating, NodeState.ELSEWHERE))
             found.open.clear()
@@ -307,29 +325,35 @@ def _is_majority(roots: Mapping[int, NodeState], ranks: Set[int]) -> bool:
 
 def _root(found: _Search, state: NodeState, ranks: Sequence[int]) -> Root:
     graph = found.graph
-    conditions = tuple(its for rank in ranks if (its := graph.state(rank)) is not None)
+    within = found.within.keys() & set(ranks)
+    conditions = tuple(its for rank in ranks if (its := found.within.get(rank) or graph.state(rank)) is not None)
     whole = len(ranks) > 1 and any(set(ranks) == members for members in _hosts(graph))
     hosts = {host for rank in ranks if (host := graph.hosts.get(rank))}
     host = hosts.pop() if whole and len(hosts) == 1 else None
     odd = found.mismatch if found.mismatch and set(ranks) <= set(found.mismatch.deviating) else None
-    return Root(tuple(ranks), state, EVENTS[state], conditions, odd, host)
+    seen_elsewhere = state is NodeState.OUTSIDE and {each.source for each in conditions} == {Source.STACKS}
+    event = SuspectEvent.OUTSIDE if seen_elsewhere else EVENTS[state]
+    return Root(tuple(ranks), state, event, conditions, odd, host, bool(within))
 
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
     """The waits in words, those nearest to the roots first."""
-    edges = graph.leaving(*Sure)
-    near: dict[Node, int] = {}
-    reached = {program_of(rank) for rank in roots.ranks}
-    for distance in range(len(graph.operations) + 1):
-        fresh = reaching(edges, reached) if distance == len(graph.operations) else _one_step(edges, reached)
-        near |= {node: distance for node in fresh - near.keys() if node in graph.operations}
-        if fresh <= reached:
-            break
-        reached |= fresh
-    inside = graph.in_operation()
+    edges, near, inside = graph.leaving(*Sure), nearness(graph, roots), graph.in_operation()
     told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
     lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
     return lines + ([f"{len(told) - most} more operations wait behind these."] if len(told) > most else [])
+
+
+def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
+    """By node from which waits lead to a root: over how many others they do."""
+    edges = graph.leaving(*Sure)
+    # Members of an operation in which a root differs wait for that root, which is in it as well.
+    near = {root.mismatch.at: 0 for root in roots.roots if root.mismatch and root.mismatch.at}
+    reached = {program_of(rank) for rank in roots.ranks} | near.keys()
+    while fresh := _one_step(edges, reached) - near.keys():
+        near |= dict.fromkeys(fresh, 1 + max(near.values(), default=0))
+        reached |= fresh
+    return near
 
 
 def _one_step(edges: Mapping[Node, Set[Node]], reached: Set[Node]) -> set[Node]:

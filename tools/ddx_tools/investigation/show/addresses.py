@@ -2,6 +2,7 @@
 
 ranks                      all ranks, folded
 rank 77                    one rank: state, ends, stack, last collectives, last lines
+waits                      who waits for whom, and where all of it ends; waits 77: from rank 77 on
 group mesh_dp              one process group
 collective mesh_dp 350     what all ranks recorded under one number of a group
 record PATH#15             one flight record
@@ -23,7 +24,9 @@ from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.bundle import JournalEntry
 from ddx_tools.sources.hosts.written import NOTE_PATH
 
-_HELP = "Name one of: ranks; rank 77; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41"
+_HELP = (
+    "Name one of: ranks; rank 77; waits; group mesh_dp; collective mesh_dp 350; record PATH#15; material rank3.log:41"
+)
 _PLACE = re.compile(r"(?P<path>.+?)(?::(?P<line>[0-9]{1,12}))?", re.S)
 _RECORD = re.compile(r"(?P<path>.+)#(?:record_id=)?(?P<record>[0-9]{1,18})", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -34,6 +37,7 @@ class Thing(StrEnum):
 
     RANKS = "ranks"
     RANK = "rank"
+    WAITS = "waits"
     GROUP = "group"
     COLLECTIVE = "collective"
     RECORD = "record"
@@ -60,6 +64,8 @@ def parse_words(words: Sequence[str]) -> Words:
         return Words(Thing.RANKS)
     if first == Thing.RANK and _NUMBER.fullmatch(rest):
         return Words(Thing.RANK, number=int(rest))
+    if first == Thing.WAITS and (not rest or _NUMBER.fullmatch(rest)):
+        return Words(Thing.WAITS, number=int(rest) if rest else None)
     if first == Thing.GROUP and rest:
         return Words(Thing.GROUP, rest)
     if first == Thing.COLLECTIVE:

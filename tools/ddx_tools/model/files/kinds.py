@@ -16,6 +16,11 @@ _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _NOT_OF_DUMPS = ("/data.pkl", "/constants.pkl", "/byteorder", "/version", ".data/serialization_id", ".npy", ".class")
 """First members of the zip archives of other programs: torch.save, torch.jit, NumPy, Java."""
 
+_NO_PROTOCOL_FROM = 0x08
+_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_MARKED_BYTES = 64
+"""So early a pickle of whatever has an operand or a length that no text holds, even if its protocol is damaged."""
+
 
 class FileKind(StrEnum):
     """What may hold a flight record, or say something about one."""
@@ -87,9 +92,19 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
+def begins_as_pickle(head: bytes) -> bool:
+    """Whether the first bytes of a file are a pickle's of protocol 2 or later, even a damaged one's.
+
+    A text begins with the same byte where a letter was cut, as `─` and `€` may be.
+    """
+    if head[:1] != b"\x80":
+        return False
+    return len(head) == 1 or head[1] < _NO_PROTOCOL_FROM or bool(_NOT_IN_TEXT.search(head, 1, _MARKED_BYTES))
+
+
 def looks_like_dump(head: bytes) -> bool:
     """Whether the first bytes of a file (1 KiB do) may be those of a flight record."""
-    if head[:1] == b"\x80":
+    if begins_as_pickle(head):
         return b"version" in head[:1024] or b"pg_config" in head[:1024] or b"entries" in head[:1024]
     beginning = head.lstrip()
     if b'"communicators' in beginning[:1024]:  # what `ncclras` prints
@@ -124,10 +139,10 @@ _SIGNS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (FileKind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
     (FileKind.TRACE, _is_trace),
     # A dictionary whose first key is `segments`.
-    (FileKind.SNAPSHOT, lambda head: head[:1] == b"\x80" and b"segments" in head[:64]),
+    (FileKind.SNAPSHOT, lambda head: begins_as_pickle(head) and b"segments" in head[:64]),
     (FileKind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),
     (FileKind.DUMP, looks_like_dump),
-    (FileKind.PICKLE, lambda head: head[0] == 0x80),
+    (FileKind.PICKLE, begins_as_pickle),
     (FileKind.TAR, _is_tar),
     (FileKind.PAGE, is_page),
     (FileKind.TABLE, is_table),

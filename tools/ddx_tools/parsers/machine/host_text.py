@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, overload
+
+import re2
 
 MOST_LINES = 400_000
 LINE_LIMIT = 4_000
@@ -24,6 +28,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|[@-_])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 _QUOTED = re.compile(r"(?:> ?){1,4}(?=\S|\s{2})")
 _FENCE = re.compile(r"\s{0,8}(?:```|~~~)")
+_OF_HOSTS = re.compile(r"[\d.]")
 _LABEL = re.compile(r"([A-Za-z][\w.-]{0,80}): ?")
 
 _HOST_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}"
@@ -74,10 +79,84 @@ def read_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def text_lines(text: str) -> list[TextLine]:
+class PlainLines(Sequence[TextLine]):
+    """Lines of a text in which few stand below another prompt: each is made when it is asked for."""
+
+    def __init__(self, texts: list[str], above: list[TextLine]) -> None:
+        """`above`: the lines from which on another host or command holds, in their order."""
+        self.texts = texts
+        self._above = above
+        self._numbers = [line.number for line in above]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, at: int) -> TextLine: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[TextLine]: ...
+
+    def __getitem__(self, at: int | slice) -> TextLine | list[TextLine]:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self.texts)))]
+        text = self.texts[at]
+        number = at % len(self.texts) + 1
+        last = bisect_right(self._numbers, number) - 1
+        if last < 0:
+            return TextLine(number, text)
+        return TextLine(number, text, self._above[last].host, self._above[last].command)
+
+
+def text_lines(text: str) -> Sequence[TextLine]:
     """The lines, each with the host and the command that stand above it."""
-    raw = [_clean(line) for line in text.split("\n", MOST_LINES)[:MOST_LINES]]
-    return list(_numbered(raw, labelled=_is_labelled(raw)))
+    lines = text.split("\n", MOST_LINES)[:MOST_LINES]
+    if _odd().search(text.encode("utf-8", "surrogatepass")):
+        raw = [_clean(line) for line in lines]
+    else:
+        raw = [line[:LINE_LIMIT].rstrip() for line in lines]
+    if _is_labelled(raw):
+        return list(_numbered(enumerate(raw, 1), labelled=True))
+    prompts = ((at + 1, raw[at]) for at in lines_with(_prompt_hint(), raw))
+    return PlainLines(raw, list(_numbered(prompts, labelled=False)))
+
+
+def lines_with(pattern: Any, lines: Sequence[str]) -> Iterator[int]:
+    """The places of the lines in which an RE2 expression over bytes finds something: one pass over all of them."""
+    data = "\n".join(lines).encode("utf-8", "surrogatepass")
+    at = end = place = 0
+    while match := pattern.search(data, end):
+        place += data.count(b"\n", at, match.end())
+        at = match.end()
+        yield place
+        end = data.find(b"\n", at) + 1
+        if not end:
+            return
+        at, place = end, place + 1
+
+
+@cache
+def _odd() -> Any:
+    """Finds what has to be taken out of lines, or marks of quoting: most texts have nothing of the kind."""
+    unseen = rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|\xef\xbb\xbf"
+    return re2.compile(rb"(?m)" + unseen + rb"|\r(?:[^\n]|\z)|^>", _bytes_options())
+
+
+@cache
+def _prompt_hint() -> Any:
+    """Stands in every line that ends what held above it, or begins something else."""
+    return re2.compile(rb"(?m)^[ \t]{0,8}(?:```|~~~|[$#%+] |[^\s@]+ ?[^\s@]*@)", _bytes_options())
+
+
+def _bytes_options() -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return options
+
+
+def any_of(words: Iterable[str], *expressions: bytes) -> Any:
+    """An RE2 expression over bytes that finds any of the words, or what one of the expressions matches."""
+    return re2.compile(b"|".join([*(re2.escape(word).encode() for word in words), *expressions]), _bytes_options())
 
 
 def _clean(line: str) -> str:
@@ -87,10 +166,10 @@ def _clean(line: str) -> str:
     return line[quoted.end() :] if quoted else line
 
 
-def _numbered(raw: list[str], *, labelled: bool) -> Iterator[TextLine]:
+def _numbered(lines: Iterable[tuple[int, str]], *, labelled: bool) -> Iterator[TextLine]:
     host: str | None = None
     command: str | None = None
-    for number, text in enumerate(raw, 1):
+    for number, text in lines:
         if labelled and (label := _LABEL.match(text)):
             yield TextLine(number, text[label.end() :], label[1])
             continue
@@ -112,9 +191,15 @@ def _numbered(raw: list[str], *, labelled: bool) -> Iterator[TextLine]:
 
 def _is_labelled(raw: list[str]) -> bool:
     """Whether every line stands behind the name of a host: a name with a digit or a dot, with text that varies."""
-    lines = [line for line in raw if line.strip()]
-    labels = [label for line in lines if (label := _LABEL.match(line)) and re.search(r"[\d.]", label[1])]
-    if len(labels) < max(2, 0.95 * len(lines)):
+    lines = [line for line in raw if line]
+    most_others = len(lines) - max(2, 0.95 * len(lines))
+    labels = []
+    for number, line in enumerate(lines):
+        if (label := _LABEL.match(line)) and _OF_HOSTS.search(label[1]):
+            labels.append(label)
+        elif number + 1 - len(labels) > most_others:
+            return False
+    if len(labels) < 2:
         return False
     # A block of one device (`mlx5_0: …`) has few lines; hosts answer with whole outputs.
     return len({label[1] for label in labels}) <= len(labels) / 2

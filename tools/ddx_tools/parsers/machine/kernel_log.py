@@ -13,20 +13,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id, integer
+from ddx_tools.parsers.machine.host_text import (
+    HostFact,
+    PlainLines,
+    TextLine,
+    any_of,
+    bus_id,
+    integer,
+    lines_with,
+)
 
 _WORDS = (
     "NVRM", "Xid (", "fallen off the bus", "nvidia-nvswitch", "oom-kill:", "ut of memory: Kill", "Killed process ",
     "killed by the OOM killer", "due to memory ", "blocked for more than", "soft lockup", "hard LOCKUP", "segfault at",
     "general protection", "traps: ", "AER: ", "PCIe Bus Error", "mlx4_core", "mlx5_core", "infiniband mlx5",
-    " Link ", " link ", "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core", "[Hardware Error]", "EDAC ", "nfs: server",
+    "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core", "[Hardware Error]", "EDAC ", "nfs: server",
     "LustreError", "I/O error", "read-only", "iommu", "IOMMU", "DMAR", "AMD-Vi", "BOOT_IMAGE=", "ommand line: ",
 )  # fmt: skip
-"""One of these stands in every line that this reader can say something of."""
+"""One of these stands in every line that this reader can say something of, or `_LINK_STATE`."""
+_LINK_STATE = rb"[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)"
 
-NEEDLES = (" kernel: ", "[    0.000000] ", *(word for word in _WORDS if word not in (" Link ", " link ", "read-only")))
+NEEDLES = (" kernel: ", "[    0.000000] ", *(word for word in _WORDS if word != "read-only"))
 """One of these stands in the text, or in a kernel log from its beginning."""
 
 _PREFIX = re.compile(
@@ -118,12 +128,17 @@ _GROUPED = re.compile(r"Adding to iommu group \d")
 _BOOT = re.compile(r"(?:BOOT_IMAGE=|[Cc]ommand line: )(?P<options>.{0,3000})")
 
 
+@cache
+def _any_word() -> Any:
+    return any_of(_WORDS, _LINK_STATE)
+
+
 def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     """What the kernel said that may bear on a job; everything else is passed over."""
     said: set[str] = set()
-    for line in lines:
-        if not any(word in line.text for word in _WORDS):
-            continue
+    texts = lines.texts if isinstance(lines, PlainLines) else [line.text for line in lines]
+    for at_line in lines_with(_any_word(), texts):
+        line = lines[at_line]
         prefix = _PREFIX.match(line.text)
         at = prefix.end() if prefix else 0
         host = prefix["host"] if prefix else None

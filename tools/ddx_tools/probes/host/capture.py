@@ -12,7 +12,7 @@ from ddx_tools.model.errors import DdxError, HostError, NotPermitted, NotRecorde
 from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.launch.launch_command import meeting_of
 from ddx_tools.parsers.launch.launchers import Job, find_jobs
-from ddx_tools.probes.host.text_rows import fact_rows, goes_on
+from ddx_tools.probes.host.text_rows import fact_rows, goes_on, says_something
 from ddx_tools.sources.host import Host, Reply
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import TextKind
@@ -353,7 +353,7 @@ def _take(raw: Raw, taken: Intake, text: Material, left: int) -> int:
             raw.problems.append(f"{shown(text.path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
     for part, data in (("head", head), ("tail", tail)):
         # A long text with the marks of one is not read twice to find out that it says nothing.
-        if data and (tail or fact_rows(data, text.source, text.name)):
+        if data and (tail or says_something(data)):
             raw.items.append(RawItem(TEXT, data, text.source, {"path": text.name, "part": part}))
     return len(head) + len(tail) if len(head) > _HEAD_BYTES else 0
 

@@ -72,7 +72,13 @@ def recognises(_: str, data: bytes) -> bool:
 
 def goes_on(head: bytes) -> bool:
     """Whether the beginning of a long file promises more than that: it says something already, or is a kernel log."""
-    return _is_kernel_log(read_text(head)) or bool(fact_rows(head, "", ""))
+    return _is_kernel_log(read_text(head)) or says_something(head)
+
+
+def says_something(data: bytes) -> bool:
+    """Whether `fact_rows` of a text has any; it need not be read to its end to tell."""
+    readers, lines = _readers_of(read_text(data))
+    return any(True for read in readers for _ in read(lines))
 
 
 def _is_kernel_log(text: str) -> bool:
@@ -89,12 +95,36 @@ def _any_needle() -> Any:
 
 def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
     """Rows of `host_facts` in the order of their lines. `path` is the file's own name, which may name a host."""
-    text = read_text(data)
-    readers = [read for needles, read in _READERS if any(needle in text for needle in needles)]
-    lines = text_lines(text) if readers else []
+    readers, lines = _readers_of(read_text(data))
     named = facts_of_name(path).host
     rows = [_row(fact, source, named) for read in readers for fact in islice(read(lines), MOST_FACTS)]
     return sorted(rows, key=lambda row: row["source_line"])
+
+
+def _readers_of(text: str) -> tuple[list[Reader], Sequence[TextLine]]:
+    """The readers that may say something of a text, and its lines, if there are any."""
+    numbers, reader_of = _needles()
+    found = numbers.Match(text.encode("utf-8", "replace")) or ()
+    readers = [_READERS[number][1] for number in sorted({reader_of[needle] for needle in found})]
+    return readers, text_lines(text) if readers else []
+
+
+@cache
+def _needles() -> tuple[Any, list[int]]:
+    """All needles as one set, which one pass of a text matches, and of each the number of its reader."""
+    import re2
+
+    options = re2.Options()
+    options.literal = True
+    options.log_errors = False
+    together = re2.Set.SearchSet(options)
+    reader_of = []
+    for number, (needles, _) in enumerate(_READERS):
+        for needle in needles:
+            together.Add(needle.encode())
+            reader_of.append(number)
+    together.Compile()
+    return together, reader_of
 
 
 def _row(fact: HostFact, source: str, named: str | None) -> dict[str, Any]:

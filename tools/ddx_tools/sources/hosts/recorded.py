@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.grouping import gathered
+from ddx_tools.redaction.agent_answers import redact_agent_answer
 from ddx_tools.redaction.files import redact_file
 from ddx_tools.redaction.text import redact
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
@@ -51,6 +52,8 @@ class RecordingHost(Host):
         data = reply.data
         if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and self._writer.kept):
             data = redact_file(data, counts)
+        elif call.op == "agent":
+            data = redact_agent_answer(data, counts)
         reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         if reply.end is not None:  # a replay asks for it by itself

@@ -1,0 +1,45 @@
+"""Answers of rank agents lose their secrets: a header in JSON, and a payload whose parts it gives the sizes of."""
+
+from __future__ import annotations
+
+import json
+
+from ddx_tools.redaction.files import redact_file
+from ddx_tools.redaction.structures import redact_value
+from ddx_tools.redaction.text import Counts, redact_bytes
+
+
+def redact_agent_answer(data: bytes, counts: Counts | None = None) -> bytes:
+    """An answer without its secrets, its sizes as they are then; the same object if it holds none."""
+    head, newline, payload = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        return redact_bytes(head, counts) + newline + redact_file(payload, counts)
+    clean_header = redact_value(header, counts)
+    parts, rest = _parts(header, payload)
+    clean_parts = [redact_file(part, counts) for part in parts]
+    clean_rest = redact_file(rest, counts)
+    clean_payload = b"".join([*clean_parts, clean_rest])
+    if clean_header == header and clean_payload == payload:
+        return data
+    for entry, part in zip(clean_header.get("parts") or [], clean_parts, strict=False):
+        entry["bytes"] = len(part)
+    if header.get("bytes") == len(payload):
+        clean_header["bytes"] = len(clean_payload)
+    return json.dumps(clean_header).encode() + newline + clean_payload
+
+
+def _parts(header: dict[str, object], payload: bytes) -> tuple[list[bytes], bytes]:
+    """The parts that a header tells apart, and what is left behind them: everything, if the sizes do not add up."""
+    told = header.get("parts")
+    sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in told] if type(told) is list else []
+    parts, at = [], 0
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= len(payload) - at:
+            return [], payload
+        parts.append(payload[at : at + size])
+        at += size
+    return parts, payload[at:]
