@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
@@ -9,11 +10,14 @@ from ddx_server.report.rank_states import STATE_WORDS, RankPicture, RankState
 from ddx_tools.analysis.wait_graph.model import Node, NodeKind, Sure, WaitEdge, WaitGraph, ranks_of
 from ddx_tools.analysis.wait_graph.roots import Root, Roots
 from ddx_tools.diagnosis.waits import Waits
+from ddx_tools.investigation.show.waits import wait_lines
 from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.grouping import gathered
 
 _MOST_NODES, _MOST_DEEP = 24, 8
 _MOST_ROOTS = 6
+_OF_ONE_RANK = re.compile(r" \d+$")
+"""What tells a thread from its like on other ranks."""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class WaitTrees:
     """Why nobody is singled out."""
     left_out: int
     """Operations that stand in no tree, since there are too many."""
+    lines: list[str]
+    """All waits, as `ddx show waits` tells them."""
 
 
 def wait_trees(waits: Waits | None, picture: RankPicture) -> WaitTrees | None:
@@ -57,7 +63,8 @@ def wait_trees(waits: Waits | None, picture: RankPicture) -> WaitTrees | None:
         trees = [walk.tree(top, walk.nodes_of(blamed))]
     if not trees:
         trees = _without_roots(walk, roots)
-    return WaitTrees(trees, roots.open, len(graph.operations) - len(walk.seen & graph.operations.keys()))
+    left_out = len(graph.operations) - len(walk.seen & graph.operations.keys())
+    return WaitTrees(trees, roots.open, left_out, wait_lines(waits))
 
 
 def _says(graph: WaitGraph, root: Root, picture: RankPicture) -> str:
@@ -142,9 +149,9 @@ class _Walk:
 
 def _name(node: Node) -> str:
     if node.kind is NodeKind.THREAD and node.rank >= 0:
-        return f"rank {node.rank}" + (f", thread {node.name}" if node.name else "")
+        return f"rank {node.rank}" + (f", thread {_OF_ONE_RANK.sub('', node.name)}" if node.name else "")
     of = f" of rank {node.rank}" if node.rank >= 0 else ""
-    return f"{node.kind} {node.name or node.host}".strip() + of
+    return f"{node.kind} {_OF_ONE_RANK.sub('', node.name) or node.host}".strip() + of
 
 
 def _capital(text: str) -> str:
