@@ -131,6 +131,9 @@ def why(
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     page: REPORT_OPTION = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the answer as Markdown, for a ticket or a chat: 40 lines at most.")
+    ] = False,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -147,6 +150,8 @@ def why(
     from ddx_tools.investigation.run import investigate
 
     refuse_page(page)
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer", "Ask for one of them.")
     with (
         progress_line(quiet=as_json) as progress,
         on_disk(target or []) as readable,
@@ -165,6 +170,10 @@ def why(
             write_report(page, store, found, diagnosis, readable)
     if as_json:
         print_json(diagnosis_json(diagnosis))
+    elif as_markdown:
+        from ddx_server.render.markdown import markdown
+
+        console().out(markdown(diagnosis), end="", highlight=False)
     else:
         render_diagnosis(diagnosis, console())
         if save:

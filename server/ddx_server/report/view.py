@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ddx_server.render.answer_words import places_of, sureness, who_of
 from ddx_server.render.diagnosis import command_line
 from ddx_server.report.collective_table import CollectiveTable, collective_tables
 from ddx_server.report.opened_evidence import OpenedClaim, opened_evidence
@@ -19,7 +20,7 @@ from ddx_server.report.wait_tree import WaitTrees, wait_trees
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.show.ranks import one_rank
-from ddx_tools.model.diagnosis import Diagnosis, Location, Verdict, rank_list
+from ddx_tools.model.diagnosis import Diagnosis, Location, rank_list
 from ddx_tools.model.errors import UsageError
 
 _MOST_LINES_OF_A_RANK = 60
@@ -66,14 +67,13 @@ def report_view(store: Store, found: Investigation, said: Diagnosis, target: Seq
     check = said.next_check
     claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
     once = list({(claim.source, claim.quote, claim.claim): claim for claim in claims}.values())
-    places = said.culprits.locations or [place for suspect in said.suspects for place in suspect.locations]
     return ReportView(
         said=said,
         who=who_of(said),
-        where=places[:3],
+        where=places_of(said)[:3],
         waiting=rank_list(said.victims.ranks) if said.victims.ranks else "",
         next_command=command_line(check.probe, check.args) if check and check.probe != "ask" else "",
-        sure=list(sureness(said)),
+        sure=sureness(said),
         picture=picture,
         grid=rank_grid(store, picture),
         panels=[_panel(store, found, kind) for kind in picture.kinds],
@@ -96,35 +96,3 @@ def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:
         lines = ["Nothing that was read tells of it."]
     told = [line[:_LONGEST] for line in lines[:_MOST_LINES_OF_A_RANK]]
     return RankPanel(kind, rank_list(list(kind.ranks)), told)
-
-
-def who_of(said: Diagnosis) -> str:
-    """Whom an answer blames, or suspects: ranks, with their hosts where these are known; "" for nobody."""
-    ranks = said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
-    hosts = said.culprits.hosts or [host for suspect in said.suspects for host in suspect.hosts]
-    named = ", ".join(dict.fromkeys(hosts))
-    if ranks:
-        return rank_list(ranks) + (f" ({named})" if named else "")
-    return named or ", ".join(said.culprits.devices)
-
-
-def sureness(said: Diagnosis) -> list[str]:
-    """How far an answer reaches, in sentences."""
-    if said.verdict is Verdict.HEALTHY:
-        return ["Healthy: what was read shows the job moving, or ended well. It says nothing of what was not read."]
-    told = []
-    first = said.causes[0] if said.causes else None
-    if said.verdict is Verdict.DIAGNOSED and first:
-        share = f"; {first.percent.strip()} by the weights of its evidence" if first.percent else ""
-        count = len(said.evidence)
-        pieces = "1 piece of evidence" if count == 1 else f"{count} pieces of evidence"
-        told.append(f"Diagnosed: {first.id} is {first.level} by {pieces}{share}.")
-    else:
-        told.append("Undecided: the evidence does not single out one cause.")
-        if said.narrowed_to:
-            told.append(f"As far as it reaches: {said.narrowed_to.title}.")
-    told += [f"{rank_list(one.ranks)}: unless {one.unless}." for one in said.suspects if one.unless]
-    if said.missing:
-        things = "1 thing" if len(said.missing) == 1 else f"{len(said.missing)} things"
-        told.append(f"{things} could not be read, which lowers what the answer can rest on: see the end of this page.")
-    return told
