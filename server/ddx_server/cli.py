@@ -35,6 +35,7 @@ from ddx_server.host_options import (
     node,
     reach,
 )
+from ddx_server.post_mortem_command import post_mortem
 from ddx_server.probe_commands import mount_probes
 from ddx_server.render.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.render.output import (
@@ -371,6 +372,7 @@ app.command(rich_help_panel="Prepare", context_settings=LAUNCH_COMMAND)(run)
 app.command(rich_help_panel="Diagnose")(watch)
 app.command(rich_help_panel="Prepare")(bisect)
 app.command(rich_help_panel="Diagnose")(report)
+app.command(rich_help_panel="Diagnose")(post_mortem)
 app.command(rich_help_panel="Diagnose")(repro)
 app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)

@@ -30,6 +30,7 @@ ELSEWHERE = {
     r"(?:why|capture) --(?:hosts|slurm|k8s)": "other hosts: tests/e2e/test_hosts_over_ssh.py, test_many_hosts.py",
     r"run ": "a job of its own: test_run.py, test_run_torchrun.py",
     r"(?:report|why) .*report.html$": "tests/server/test_report_page.py",
+    r"post-mortem ": "tests/server/test_post_mortem.py",
     r"ask ": "a model: test_ask_command.py",
     r"serve ": "a client: test_serve_http.py",
     r"install ": "writes for a client: test_install_command.py",

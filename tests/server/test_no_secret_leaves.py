@@ -165,11 +165,12 @@ def test_a_bundle_holds_none(place: Path, tmp_path: Path) -> None:
         assert bundle.manifest.redacted["hugging face token"] > 0
 
 
-def test_a_report_holds_none(place: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    assert run_ddx("report", str(place), "-o", str(page)) in (1, 3)
+@pytest.mark.parametrize("command", ["report", "post-mortem"])
+def test_no_document_to_forward_holds_any(command: str, place: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    assert run_ddx(command, str(place), "-o", str(page)) in (1, 3)
     text = html.unescape(page.read_text(encoding="utf-8"))
-    assert len(text) > 10_000 and not leaked(text)
+    assert len(text) > 1_000 and not leaked(text)
 
 
 def run_ddx(*arguments: str) -> int:

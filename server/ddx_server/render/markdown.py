@@ -32,7 +32,7 @@ def plain(text: str, limit: int = _LONGEST) -> str:
 
 
 def _word(word: str) -> str:
-    bare = word.rstrip(".,;:!?")
+    bare = word.rstrip(".,;:!?" if "(" in word else ".,;:!?)")
     return code(bare) + word[len(bare) :] if bare else word
 
 
