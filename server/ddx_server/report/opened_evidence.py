@@ -10,6 +10,7 @@ from pathlib import Path
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.lookup import in_store
 from ddx_tools.investigation.run import bundle_of, this_machine
+from ddx_tools.investigation.session.capture import Machine
 from ddx_tools.investigation.show.addresses import NOTE, Names, Thing, parse_words
 from ddx_tools.investigation.show.material import NumberedLine, brought, lines_around, of_bundle
 from ddx_tools.model.diagnosis import Claim
@@ -31,12 +32,14 @@ class OpenedClaim:
     """Which of them is quoted."""
 
 
-def opened_evidence(store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str]) -> list[OpenedClaim]:
-    """Claims with the lines of their sources, each source opened once."""
+def opened_evidence(
+    store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str], machine: Machine = this_machine
+) -> list[OpenedClaim]:
+    """Claims with the lines of their sources, each source opened once; files are read on `machine`."""
     known: dict[str, list[NumberedLine]] = {}
     opened = []
     with ExitStack() as stack:
-        read = _reader(target, stack)
+        read = _reader(target, stack, machine)
         for claim in claims:
             if claim.source not in known:
                 full = len(known) >= _MOST_OPENED or not claim.source or claim.source == NOTE
@@ -46,13 +49,13 @@ def opened_evidence(store: Store, claims: Sequence[Claim], names: Names, target:
     return opened
 
 
-def _reader(target: Sequence[str], stack: ExitStack) -> Callable[[str], bytes]:
+def _reader(target: Sequence[str], stack: ExitStack, machine: Machine) -> Callable[[str], bytes]:
     """What reads a file of the material: a bundle is unpacked once for all of them."""
     if bundle := bundle_of(target):
         opened = stack.enter_context(Bundle(Path(bundle)))
         return lambda path: of_bundle(opened, path)
     files = [item for item in target if not item.isdigit()]
-    return lambda path: brought(this_machine(UNKNOWN_HOST), path, files)
+    return lambda path: brought(machine(UNKNOWN_HOST), path, files)
 
 
 def _lines(store: Store, source: str, names: Names, read: Callable[[str], bytes]) -> list[NumberedLine]:

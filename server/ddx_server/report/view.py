@@ -19,6 +19,8 @@ from ddx_server.report.stack_icicle import StackIcicle, stack_icicle
 from ddx_server.report.wait_tree import WaitTrees, wait_trees
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.investigation.session.capture import Machine
 from ddx_tools.investigation.show.ranks import one_rank
 from ddx_tools.model.diagnosis import Diagnosis, Location, rank_list
 from ddx_tools.model.errors import UsageError
@@ -61,8 +63,10 @@ class ReportView:
     ddx: str
 
 
-def report_view(store: Store, found: Investigation, said: Diagnosis, target: Sequence[str]) -> ReportView:
-    """The view of an answer that an investigation gave, whose rows are in the store."""
+def report_view(
+    store: Store, found: Investigation, said: Diagnosis, target: Sequence[str], machine: Machine = this_machine
+) -> ReportView:
+    """The view of an answer that an investigation gave, whose rows are in the store; files are read on `machine`."""
     picture = rank_picture(store, found, said)
     check = said.next_check
     claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
@@ -82,7 +86,7 @@ def report_view(store: Store, found: Investigation, said: Diagnosis, target: Seq
         events=printed_events(store, found.names, picture.blamed),
         icicle=stack_icicle(store, picture.blamed),
         charts=series_charts(store, picture.blamed),
-        evidence=opened_evidence(store, once, found.names, target),
+        evidence=opened_evidence(store, once, found.names, target, machine),
         target=" ".join(target) or "the job on this host",
         made=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         ddx=version("debug-distributed"),
