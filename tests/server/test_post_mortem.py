@@ -67,7 +67,21 @@ def test_the_command_that_it_shows_shows_the_quote(written: Any, run: Any) -> No
 
 def test_a_run_that_fails_is_no_proof(written: Any) -> None:
     proof = written(str(RECORDS), "--fixed", str(RECORDS))["Proof"]
-    assert "is no proof. It says: DIAGNOSED" in proof and "[ ] Which run shows that it holds?" in proof
+    assert "is no proof: ddx why says DIAGNOSED" in proof and "[ ] Which run shows that it holds?" in proof
+
+
+def test_a_run_that_ended_well_is_a_proof_and_one_that_did_not_is_none(written: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "fixed"
+    directory.mkdir()
+    (directory / "launcher.log").write_text("step 1 loss 0.5\nstep 2 loss 0.4\n")
+    told = {"exit_code": 0, "started_at_s": 100.0, "ended_at_s": 160.0}
+    (directory / "run.json").write_text(json.dumps(told))
+    proof = written(str(RECORDS), "--fixed", str(directory))["Proof"]
+    assert "it ran for 60 s and ended with exit code 0" in proof and "Which run shows" not in proof
+    for other in (json.dumps(told | {"exit_code": 1}), "{", "[]", '{"exit_code": 0}'):
+        (directory / "run.json").write_text(other)
+        proof = written(str(RECORDS), "--fixed", str(directory))["Proof"]
+        assert "is no proof" in proof and "[ ] Which run shows" in proof
 
 
 def test_what_nothing_says_is_asked(written: Any, tmp_path: Path) -> None:

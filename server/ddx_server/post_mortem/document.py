@@ -224,17 +224,14 @@ def _proof(facts: PostMortemFacts) -> PostMortemSection:
     made.lines = [f"- To see: {plain(step)}" for step in said.verify]
     if fixed is None:
         made.questions.append("Which run shows that it holds? Name it: --fixed RUN.")
-    elif fixed.said.verdict is Verdict.HEALTHY:
-        made.lines += [f"- {code(shlex.join(['ddx', 'why', fixed.place]))} says: HEALTHY. {plain(fixed.said.headline)}"]
+    elif fixed.is_well:
+        made.lines += [f"- The run with the fix, {code(fixed.place)}: {plain(fixed.says)}."]
         made.lines += _otherwise(fixed, "in the run with the fix")
     else:
-        verdict = fixed.said.verdict.upper()
-        made.lines += [f"- {code(fixed.place)} is no proof. It says: {verdict}. {plain(fixed.said.headline)}"]
+        made.lines += [f"- {code(fixed.place)} is no proof: {plain(fixed.says)}."]
         made.questions.append("Which run shows that it holds?")
     if facts.baseline:
-        verdict = facts.baseline.said.verdict.upper()
-        made.lines += [f"- The run to compare with, {code(facts.baseline.place)}: {verdict}. "
-                       f"{plain(facts.baseline.said.headline)}"]  # fmt: skip
+        made.lines += [f"- The run to compare with, {code(facts.baseline.place)}: {plain(facts.baseline.says)}."]
         made.lines += _otherwise(facts.baseline, "in the run to compare with")
     else:
         made.questions.append(

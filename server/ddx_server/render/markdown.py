@@ -13,6 +13,7 @@ from ddx_tools.model.diagnosis import Claim, Diagnosis, Location, Verdict, rank_
 MOST_LINES = 40
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~@^$&]|://|www\.")
 """What a renderer may take for markup, a link or the name of somebody who is to be told."""
+_SPAN = re.compile(r"(?<![`\w])`([^`]+)`(?![`\w])")
 _SHOWN_CLAIMS, _SHOWN_STEPS, _SHOWN_PLACES, _SHOWN_RIVALS, _SHOWN_GAPS = 4, 3, 2, 4, 3
 _LONGEST = 300
 
@@ -26,9 +27,15 @@ def markdown(said: Diagnosis) -> str:
 
 
 def plain(text: str, limit: int = _LONGEST) -> str:
-    """One line of text in which each word that could be markup is a code span."""
+    """One line of text in which each word that could be markup is a code span, and what was one still is one."""
     line = " ".join(safe(text, limit=limit).plain.split())
-    return " ".join(_word(word) if _MARKUP.search(word) else word for word in line.split(" ")) if line else ""
+    # Every second piece is what the pattern caught.
+    pieces = _SPAN.split(line)
+    return "".join(code(piece) if number % 2 else _words(piece) for number, piece in enumerate(pieces))
+
+
+def _words(text: str) -> str:
+    return " ".join(_word(word) if _MARKUP.search(word) else word for word in text.split(" "))
 
 
 def _word(word: str) -> str:
