@@ -135,6 +135,12 @@ def test_the_numbers_around_the_divergence_stand_by_the_rank_that_lacks_them(pag
     assert '"mesh_tp": [["ranks 0-1", [0, 1]], ["ranks 2-3", [2, 3]]]' in dict(page.code)["application/json"]
 
 
+def test_of_two_that_call_different_things_the_suspect_is_the_odd_one(page_of: Any) -> None:
+    page = page_of(str(RECORDS.parent / "wrong_operation-fault"))
+    rows = re.findall(r"(ranks? [\d, -]+(?: \(suspect\))?)((?:[✓●–≠][a-z ,]+)+)", page.text)
+    assert rows and {"(suspect)" in who for who, cells in rows if "≠" in cells} == {True}
+
+
 def test_a_slow_rank_has_its_time_over_the_steps(page_of: Any) -> None:
     page = page_of(str(LATE))
     assert "Time of a step, as the profiler recorded it" in page.text

@@ -18,7 +18,7 @@ _DONE, _PENDING, _ODD, _ABSENT = "done", "pending", "odd", "absent"
 CELL_WORDS = {
     _DONE: ("✓", "complete"),
     _PENDING: ("●", "called, not complete"),
-    _ODD: ("≠", "called something else than most ranks"),
+    _ODD: ("≠", "called something else than the others"),
     _ABSENT: ("–", "no record of it"),
 }
 """Of each cell its shape and its words."""
@@ -77,7 +77,7 @@ def _table(store: Store, group: dict[str, Any], blamed: set[int]) -> CollectiveT
     if not rows:
         return None
     by_number = gathered((row["seq"], row) for row in rows)
-    usual = {number: Counter(map(_call, same)).most_common(1)[0][0] for number, same in by_number.items()}
+    usual = {number: _usual(same, blamed) for number, same in by_number.items()}
     by_rank = gathered((row["rank"], row) for row in rows if row["rank"] is not None)
     numbers = sorted(by_number)
     members = sorted({*(group["members"] or ()), *by_rank})
@@ -86,6 +86,12 @@ def _table(store: Store, group: dict[str, Any], blamed: set[int]) -> CollectiveT
     made = [(rank_list(ranks), bool(blamed & set(ranks)), list(cells)) for cells, ranks in ordered[:_MOST_ROWS]]
     columns = [_column(number, by_number[number], usual[number]) for number in numbers]
     return CollectiveTable(rows[0]["label"], rank_list(members), columns, made, len(ordered) - len(made))
+
+
+def _usual(rows: Sequence[dict[str, Any]], blamed: set[int]) -> tuple[Any, ...]:
+    """What most of the ranks called that nobody blames; where all are blamed, most of these."""
+    others = [row for row in rows if row["rank"] not in blamed] or rows
+    return Counter(map(_call, others)).most_common(1)[0][0]
 
 
 def _call(row: dict[str, Any]) -> tuple[Any, ...]:
