@@ -151,4 +151,4 @@ def _seats(axes: dict[str, list[tuple[str, list[int]]]], blamed: Iterable[int]) 
         holding = [name for name, ranks in groups if accused & set(ranks)]
         if holding:
             more = f" and {len(holding) - _MOST_GROUPS} more" if len(holding) > _MOST_GROUPS else ""
-            yield f"{axis}: in {'; '.join(holding[:_MOST_GROUPS])}{more}, of {len(groups)} groups"
+            yield f"suspect in {axis}: {'; '.join(holding[:_MOST_GROUPS])}{more} (of {len(groups)} groups)"

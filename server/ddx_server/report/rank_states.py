@@ -34,7 +34,7 @@ STATE_WORDS = {
     RankState.ENDED: ("✕", "ended or died"),
     RankState.STOPPED: ("■", "stopped"),
     RankState.APART: ("◆", "elsewhere than the others"),
-    RankState.WAITS: ("●", "waiting for others"),
+    RankState.WAITS: ("●", "cannot go on"),
     RankState.UNKNOWN: ("?", "nothing known"),
     RankState.SEEN: ("▲", "nothing wrong seen"),
 }

@@ -82,7 +82,7 @@ def _doing(graph: WaitGraph, ranks: Iterable[int], otherwise: str) -> str:
 def _without_roots(walk: _Walk, roots: Roots) -> list[WaitTree]:
     """The circle, or else the operations that nobody gets out of."""
     if roots.circle:
-        top = WaitTree(_capital(rank_list(set(roots.circle))), "wait for each other in a circle", is_root=True)
+        top = WaitTree(_capital(rank_list(set(roots.circle))), "wait for each other in a circle")
         return [walk.tree(top, walk.nodes_of(roots.circle))]
     inside = walk.graph.in_operation()
     ordered = sorted(inside, key=lambda node: (-len(inside[node]), node))
