@@ -12,13 +12,14 @@ import pytest
 
 from ddx_server.run import attendant as attendants
 from ddx_server.run.attendant import Attendant
-from ddx_server.run.look import JudgedLook, LookFailed, look_beside
+from ddx_server.run.look import JudgedLook, LookFailed, look_beside, write_page_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Limit, Patience, Stage
 from ddx_server.run.watch import JobLimits, RankWatch, Silence
 from ddx_tools.investigation.run import investigate
 from ddx_tools.sources.hosts.rank_agent import AgentAddress
 
+STACKS = Path(__file__).parents[1] / "fixtures/stacks"
 DEADLOCK = JudgedLook("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
 LATE_RANK = JudgedLook("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)
 SAVING = replace(LATE_RANK, at_work=True)
@@ -67,6 +68,18 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+def test_the_answer_is_kept_as_a_page_where_one_is_wanted(tmp_path: Path) -> None:
+    notified = tmp_path / "told.jsonl"
+    job = Job(tmp_path, Notifier(file=notified))
+    job.attendant.page = tmp_path / "report.html"
+    said = job.silent(DEADLOCK)
+    # The evidence here is none: nothing is claimed of a page that was not written.
+    assert "the report could not be written: " in said[-1] and not job.attendant.page.exists()
+    assert "report" not in json.loads(notified.read_text())
+    problem = write_page_beside(STACKS / "lock-order.tar.zst", job.attendant.page, 60.0)
+    assert problem is None and "Rank 3" in job.attendant.page.read_text()
 
 
 def bundles(job: Job) -> list[str]:

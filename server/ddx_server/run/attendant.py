@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ddx_server.run.look import JudgedLook, LookFailed
+from ddx_server.run.look import JudgedLook, LookFailed, write_page_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Patience
 from ddx_server.run.watch import Silence
@@ -59,6 +59,8 @@ class Attendant:
     look_at: LookAt
     say: Callable[[list[str]], None]
     notifier: Notifier
+    page: Path | None = None
+    """Where the last answer is kept as an HTML page."""
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _telling: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -235,12 +237,23 @@ class Attendant:
         again = look.bundle if look.bundle and look.bundle.exists() else self.run_dir
         closing = f"look again: ddx why {shlex.quote(str(again))}"
         self.say([f"{situation}.", *look.lines, closing])
+        page = self._write_page(again)
         message = {
             "kind": kind, "situation": situation, "text": "\n".join(look.lines), "run_dir": str(self.run_dir),
             "bundle": str(again), "diagnosis": look.diagnosis,
         }  # fmt: skip
+        if page:
+            message["report"] = str(page)
         if problem := self.notifier.tell(message):
             self.say([f"the notification failed: {problem}"])
+
+    def _write_page(self, material: Path) -> Path | None:
+        """The page of an answer, made of the evidence that was kept; None if there is none."""
+        if self.page is None:
+            return None
+        problem = write_page_beside(material, self.page, _LOOK_LIMIT_S)
+        self.say([f"the report could not be written: {problem}" if problem else f"report: {self.page}"])
+        return None if problem else self.page
 
     def _hold_back(self, answer: tuple[float, JudgedLook] | None) -> None:
         if self._held_back:
