@@ -69,6 +69,8 @@ class Source(StrEnum):
     RECORDS = "flight_records"
     STACKS = "stacks"
     PROCESSES = "processes"
+    RAS = "nccl_ras"
+    """What NCCL counts of its communicators."""
     LOGS = "logs"
 
 
