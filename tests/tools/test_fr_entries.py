@@ -24,6 +24,8 @@ from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
+pytestmark = pytest.mark.slow
+
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
 REAL = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()
 

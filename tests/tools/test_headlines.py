@@ -13,6 +13,8 @@ from ddx_tools.diagnosis.waits import Waits
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Location, Seat, Suspect, SuspectEvent, Verdict
 
+pytestmark = pytest.mark.slow
+
 STACKS = Path(__file__).parents[1] / "fixtures/stacks"
 EXPECTED = {
     "stopped": "Rank 3 is stopped at train.py:82 main; ranks 0-2 wait for it in gradient_reduction at",

@@ -24,6 +24,8 @@ from ddx_tools.parsers.logs.rank_values import rank_values
 from ddx_tools.parsers.logs.step_lines import step_facts
 from ddx_tools.probes.job_log import scan as scanning
 
+pytestmark = pytest.mark.slow
+
 FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000
 

@@ -14,6 +14,8 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.nccl_log.probe import PROBE
 from ddx_tools.sources.bundle import Bundle
 
+pytestmark = pytest.mark.slow
+
 COLLECTIVE = ("collective.", "p2p.")
 
 

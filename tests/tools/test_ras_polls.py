@@ -24,6 +24,8 @@ from ddx_tools.parsers.nccl.nccl_ras import read_ras
 from ddx_tools.probes.nccl_log.probe import PROBE, NcclLogArgs
 from ddx_tools.sources.hosts.local import LocalHost
 
+pytestmark = pytest.mark.slow
+
 
 def of_code(findings: list[Finding], code: str) -> list[Finding]:
     return [finding for finding in findings if finding.code == code]
