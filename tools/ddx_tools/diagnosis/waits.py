@@ -73,8 +73,7 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
     if same and not deeper:
         return Waits(graph, roots, tuple(_agreed(suspects, before)), chain, agrees=True)
-    known = {*roots.ranks, *roots.victims}
-    suspects[0].otherwise = [one.says for one in before if set(one.ranks) - known][:_MOST_OTHERS]
+    suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
     return Waits(graph, roots, tuple(suspects), chain)
 
 
