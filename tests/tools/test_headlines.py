@@ -55,7 +55,7 @@ def test_the_host_is_named_where_there_are_several() -> None:
         host: with_headline(said, Waits(WaitGraph(ranks={0, 3}, hosts={0: host, 3: "node-9"}), Roots()), {}).headline
         for host in ("node-9", "node-8")
     }
-    assert told["node-9"] == "Rank 3 stands in something else than its peers at loader.py:14 load; why is open"
+    assert told["node-9"] == "Rank 3 is outside the collective that its peers wait in, at loader.py:14 load; cause undecided"
     assert told["node-8"].startswith("Rank 3 (node-9) ")
 
 
@@ -63,6 +63,6 @@ def test_a_rank_that_is_at_work_and_gets_on_is_suspected_only_perhaps() -> None:
     said = investigate([str(STACKS / "tokenizing.tar.zst")]).diagnose()
     (suspect,) = said.suspects
     assert (suspect.ranks, suspect.certainty) == ([1], Certainty.LIKELY)
-    assert "look again" in suspect.unless
+    assert "sample it again" in suspect.unless
     (other,) = investigate([str(STACKS / "skipped-all-reduce.tar.zst")]).diagnose().suspects
     assert (other.ranks, other.certainty) == ([2], Certainty.SEEN)

@@ -10,7 +10,7 @@ from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
 _NOTHING = "Not enough evidence to name "
-_LONGEST, _LONGEST_END = 400, 240
+_LONGEST, _LONGEST_END = 400, 170
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:
@@ -48,7 +48,7 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
-        return f"{told}; why is open{possible}"
+        return f"{told}; cause undecided{possible}"
     open_ = waits.roots.open
     if said.suspects or waits.moving or not open_ or not said.headline.startswith(_NOTHING):
         return ""
@@ -72,12 +72,13 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
     ended = suspect.event is SuspectEvent.ENDED
     if suspect.says.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
-        told = suspect.says[:_LONGEST_END].rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
+        told = _cut(suspect.says).rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
     else:
         place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
         doing = "" if ended else doing_of(graph, suspect.ranks)
-        told = f"{who} {doing or words + place}{who_waits(graph, suspect.ranks)}"
+        comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
+        told = f"{who} {doing or words + comma + place}{who_waits(graph, suspect.ranks)}"
     return told
 
 
@@ -88,6 +89,15 @@ def _perhaps(suspect: Suspect, told: str) -> str:
     who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
     it = "it" if len(suspect.ranks) == 1 else "they"
     return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
+
+
+def _cut(says: str) -> str:
+    """The whole sentences of a long text that fit, or else its words."""
+    if len(says) <= _LONGEST_END:
+        return says
+    head = says[:_LONGEST_END]
+    end = max(head.rfind(". "), head.rfind("; "))
+    return head[:end] if end > 0 else head.rpartition(" ")[0]
 
 
 def _capital(text: str) -> str:

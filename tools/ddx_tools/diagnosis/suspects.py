@@ -57,7 +57,7 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
         if suspects := find_suspects(seen, seats):
             return suspects
         # Nothing that was seen speaks of anybody.
-        likely = {"certainty": Certainty.LIKELY, "unless": "who handed it in misread it"}
+        likely = {"certainty": Certainty.LIKELY, "unless": "whoever submitted it misread the evidence"}
         told_of = [one.model_copy(update={"attributes": one.attributes | {"basis": "told"}}) for one in findings]
         return [suspect.model_copy(update=likely) for suspect in find_suspects(told_of, seats)]
     moving = any(finding.code == "job.progressing" for finding in findings)
@@ -125,7 +125,7 @@ def with_suspects(
         if ranks:
             possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
             who = suspects[0].says if roots else _sentence(suspects[0])
-            more["headline"] = f"{who}; why is open{possible}"
+            more["headline"] = f"{who}; cause undecided{possible}"
     return said.model_copy(update=more)
 
 
@@ -143,7 +143,7 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
     `one_host`: the whole job runs on one, so that seats say nothing.
     """
     if not suspect.ranks:
-        return ", ".join(suspect.hosts) or "a rank that nothing names"
+        return ", ".join(suspect.hosts) or "an unidentified rank"
     who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
     if one_host:
@@ -154,16 +154,16 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
 
 WORDS = {
     SuspectEvent.ENDED: "ended",
-    SuspectEvent.ABSENT: "never came to what the others wait in",
-    SuspectEvent.OUTSIDE: "stands in something else than its peers",
+    SuspectEvent.ABSENT: "never entered the collective that the others wait in",
+    SuspectEvent.OUTSIDE: "is outside the collective that its peers wait in",
     SuspectEvent.MISMATCHED: "differs from its peers",
-    SuspectEvent.LATE: "comes late again and again",
-    SuspectEvent.SILENT: "left no word, and all others did",
+    SuspectEvent.LATE: "is late again and again",
+    SuspectEvent.SILENT: "produced no output, unlike all others",
 }
 WORDS_OF_MANY = WORDS | {
-    SuspectEvent.OUTSIDE: "stand in something else than their peers",
+    SuspectEvent.OUTSIDE: "are outside the collective that their peers wait in",
     SuspectEvent.MISMATCHED: "differ from their peers",
-    SuspectEvent.LATE: "come late again and again",
+    SuspectEvent.LATE: "are late again and again",
 }
 
 

@@ -38,8 +38,8 @@ _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
-_UNLESS_BUSY = "it is at work and gets on: look again after a minute"
-_UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
+_UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
+_UNLESS_HOST = "its host is fine, and only does not answer ddx"
 
 
 @dataclass(frozen=True)
@@ -302,19 +302,19 @@ _OF_MANY = re.compile(r"^(?:waits for its|is)\b")
 _STATES = {
     NodeState.ENDED: "ended",
     NodeState.STOPPED: "is stopped",
-    NodeState.OUTSIDE: "has nothing of its own pending",
-    NodeState.DEVICE_BEHIND: "called the operation, and its device never came to it",
+    NodeState.OUTSIDE: "has no pending operation of its own",
+    NodeState.DEVICE_BEHIND: "called the operation, but its GPU never started it",
     NodeState.STANDS_STILL: "has calls pending that its peers finished long ago",
-    NodeState.ELSEWHERE: "went another way than its peers",
-    NodeState.UNSEEN: "is in something that its record does not show",
+    NodeState.ELSEWHERE: "took a different path from its peers",
+    NodeState.UNSEEN: "is in a call that its flight record does not show",
     NodeState.UNKNOWN: "left no record",
     NodeState.UNREAD: "left no record that could be read",
 }
 _STATES_OF_MANY = _STATES | {
     NodeState.STOPPED: "are stopped",
-    NodeState.OUTSIDE: "have nothing of their own pending",
-    NodeState.DEVICE_BEHIND: "called the operation, and their devices never came to it",
+    NodeState.OUTSIDE: "have no pending operation of their own",
+    NodeState.DEVICE_BEHIND: "called the operation, but their GPUs never started it",
     NodeState.STANDS_STILL: "have calls pending that their peers finished long ago",
-    NodeState.ELSEWHERE: "went another way than their peers",
-    NodeState.UNSEEN: "are in something that their records do not show",
+    NodeState.ELSEWHERE: "took a different path from their peers",
+    NodeState.UNSEEN: "are in a call that their flight records do not show",
 }

@@ -40,7 +40,7 @@ def add_ras(graph: WaitGraph, store: Store) -> None:
     for hold in solved.holds:
         _add(graph, polls, hold)
     for rank in polls.ranks_of(sorted(solved.roots)):
-        said = "it launched fewer collectives than its peers, and RAS shows no wait of its own"
+        said = "it launched fewer collectives than its peers, and RAS shows it waiting for nothing"
         graph.note(program_of(rank), NodeCondition(NodeState.OUTSIDE, Source.RAS, said))
 
 

@@ -38,7 +38,7 @@ _STOPPING = ("operation", "call_site", "shape", "root")
 
 @dataclass(frozen=True)
 class Root:
-    """Ranks of one state that all waiting leads back to."""
+    """Ranks of one state that all waiting leads to."""
 
     ranks: tuple[int, ...]
     state: NodeState
@@ -117,10 +117,10 @@ def find_roots(graph: WaitGraph) -> Roots:
         found.open.clear()
     if not found.roots:
         if found.unseen:
-            found.open.append("what tells of the ranks that all others wait for has lost what they are in")
+            found.open.append("the records of the ranks that all others wait for no longer hold their current call")
         _take_mismatch(found) or _take_unknown(found)
     elif found.unseen and NodeState.OUTSIDE not in found.roots.values():
-        found.open.append("a rank that others wait for is in something that nothing shows")
+        found.open.append("nothing shows what a rank that others wait for is doing")
     return _told(found)
 
 
@@ -160,7 +160,7 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
-        found.unexplained.append(f"what {rank_list([rank])} waits for is not known")
+        found.unexplained.append(f"nothing shows what {rank_list([rank])} waits for")
 
 
 def _take_possible(found: _Search, rank: int) -> None:
@@ -171,7 +171,9 @@ def _take_possible(found: _Search, rank: int) -> None:
     if possible and not any(_is_silent(graph, each) for each in possible):
         words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
         among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
-        found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}, and nothing shows which"))
+        found.possible.append(
+            (possible, f"{rank_list([rank])} waits in {words} for {among}; nothing shows for which of them")
+        )
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -269,9 +271,9 @@ def _take_unknown(found: _Search) -> bool:
         ranks = alone | more
         found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
         if tie or _says_little(graph, sets, ranks):
-            found.open.append("as many others that left no record would explain the waits")
+            found.open.append("equally many other ranks that left no record would explain the waits")
     if all_in_one:
-        found.open.append("some groups are complete and nobody gets out of their operation")
+        found.open.append("in some groups all members entered, yet none finishes the operation")
     return True
 
 
@@ -345,9 +347,9 @@ def _told(found: _Search) -> Roots:
     victims = waiting - found.roots.keys() - unsure
     reason = found.open[0] if found.open else ""
     if found.roots and _is_majority(found.roots, graph.ranks):
-        return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)
+        return Roots((), tuple(sorted(victims)), reason or "the waits would blame most of the ranks", found.circle)
     if not found.roots and victims and not reason:
-        reason = "what shows the waits does not show for whom"
+        reason = "the evidence shows who waits, but not for whom"
     by_state = gathered((state, rank) for rank, state in sorted(found.roots.items()))
     roots = tuple(_root(found, state, ranks) for state, ranks in by_state.items())
     return Roots(roots, tuple(sorted(victims)), reason, found.circle)

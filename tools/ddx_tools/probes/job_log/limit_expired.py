@@ -103,7 +103,7 @@ def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd
         ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
     waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
     percent, bar = _percent(event), label or "a progress bar"
-    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    who = rank_list(ranks).capitalize() if ranks else "An unidentified rank"
     was = f"was at {percent:g} % of work of its own ({bar}) when its"
     were = f"were at up to {percent:g} % of work of their own ({bar}) when their"
     return step_finding(

@@ -55,7 +55,7 @@ def ranks_behind(records: Records) -> list[Behind]:
 def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Recorded] | None) -> set[int]:
     """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
 
-    They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
+    They are few, they are what all waiting leads to, and all others agree with each other: had the job been
     moving, more ranks would differ, and not all would wait for these. And their records are later; where no times tell
     that, it can be a single one only, and not of Gloo, in which no device and no watchdog is late to note an end.
     """
