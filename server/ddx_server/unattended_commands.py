@@ -39,7 +39,7 @@ def run(
         str | None, typer.Option(help="USR1 or USR2: look when this signal comes, and do not pass it on.")
     ] = None,
     grace: Annotated[
-        float, typer.Option(help="Seconds between the scheduler's SIGTERM and its SIGKILL; a last look may take half.")
+        float, typer.Option(help="Seconds from the scheduler's SIGTERM to its SIGKILL; a last capture may take half.")
     ] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing into the job's output.")] = False,
     consistency: Annotated[
@@ -54,7 +54,7 @@ def run(
     """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
 
     Sets the variables that make a hang diagnosable (without overriding yours), keeps logs and flight records in one
-    directory, prints the diagnosis into the job's output when it stands still or fails, and passes signals and the
+    directory, prints the diagnosis into the job's output when it makes no progress or fails, and passes signals and the
     exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
     """
     from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
@@ -79,7 +79,7 @@ def watch(
         list[str] | None,
         typer.Argument(help="Of the launcher or any rank. Default: the job on this host.", show_default=False),
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between samples.")] = 2.0,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",

@@ -55,7 +55,8 @@ def test_the_host_is_named_where_there_are_several() -> None:
         host: with_headline(said, Waits(WaitGraph(ranks={0, 3}, hosts={0: host, 3: "node-9"}), Roots()), {}).headline
         for host in ("node-9", "node-8")
     }
-    assert told["node-9"] == "Rank 3 is outside the collective that its peers wait in, at loader.py:14 load; cause undecided"
+    where = "outside the collective that its peers wait in, at loader.py:14 load"
+    assert told["node-9"] == f"Rank 3 is {where}; cause undecided"
     assert told["node-8"].startswith("Rank 3 (node-9) ")
 
 

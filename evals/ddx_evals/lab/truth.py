@@ -37,7 +37,7 @@ class RunTruth:
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> RunTruth:
     """The truth for `nproc` ranks, given the prepared copy in `workdir`. Raises ScenarioError."""
     expected = scenario.truth
-    to_mend = f"Mend `truth` in {scenario_file(scenario.id)}."
+    to_mend = f"Fix `truth` in {scenario_file(scenario.id)}."
     if expected.culprits and nproc not in expected.culprits:
         raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks", to_mend)
     places: list[SourceLine] = []

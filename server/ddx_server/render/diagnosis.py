@@ -152,7 +152,7 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     if culprits.devices:
         yield safe(f"device {', '.join(culprits.devices[:4])}")
     if diagnosis.victims.ranks:
-        yield safe(f"{rank_list(diagnosis.victims.ranks)} cannot go on", "dim")
+        yield safe(f"{rank_list(diagnosis.victims.ranks)} blocked", "dim")
 
 
 def _of(lines: SourceLines) -> tuple[str, int]:
@@ -219,7 +219,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
     if check.probe != "ask":
         yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
-        yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
+        yield safe(f"It distinguishes: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
 
 
 def _hosts_without_answer(diagnosis: Diagnosis) -> Iterator[Text]:

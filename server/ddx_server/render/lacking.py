@@ -35,7 +35,7 @@ class OutputNotWritten(DdxError):
 
 
 def lack_of_the_machine(error: BaseException) -> DdxError | None:
-    """What to tell of an error that the machine is to blame for, with exit code 2; None for all others."""
+    """What to report an error that the machine is to blame for, with exit code 2; None for all others."""
     number = _number(error)
     if number in _NO_ROOM or number in _OTHERS:
         reason = {**_NO_ROOM, **_OTHERS}[number]

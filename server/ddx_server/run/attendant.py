@@ -1,4 +1,4 @@
-"""What `ddx run` does about a job that stands still or breaks: it looks, and says the answer where the job prints.
+"""What `ddx run` does about a job that makes no progress or breaks: it looks, and says the answer where the job prints.
 
 An answer is said once, and another only where it is another; there is an end to their number and to the disk that their
 bundles take. Whatever fails in here is said in a line, and the job goes on.
@@ -93,7 +93,7 @@ class Attendant:
         return self._begin("asked", silence)
 
     def stopping(self, silence: Silence, hold_s: float, enough: Callable[[], bool]) -> None:
-        """The job is asked to end: if it stands still, look before it is gone, for at most `hold_s` seconds."""
+        """The job is asked to end: if it makes no progress, look before it is gone, for at most `hold_s` seconds."""
         stands_still = time.monotonic() - silence.since_s >= self.patience.early_s
         if not stands_still or self.told_of(silence.since_s):
             return
@@ -308,7 +308,7 @@ def _left_nothing(run_dir: Path) -> bool:
 
 
 def _is_worth_saying(look: JudgedLook, silence: Silence) -> bool:
-    """Whether a job that stands still will not go on by itself, as far as one can see."""
+    """Whether a job that makes no progress will not go on by itself, as far as one can see."""
     if look.verdict == "healthy" or look.slows:
         return False
     if silence.stage == "early":

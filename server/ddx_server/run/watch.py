@@ -54,7 +54,7 @@ class Silence:
 
 
 class WatchListener(Protocol):
-    """Whoever is told of what the watch sees."""
+    """Who is notified of what the watch sees."""
 
     def silent(self, silence: Silence) -> bool:
         """Nothing moves, and it is time to look; whether somebody looks now."""

@@ -65,7 +65,7 @@ def diagnosis_payload(
         chain=Rest(len(chain), _LOOK),
         verify=Rest(len(verify), "read_playbook of the first cause"),
         missing=Rest(len(missing), _LOOK),
-        ruled_out=Rest(len(ruled_out), "read_playbook says what speaks against a cause"),
+        ruled_out=Rest(len(ruled_out), "read_playbook says what contradicts a cause"),
         asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
         noted=Rest(len(diagnosis.noted), "ddx notes"),
     )

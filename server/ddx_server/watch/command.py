@@ -74,7 +74,7 @@ def watch_command(
 
 
 def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
-    """The side of one host among many: a line of rows at each look, until the job is over or nobody reads."""
+    """The side of one host among many: a line of rows at each sample, until the job is over or nobody reads."""
     watched = _job_here([], job)
     while not watched.is_over:
         watched.look()

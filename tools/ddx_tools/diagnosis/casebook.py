@@ -126,7 +126,7 @@ def casebook() -> list[KnownCase]:
 
 
 def threads() -> frozenset[str]:
-    """The links of all cases that threads tell of, which release notes do not."""
+    """The links of all cases that threads report, which release notes do not."""
     return frozenset(case.link for case in casebook() if not case.affects)
 
 

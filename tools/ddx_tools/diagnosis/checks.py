@@ -19,7 +19,7 @@ def next_check(
 ) -> NextCheck | None:
     """The check that separates most of the leading causes; a symptom page's own checks come first when undecided.
 
-    `narrowed`: the node that an undecided answer is safe at; its checks tell apart what lies below it.
+    `narrowed`: the node that an undecided answer is safe at; its checks distinguish what lies below it.
     """
     if leading:
         checks = leading.next_check
@@ -78,7 +78,7 @@ def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool
 
 
 def _only_told(matches: Iterable[Match]) -> bool:
-    """Whether nothing but the user's word speaks for a symptom."""
+    """Whether nothing but the user's word supports a symptom."""
     return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
 
 

@@ -1,6 +1,6 @@
 """The differential: findings judged by the playbooks.
 
-A clause that holds adds its strength as log-odds; what could not be seen speaks for others.
+A clause that holds adds its strength as log-odds; what could not be seen supports others.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _verdict(
 
 
 def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
-    """Whom a cause blames, with the places that its weaker grounds tell of the same ranks as well.
+    """Whom a cause blames, with the places that its weaker grounds give for the same ranks.
 
     Without any, where their stacks show them.
     """

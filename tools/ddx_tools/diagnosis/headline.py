@@ -83,7 +83,7 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
 
 
 def _perhaps(suspect: Suspect, told: str) -> str:
-    """What is told of a suspect, as it is told of one that may be innocent."""
+    """The sentence about a suspect, worded for one that may be innocent."""
     if suspect.certainty is not Certainty.LIKELY:
         return told
     who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)

@@ -1,4 +1,4 @@
-"""What people and agents hand in: facts about the job, and findings that they read themselves in the material.
+"""What people and agents submit: facts about the job, and findings that they read themselves in the material.
 
 A fact is one of a closed list (`knowledge/reports.yaml`), with `yes` or `no`. A finding has a registered code and a
 quote that stands in the material. Both weigh less than what was seen, and neither decides alone.
@@ -121,7 +121,7 @@ def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Fi
 def changes_of(
     before: Diagnosis, now: Diagnosis, handed_in: int, why_unchanged: Callable[[], list[str]] = list
 ) -> list[str]:
-    """What an answer owes to what was handed in, or why it is the same: lines for whoever did so."""
+    """What an answer owes to what was submitted, or why it is the same: lines for whoever did so."""
     pairs = (
         ("verdict", before.verdict.value, now.verdict.value),
         ("first cause", _first(before), _first(now)),
@@ -129,7 +129,7 @@ def changes_of(
         ("culprits", rank_list(before.culprits.ranks), rank_list(now.culprits.ranks)),
     )
     changed = [f"{what}: {was} → {is_}" for what, was, is_ in pairs if was != is_]
-    counted = f"{handed_in} handed in"
+    counted = f"{handed_in} submitted"
     if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
         more = now.causes[0].probability > before.causes[0].probability
         changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]

@@ -1,7 +1,7 @@
 """Who holds the job up: the ranks that the findings of all sources lead back to, each with the event that makes it so.
 
 It asks nothing about causes: no page of a playbook is read, and an answer that names no cause still names them. Which
-finding speaks of whom stands in `knowledge/suspects.yaml`.
+finding mentions whom stands in `knowledge/suspects.yaml`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
     if len(seen) < len(findings):
         if suspects := find_suspects(seen, seats):
             return suspects
-        # Nothing that was seen speaks of anybody.
+        # Nothing that was seen names a suspect.
         likely = {"certainty": Certainty.LIKELY, "unless": "whoever submitted it misread the evidence"}
         told_of = [one.model_copy(update={"attributes": one.attributes | {"basis": "told"}}) for one in findings]
         return [suspect.model_copy(update=likely) for suspect in find_suspects(told_of, seats)]
@@ -82,7 +82,7 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
 
 
 def _about(finding: Finding, reading: SuspectRule) -> Finding:
-    """A finding with the suspects as its ranks; places are those of the ranks that tell of them."""
+    """A finding with the suspects as its ranks; places are those of the ranks that report them."""
     if not reading.ranks_in:
         return finding
     ranks = sorted(set(finding.attributes[reading.ranks_in].values()))

@@ -1,4 +1,4 @@
-"""One look at one thing: opens what was brought, a bundle or the live job, and says what is known of it."""
+"""Shows one thing: opens what the user passed, a bundle or the live job, and says what is known of it."""
 
 from __future__ import annotations
 

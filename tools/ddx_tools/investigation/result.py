@@ -54,7 +54,7 @@ class Investigation:
     said: list[str] = field(default_factory=list)
     """What people wrote about the job."""
     told: list[Finding] = field(default_factory=list)
-    """What was handed in beside the material; it is among the findings, too."""
+    """What was submitted beside the material; it is among the findings, too."""
     frameworks: frozenset[str] = frozenset()
     """In whose files the frames of ranks lie."""
     jobs: JobsByRank = field(default_factory=dict)

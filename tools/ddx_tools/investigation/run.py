@@ -145,7 +145,7 @@ def investigate_hosts(
 ) -> Investigation:
     """Run steps on many hosts, each of which makes rows of what it sees, and judge all of them; see `investigate`.
 
-    The target holds at most files that were brought besides.
+    The target holds at most files from the user.
     """
     from ddx_tools.investigation.many_hosts.gather import gather
     from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
@@ -333,10 +333,10 @@ def conclude(
     came: HostsGathered | None = None,
     follow: Bundle | None = None,
 ) -> Investigation:
-    """Read what was captured into the store, let every probe analyse it, and judge: of whatever it was captured.
+    """Read what was captured into the store, let every probe analyse it, and judge: whatever was captured.
 
     `came`: what many hosts said, whose rows are in the store. `follow`: the bundle in which next checks are looked up.
-    Raises UsageError if files that were brought are of no use.
+    Raises UsageError if files from the user are of no use.
     """
     found = Investigation(live=captured.live)
     if came:
@@ -363,7 +363,7 @@ def conclude(
 
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
-    """What only the rows can say, as long as they are there; and what was handed in."""
+    """What only the rows can say, as long as they are there; and what was submitted."""
     from ddx_tools.diagnosis.waits import waits_of
 
     found.told = without_repeats(told, found.findings)

@@ -154,7 +154,7 @@ class Claim(Contract):
 
 
 class CandidateCause(Contract):
-    """One cause of the differential, with what speaks for and against it."""
+    """One cause of the differential, with what supports and contradicts it."""
 
     id: str
     title: str
@@ -180,7 +180,7 @@ class Narrowed(Contract):
 
 
 class RuledOut(Contract):
-    """A cause that the evidence speaks against."""
+    """A cause that the evidence contradicts."""
 
     id: str
     why: str
@@ -246,7 +246,7 @@ class Suspect(Contract):
     says: str = Field(description="What was seen of them.")
     locations: list[Location] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
-    otherwise: list[str] = Field(default_factory=list, description="What speaks of other ranks instead.")
+    otherwise: list[str] = Field(default_factory=list, description="What points at other ranks instead.")
 
 
 class Event(Contract):
@@ -317,7 +317,7 @@ class Diagnosis(Contract):
     missing: list[Missing] = Field(default_factory=list)
     looked_at: list[str] = Field(default_factory=list)
     """What there was to look at, in numbers."""
-    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were handed in.")
+    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were submitted.")
     shown_by: str = Field("", description="The command that shows what a source names.")
     rank_ranges: dict[str, str] = Field(
         default_factory=dict, description="By party (suspects, culprits, victims): ranks that are too many to list."

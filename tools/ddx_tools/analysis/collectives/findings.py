@@ -1,4 +1,4 @@
-"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever tells of it."""
+"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever the source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_VALUES = 64
 
 @dataclass(frozen=True)
 class Where:
-    """Which collective of which group, and what tells of it."""
+    """Which collective of which group, and its source."""
 
     basis: str
     group: str | None = None

@@ -111,7 +111,7 @@ class Known(Generic[H]):
     odd: Callable[[set[int]], tuple[Iterable[int], By]] = lambda circle: ((), "nothing")
     """The odd ones of a circle, if anything singles them out, and what does."""
     silence: State = "no_record"
-    """What it is called that nothing tells of a rank."""
+    """The name for a rank without evidence."""
 
 
 def graph_of(holds: Sequence[H], known: Known[H]) -> SolvedWaits[H] | None:
@@ -151,7 +151,7 @@ def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool,
         elif rank not in awaited or rank in waits_for_unknown:
             continue
         elif state == "unseen":
-            unseen = True  # What tells of it has lost what it is in.
+            unseen = True  # Its source has lost what it is in.
         else:
             tie = True  # It is in something of which nothing more is known, like a kernel that all are in.
     if roots:

@@ -16,7 +16,7 @@ _Ends = tuple[str, str]
 def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Connections with bytes that their owner does not read; where ranks are known, theirs only.
 
-    Seen in two looks without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
+    Seen in two samples without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
     reads nothing either.
     """
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}

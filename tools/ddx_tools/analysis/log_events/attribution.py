@@ -31,7 +31,7 @@ def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
 
 
 def _by_pid(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """A process id counts on one host; files that somebody brought do not say theirs."""
+    """A process id counts on one host; files from the user do not say theirs."""
     known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
     known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
     owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)

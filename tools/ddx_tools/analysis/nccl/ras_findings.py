@@ -63,7 +63,7 @@ def _meanwhile(polls: RasPolls) -> str:
 
 
 def _hangs(polls: RasPolls) -> bool:
-    """Whether counts have stood still for long enough, and nowhere got on."""
+    """Whether counts have made no progress for long enough, and nowhere made progress."""
     moved = any(one.moved for one in polls.communicators)
     return not moved and (polls.span_s or 0.0) >= STANDS_S
 
@@ -147,7 +147,7 @@ def _shown(hold: RasHold) -> FindingPlace:
     return FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]])
 
 
-# --- one answer, or several of which none says who stands still
+# --- one answer, or several of which none says who makes no progress
 
 
 def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Waits out of what NCCL's RAS counts: who launched more in a communicator that stands still waits for the others.
+"""Waits out of what NCCL's RAS counts: who launched more in a communicator that makes no progress waits for the others.
 
 RAS counts launches only: of whoever it shows as behind it does not know what else is pending.
 """
@@ -26,7 +26,7 @@ from ddx_tools.evidence.store import Store
 
 
 def add_ras(graph: WaitGraph, store: Store) -> None:
-    """Add what RAS tells of communicators that stand still; nothing unless the ranks of all their processes are known.
+    """Add waits of communicators that make no progress; nothing unless the ranks of all their processes are known.
 
     RAS is farther from the program than records, stacks and processes are, and nearer than what logs say.
     """

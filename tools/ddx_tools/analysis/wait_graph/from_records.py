@@ -70,7 +70,7 @@ def add_records(graph: WaitGraph, store: Store) -> None:
 
 
 def _unread(store: Store) -> set[int]:
-    """Ranks of which a file was brought that is no usable record."""
+    """Ranks of which a file was passed in that is no usable record."""
     rows = store.query(
         "SELECT DISTINCT rank FROM materials WHERE rank IS NOT NULL "
         "AND (why_not_read IS NOT NULL OR list_contains(string_split(kinds, ', '), 'dump')) "

@@ -90,7 +90,7 @@ def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def _threads(store: Store) -> dict[int, list[Thread]]:
-    """The threads and children of each rank, as the last look showed them; waits for handles of transfers are such."""
+    """The threads and children of each rank in the last sample; waits for handles of transfers are such."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE rank IS NOT NULL "
         "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY rank, host, pid, tid"

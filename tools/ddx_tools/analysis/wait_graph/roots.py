@@ -236,13 +236,13 @@ def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
     return {node: ranks_of(waiters) for node, waiters in graph.in_operation().items() if node in sink}
 
 
-# --- what all members are in, and what nothing tells of
+# --- operations that all members are in, and ranks without evidence
 
 
 def _take_mismatch(found: _Search) -> bool:
     """Members of an operation that nobody gets out of, who differ in it from a majority.
 
-    That nothing tells of another member does not matter then: the difference alone keeps everybody in it.
+    Missing evidence of another member does not matter then: the difference alone keeps everybody in it.
     """
     stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
     lacking = {edge.waiter for edge in found.graph.edges if edge.certainty in _KNOWN}
@@ -284,7 +284,7 @@ def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
     for edge in graph.edges:
         if edge.certainty is Sure.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
             found.setdefault(edge.waiter, set()).add(edge.awaited.rank)
-    # Who may wait for a rank that something tells of does not wait for one of which nothing does.
+    # Who may wait for a rank with evidence does not wait for one without.
     silent = {rank for rank in set().union(*found.values()) if _is_silent(graph, rank)} if found else set()
     return {node: ranks for node, ranks in found.items() if ranks <= silent}
 
@@ -295,7 +295,7 @@ def _is_silent(graph: WaitGraph, rank: int) -> bool:
 
 
 def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int]) -> bool:
-    """Whether that nothing tells of these ranks may mean nothing.
+    """Whether missing evidence of these ranks may mean nothing.
 
     Others left nothing either and are not to blame, so that what they wrote got lost. Nor do several ranks die at once,
     unless a host does. And where all are in one operation, all may be in it.

@@ -1,4 +1,4 @@
-"""One look at many hosts: rows of what they saw, and of the others why they did not answer."""
+"""One capture of many hosts: rows of what they saw, and of the others why they did not answer."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _checked(one: HostReplies, own: str, calls_itself: str | None) -> list[Bundl
                     raise UnreadableInput(f"it lacks {entry.path[:120]!r}")
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
-            raise UnreadableInput(f"it speaks for {min(strangers)[:60]!r}")
+            raise UnreadableInput(f"it answers for {min(strangers)[:60]!r}")
         parts.append(BundlePart(directory, host=own if own != calls_itself else None))
     return parts
 

@@ -24,7 +24,7 @@ _MOST_BYTES = 256 << 20
 """Of what one host made, unpacked."""
 _TABLE = b"table"
 _OF_ITS_OWN = {"ranks", "stack_threads", "host_facts"}
-"""Whose rows are about the host that was asked. A log may tell of others."""
+"""Whose rows are about the host that was asked. A log may report others."""
 
 
 def made_of(captured: Captured) -> Made:
@@ -104,7 +104,7 @@ class Made:
 
 
 def decoded(packed: bytes, host: str) -> Made:
-    """What a host sent that calls itself so. Raises UnreadableInput, also where it speaks for another."""
+    """What a host sent that calls itself so. Raises UnreadableInput, also where it answers for another."""
     import pyarrow as pa
 
     try:
@@ -124,7 +124,7 @@ def decoded(packed: bytes, host: str) -> Made:
         raise UnreadableInput(f"{type(error).__name__}: {error}"[:200]) from error
     for name in _OF_ITS_OWN & made.rows.keys():
         if strangers := set(made.rows[name]["host"].unique().to_pylist()) - {host}:
-            raise UnreadableInput(f"it speaks for {str(min(strangers, key=str))[:60]!r}")
+            raise UnreadableInput(f"it answers for {str(min(strangers, key=str))[:60]!r}")
     return made
 
 

@@ -91,7 +91,7 @@ def _stacks(store: Store, rank: int) -> Iterator[str]:
         yield f"main thread: {view.doing}{waits}"
         place = view.standing
         yield f"  {place}"
-        yield from (f"  at an earlier look {look}" for look in looks_of(store, rank) if look != place)
+        yield from (f"  in an earlier sample {look}" for look in looks_of(store, rank) if look != place)
     threads = store.query(_THREADS, [rank])
     last = {row["pid"]: row["snapshot"] for row in threads}
     shown = [row for row in threads if row["snapshot"] == last[row["pid"]] and row["thread"] != _OURS]

@@ -190,7 +190,7 @@ _NOTHING = "nothing of the kind"
 
 
 def _by_logs(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
-    """In what the last that logs tell of a rank differs from the last of most peers; without any, of all others."""
+    """How the last lines of a rank's log differ from the last of most peers; without any, of all others."""
     if not store.holds_any(["log_events"]):
         return
     by_kind: dict[str, dict[int, str]] = {}

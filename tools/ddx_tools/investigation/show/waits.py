@@ -33,7 +33,7 @@ def wait_lines(waits: Waits, rank: int | None = None) -> list[str]:
     graph, roots = waits.graph, waits.roots
     edges = _leading_on(graph, rank)
     if rank is not None and rank not in graph.ranks | ranks_of(edge.waiter for edge in graph.edges):
-        return [f"nothing tells of rank {rank}"]
+        return [f"no evidence mentions rank {rank}"]
     if not edges:
         return ["no rank is seen to wait" if rank is None else f"rank {rank} waits for nothing that is known"]
     ends = [f"{rank_list(list(root.ranks))} ({root.state.replace('_', ' ')})" for root in roots.roots]

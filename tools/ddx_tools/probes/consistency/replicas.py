@@ -17,7 +17,7 @@ _EXACT = ("parameter", "buffer", "optimizer")
 
 
 class Replicas:
-    """The sets of ranks that share a tensor, as the first look of an attempt tells."""
+    """The sets of ranks that share a tensor, as the first sample of an attempt tells."""
 
     def __init__(self, first: FingerprintStep) -> None:
         self.wrapped = _wrapped(first)
@@ -138,7 +138,7 @@ def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
 
 
 def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
-    """The one dimension of the mesh in which what is told of each dimension (place, placement) differs."""
+    """The one dimension of the mesh in which what is reported about each dimension (place, placement) differs."""
     names = one.facts.get("mesh") or []
     odd = [name for name, *values in zip(names, *told, strict=False) if len(set(values)) > 1]
     return str(odd[0]) if len(odd) == 1 else None
@@ -150,7 +150,7 @@ _MOST_PLACES = 3
 
 
 class AttemptCalls:
-    """What the looks of one attempt tell, by rank: of each call as of the first look that tells it."""
+    """What the looks of one attempt tell, by rank: of each call as of the first sample that tells it."""
 
     def __init__(self, seen: Sequence[FingerprintStep]) -> None:
         self._of_rank: dict[int, dict[str, Any]] = {}

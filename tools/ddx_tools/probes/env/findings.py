@@ -124,7 +124,7 @@ _SHOWN_VALUES = 6
 
 
 def differences(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """What differs among environments of one kind: processes of one job, or listings that somebody brought."""
+    """What differs among environments of one kind: processes of one job, or listings from the user."""
     groups = gathered(
         ((environment.kind, environment.job), environment)
         for environment in environments

@@ -158,7 +158,7 @@ def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
 def _counters(
     asking: HostQueries, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool
 ) -> None:
-    """What counts up, in both looks; what stands still, in the first."""
+    """What counts up, in both samples; what does not, in the first."""
     asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
     asking.ask("interfaces", asking.host.interfaces, INTERFACES)
     asking.ask("TCP counters", lambda: asking.host.read("/proc/net/snmp"))
@@ -264,7 +264,7 @@ _FILES_PER_QUESTION = 1_000
 
 
 class HostQueries:
-    """One look at one machine."""
+    """One capture of one machine."""
 
     def __init__(self, host: Host) -> None:
         self.host = host

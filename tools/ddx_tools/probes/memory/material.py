@@ -37,7 +37,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> None:
     """Ask the rank agents of a live job, so many times."""
     if job.run_dir is None:
-        raw.problems.append("Only ranks that `ddx run` started tell what they hold; ddx host tells of the GPUs.")
+        raw.problems.append("Only ranks that `ddx run` started report what they hold; ddx host shows the GPUs.")
         return
     for look in range(looks):
         if look:

@@ -1,4 +1,4 @@
-"""Where the logs of NCCL are: files that somebody brought, and the files that live ranks write."""
+"""Where the logs of NCCL are: files from the user, and the files that live ranks write."""
 
 from __future__ import annotations
 

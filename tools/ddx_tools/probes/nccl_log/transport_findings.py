@@ -121,7 +121,7 @@ def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: 
         return
     first = named[0]
     text = f"NCCL found no RDMA device on {', '.join(hosts[:_MOST_NAMED])} and took sockets, though "
-    text += f"{first['variable']}={first['value']} speaks of some."
+    text += f"{first['variable']}={first['value']} expects some."
     why = "no RDMA device was found"
     facts = {"expected": "IB", "used": "Socket", "edges": len(_pairs(edges)), "hosts": hosts, "why": why}
     rows = [row for row in networks if row["host"] in slow]

@@ -75,7 +75,7 @@ PROBE: Probe[ProfileArgs] = Probe(
     rest="every step and collective is in the trace that --perfetto writes",
     examples={
         "traces/": "a directory of trace_rank*.json or *.pt.trace.json.gz of all ranks",
-        "rank0.json.gz": "one rank: what waits and what sends cannot be told apart then",
+        "rank0.json.gz": "one rank: what waits and what sends cannot be distinguished then",
         "--record 4242 --flame stacks.txt": "a live job, by the pid of its launcher or of any rank",
         "traces/ --perfetto all.json.gz": "and the steps and collectives of all ranks on one clock",
     },

@@ -158,7 +158,7 @@ def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], i
     return {row["rank"]: (row["groups"], row["calls"]) for row in rows}
 
 
-# --- gathers and scatters in which more than one rank takes itself for the root
+# --- gathers and scatters in which more than one rank acts as the root
 # Only the root of a gather lists what it receives, only the root of a scatter what it sends: NCCL records an
 # undefined tensor of no elements for the others, Gloo nothing. The root of a broadcast or a reduce is in no record.
 
@@ -182,7 +182,8 @@ def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
     tie = len(odd) != 1
     ranks = odd if not tie else [entry.rank for entry in roots] or sorted(hold.waiting)
     who = rank_list([entry.rank for entry in roots])
-    many = f"{who} each take themselves for the root" if roots else "nobody is the root"
+    act = "both act" if len(roots) == 2 else "each act"
+    many = f"{who} {act} as root" if roots else "no rank acts as root"
     before = f"; so far it was {rank_list(usual)}" if len(usual) == 1 else ""
     entries = roots or hold.entries()
     return raising.finding(

@@ -19,7 +19,7 @@ def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts
     """All ranks wait for each other: in what do they differ?"""
     numbered = numbered_within_group(waiting, texts)
     if any(finding.attributes["first_group_through"] for finding in numbered):
-        return numbered  # who is through is not the odd one, however few they are
+        return numbered  # who has finished is not the odd one, however few they are
     return numbered + _differences(store, waiting, texts)
 
 
@@ -134,7 +134,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
 
 
 def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
-    """Of more than two parties, who is in a step of training and who beside it, where that is told of all ranks.
+    """Of more than two parties, who is in a step of training and who beside it, where that is known of all ranks.
 
     Once a rank has left the steps, its peers go on until they need it, some further than others.
     """

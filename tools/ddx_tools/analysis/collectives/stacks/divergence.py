@@ -31,7 +31,7 @@ class Parting:
     left_out_at: Location | None = None
     """Where that way stands."""
     by_value: bool = False
-    """One of the ways around their call, which was left out, is taken by what a rank's own data say."""
+    """One of the branches that skip their call, which was left out, is taken by what a rank's own data say."""
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
@@ -135,7 +135,7 @@ class ProgramTexts:
         )
         turns: Literal["fewer", "more"] | None = None
         if known and not own_parting and not their_parting and in_turns != peer_in_turns:
-            # Who is through with a loop is behind it, or, where a loop holds both, in the next round of that.
+            # Who has finished with a loop is behind it, or, where a loop holds both, in the next round of that.
             past = relation.kind in ("after", "past_loop")
             if relation.kind in _ORDERED and (relation.in_loop or past is peer_in_turns):
                 turns = "more" if in_turns else "fewer"
