@@ -124,6 +124,6 @@ def test_what_changed_nothing_says_why(target: list[str]) -> None:
     assert changed("job.ranks_unseen").startswith(
         "1 submitted; nothing changed by it: job.ranks_unseen was seen already"
     )
-    assert "for rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
+    assert "supports rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
     fact = investigate(target, told=[fact_finding("disk_not_full=yes")]).diagnose()
     assert fact.changed[0].startswith("1 submitted; nothing changed by it: disk_not_full "), fact.changed

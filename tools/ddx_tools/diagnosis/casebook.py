@@ -107,9 +107,9 @@ class Similar(BaseModel):
     seen: str
     why: str = ""
     fix: str
-    share: float = Field(description="Of the case's rare words, by weight: how much stands in what was seen here.")
+    share: float = Field(description="The share of the case's rare words, by weight, that occur here.")
     differs: list[str] = Field(default_factory=list)
-    strong: bool = Field(description="Much of it stands here, and its cause is open here.")
+    strong: bool = Field(description="Much of it occurs here, and its cause is not excluded.")
 
     def line(self) -> str:
         """It in one sentence or two."""
@@ -159,7 +159,7 @@ def _similar(case: KnownCase, share: float, present: Present) -> Similar:
 
 def _other_versions(case: KnownCase, present: Present) -> Iterator[str]:
     if case.affects and case.has_bug(present.versions) is None:
-        yield f"it is a bug of {case.affects}, and the version here is not known"
+        yield f"it is a bug of {case.affects}, and the version here is unknown"
     there = versions_in(case.versions)
     for library, version in present.versions.items():
         if library in there and there[library] != version:

@@ -82,7 +82,7 @@ def fact_finding(told: str) -> Finding:
         )
     fact, negated = known[found["fact"]], _SAID[found["value"] or "yes"]
     if negated and not fact.contrary:
-        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} is told where it is so: {fact.says}")
+        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} only counts where it is true: {fact.says}")
     return Finding(
         code="user.reported",
         severity=Severity.INFO,

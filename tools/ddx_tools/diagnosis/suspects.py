@@ -40,9 +40,9 @@ class SuspectRule(Condition):
 
     event: SuspectEvent
     certainty: Certainty = Certainty.SEEN
-    unless: str = Field("", description="What would make them innocent.")
+    unless: str = Field("", description="What would clear them.")
     ranks_in: str = Field("", description="The attribute that holds the suspects (by rank); else the finding's ranks.")
-    moving: bool = Field(False, description="It is trouble, too, while the job makes steps.")
+    moving: bool = Field(False, description="It is a fault even while the job is running.")
 
 
 @cache

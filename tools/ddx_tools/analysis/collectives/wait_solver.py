@@ -214,7 +214,7 @@ def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
         for hold in ordered[:_MAX_SENTENCES]
     ]
     rest = len(ordered) - len(told)
-    return [*told, f"{rest} more operations wait behind these."] if rest else told
+    return [*told, f"{rest} more operations wait for these."] if rest else told
 
 
 def components(edges: Mapping[int, Set[int]]) -> list[set[int]]:

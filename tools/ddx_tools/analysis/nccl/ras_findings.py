@@ -15,7 +15,7 @@ from ddx_tools.model.grouping import gathered
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
-_BLIND = "RAS counts launches and sees a busy job as mismatched, too: ask again, and compare."
+_BLIND = "RAS only counts launches, so a busy job looks mismatched, too: ask again and compare."
 _MEANINGS = {
     "dead": (
         "nccl_ras_dead",
@@ -47,7 +47,7 @@ def _of_polls(polls: RasPolls) -> list[Finding]:
                 severity=Severity.INFO,
                 ranks=ranks,
                 summary=f"The ranks launched further collectives in {len(going)} of {len(polls.communicators)} "
-                f"communicators {_meanwhile(polls)}: the job makes steps",
+                f"communicators {_meanwhile(polls)}: the job is running",
                 evidence=[evidence(row) for row in going[0].rows[-1][:1]],
                 attributes={"basis": BASIS, "brought": polls.span_s is None},
             )

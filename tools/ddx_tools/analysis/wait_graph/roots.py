@@ -378,7 +378,7 @@ def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
     edges, near, inside = graph.leaving(*Sure), nearness(graph, roots), graph.in_operation()
     told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
     lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
-    return lines + ([f"{len(told) - most} more operations wait behind these."] if len(told) > most else [])
+    return lines + ([f"{len(told) - most} more operations wait for these."] if len(told) > most else [])
 
 
 def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:

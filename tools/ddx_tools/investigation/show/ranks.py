@@ -71,7 +71,7 @@ def one_rank(store: Store, rank: int, names: Names) -> list[str]:
     lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank, names)]
     if not lines:
         known = set().union(*(_distinct(store, query) for query in _KNOWN.values()))
-        told = f"Known: {rank_list(known)}." if known else "Nothing here says of any rank."
+        told = f"Known: {rank_list(known)}." if known else "No rank is known here."
         raise UsageError(f"nothing is known of rank {rank}", told)
     return lines
 

@@ -161,7 +161,7 @@ def _site(row: Mapping[str, Any]) -> str:
 
 def _not_there(at: Mapping[str, Any] | None, seq: int) -> str:
     if at is None or at["last"] is None:
-        return f"no record of number {seq} or of any before"
+        return f"no record of number {seq} or any before"
     return f"no record of number {seq}; its last is {at['last']}"
 
 
@@ -186,7 +186,7 @@ WHERE rank IS NOT NULL AND NOT coalesce(superseded, false) AND (
 QUALIFY row_number() OVER (PARTITION BY rank, kind ORDER BY kind = 'traceback', attempt DESC, source_line DESC) = 1
 """
 _LONGEST_LINE = 160
-_NOTHING = "nothing of the kind"
+_NOTHING = "none"
 
 
 def _by_logs(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:

@@ -109,7 +109,7 @@ def misplaced(look: FingerprintStep) -> list[Finding]:
                 f"{rank_list(ranks)}: {'plain' if placements is None else ', '.join(placements)} of {shape}"
                 for (placements, shape), ranks in sets
             )
-            said = f"The parameter {name} lies otherwise from rank to rank: {told}"
+            said = f"The parameter {name} is placed differently from rank to rank: {told}"
             odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
             axis = odd_axis(next(iter(of_rank.values())), [placements or () for (placements, _), _ in sets])
         elif (held := _held(of_rank)) and held[0] != held[1]:

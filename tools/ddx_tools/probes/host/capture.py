@@ -318,7 +318,7 @@ _HEAD_BYTES = 64 << 10
 _PART_BYTES = 8 << 20
 _ALL_BYTES = 64 << 20
 """Of all long texts together; of those that come later, only the beginnings are read."""
-_WHY = "What it says of the machine is not known."
+_WHY = "What it says about the machine is unknown."
 
 
 def read_files(host: Host, paths: Sequence[str]) -> Raw:

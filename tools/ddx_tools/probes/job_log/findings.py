@@ -199,7 +199,7 @@ def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
     steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
     at = f", whose last step is {steps[-1]}" if steps else ""
     words = (
-        f"{who} {'says' if len(said) == 1 else 'say'} on the way out that the loop is left; "
+        f"{who} {'says' if len(said) == 1 else 'say'} that it leaves the loop; "
         f"{rank_list(list(stay))} do not{at}."
     )
     yield step_finding(

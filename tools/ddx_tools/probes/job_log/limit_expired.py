@@ -110,7 +110,7 @@ def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd
         "rank.progress_continues",
         Severity.WARNING,
         [event],
-        f"{who} {were if len(ranks) > 1 else was} peers gave up waiting.",
+        f"{who} {were if len(ranks) > 1 else was} peers timed out.",
         {
             "what": label or None,
             "percent": percent,

@@ -21,7 +21,7 @@ from ddx_tools.sources.raw import Batches, Raw, RawItem, Rows
 from ddx_tools.sources.workers import WorkerEnded, workers
 
 ANSWER, PLAN = "answer", "plan"
-_WHY = "what that rank holds is not known"
+_WHY = "what that rank holds is unknown"
 _CPU_S_AT_LEAST, _BYTES_A_CPU_S = 10, 4 << 20
 _MEMORY_AT_LEAST, _MEMORY_A_BYTE = 1 << 30, 24
 """A frame of a snapshot is a few bytes of the pickle and some hundred as Python objects."""

@@ -62,7 +62,7 @@ PROBE: Probe[ProfileArgs] = Probe(
     id="profile",
     title="Profiler traces",
     description="Why a training step is slow: where its time goes in torch.profiler (Kineto) traces of one or all "
-    "ranks, of any size, gz too, of GPU jobs (NCCL) and CPU jobs (Gloo): computing, communication that nothing hides "
+    "ranks, of any size, gz too, of GPU jobs (NCCL) and CPU jobs (Gloo): computing, exposed communication "
     "and what of it is waiting for a late rank (straggler, on aligned clocks), overlap, copies, the data loader, idle "
     "time of the GPU; collectives with their bandwidth, DDP's buckets, classes of kernels.",
     args=ProfileArgs,

@@ -138,7 +138,7 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
             if failure:
                 process, error = failure
                 what = f"rank {process.rank} (pid {process.pid})"
-                raw.failed(what, error, "nobody knows what this rank is doing")
+                raw.failed(what, error, "what this rank is doing is unknown")
                 if look == 1 and process.role == "rank":
                     facts = {"rank": process.rank, "pid": process.pid, "reason": error.message, "remedy": error.help}
                     raw.items.append(RawItem(UNREAD, b"", "", facts))

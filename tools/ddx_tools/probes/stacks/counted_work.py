@@ -41,7 +41,7 @@ class CountedWork:
     def words(self) -> str:
         """Who counts what."""
         return (
-            f"{rank_list(list(self.ranks))} counts on work of its own: {self.done_before}, then {self.done} of "
+            f"{rank_list(list(self.ranks))} counts work of its own: {self.done_before}, then {self.done} of "
             f"{self.total}, which takes about {self.left_s:.0f} s more at this pace"
         )
 

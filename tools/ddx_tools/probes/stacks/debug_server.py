@@ -28,7 +28,7 @@ _SILENT = (
     "Is its process stopped (state T), or its host cut off? On its host: cat /proc/PID/status; ping HOST. "
     "A rank that is in destroy_process_group() or ends may answer no more, too."
 )
-_GIL = "Something keeps Python's global lock there: on its host, py-spy dump --native --pid PID"
+_GIL = "Some thread keeps the GIL there: on its host, py-spy dump --native --pid PID"
 
 
 def read_server(host: Host, raw: Raw, args: StacksArgs, address: str) -> None:
@@ -119,7 +119,7 @@ def _why_silent(worker: Worker, error: Reply | HostError) -> tuple[str, str]:
 
 
 def _note_unread(raw: Raw, worker: Worker, reason: str, remedy: str, pids: dict[int, int]) -> None:
-    raw.failed(f"stack of rank {worker.rank}", HostError(reason, remedy), "nobody knows what this rank is doing")
+    raw.failed(f"stack of rank {worker.rank}", HostError(reason, remedy), "what this rank is doing is unknown")
     if worker.rank not in pids:
         facts = {"host": worker.host, "rank": worker.rank, "pid": None, "reason": reason, "remedy": remedy}
         raw.items.append(RawItem(UNREAD, b"", "", facts))

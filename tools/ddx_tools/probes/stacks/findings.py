@@ -144,7 +144,7 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
             "rank.uninterruptible",
             Severity.FAILURE,
             [view],
-            f"{who([view])} sits in an uninterruptible kernel call (state D){at(view)}",
+            f"{who([view])} is in an uninterruptible kernel call (state D){at(view)}",
             moving=view.moved,
             wchan=view.wchan,
             kernel_part=frame_rules().kernel_part(view.wchan),
@@ -183,7 +183,7 @@ def _at_work(
     if waiting and outside and usual >= {view.rank for view in outside}:
         return outside, f"{works[0].words}; training went on after the same work before"
     if outside and not waiting and all(view.moved for view in outside):
-        alone = f"no rank waits for another, all {len(outside)} run"
+        alone = f"no rank waits for another; all {len(outside)} run"
         if steps_printed:
             return outside, f"{alone}, and the job prints further steps"
         if works:
@@ -301,7 +301,7 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
         "rank.outside_in_every_look",
         Severity.INFO,
         members,
-        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
+        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside any collective in {looks} samples, at last "
         f"{words}{at(members[0])}; all other ranks waited in one each time",
         activity=members[0].activity,
         contexts=list(members[0].contexts),
@@ -309,7 +309,7 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
     )
 
 
-# --- a thread that keeps Python's global lock from the thread that trains
+# --- a thread that keeps the GIL from the thread that trains
 
 _LEAST_OF_HOLDER = 2
 """Somebody holds the lock in every sample of a healthy program; seldom the same thread, in the same call."""
@@ -364,7 +364,7 @@ def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
         "rank.gil_held",
         Severity.FAILURE,
         [view],
-        f"thread {name} of {who([view])} has Python's global lock at {place.short()} in {looks} looks, "
+        f"thread {name} of {who([view])} held the GIL at {place.short()} in {looks} samples, "
         f"and the main thread does not get on{at(view)}",
         evidence=[evidence_of_row(holder)],
         places=[place],

@@ -10,7 +10,7 @@ from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 class StacksArgs(ProbeArgs):
     """Arguments of `stacks`."""
 
-    looks: int = Field(1, ge=1, le=2, description="Look once, or twice to see which ranks move.")
+    looks: int = Field(1, ge=1, le=2, description="Samples to take: two show which ranks move.")
     apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two samples.")
     confirm_s: float = Field(
         0.0,

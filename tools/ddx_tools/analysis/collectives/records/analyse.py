@@ -138,7 +138,7 @@ def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding
         entries if tie else odd,
         f"{one.op} at {place.short() if place else 'one call path'} is called in different groups: "
         f"{rank_list(sorted(first.waiting))} in {first.group.label}, {rank_list(sorted(second.waiting))} in "
-        f"{second.group.label}. Each side is a member of both and waits for the other.",
+        f"{second.group.label}. Each side is a member of both groups and waits for the other.",
         where(first.group, None, one.op),
         shown(ordered, ordered if tie else [entries[rank] for rank in odd]),
         groups={first.group.label: sorted(first.waiting), second.group.label: sorted(second.waiting)},
@@ -232,7 +232,7 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         "collective.nobody_started",
         Severity.WARNING,
         ranks,
-        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, and no device has come to it: "
+        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, but no GPU has started it: "
         "all are still at what they were given before.",
         where(None, None, called[0].op),
         shown(called),

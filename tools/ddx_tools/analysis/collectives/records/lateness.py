@@ -137,8 +137,8 @@ def _finding(records: Records, late: Late) -> Finding:
         "rank.arrives_late",
         Severity.WARNING,
         [late.rank],
-        f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
-        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
+        f"{rank_list([late.rank]).capitalize()} was last to enter {late.last} of {late.collectives} collectives of "
+        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank at most {late.others_last}.",
         where(late.group),
         FindingPlace([entry.evidence() for entry in calls[-1:]]),
         late_s=round(late.late_s, 2),

@@ -90,7 +90,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         during = f" ({phase_words(phase)})" if phase else ""
         return f"{who(members)} in {members[0].operation}{during}{at(members[0])}"
 
-    sides = "; ".join(map(words, parties)) + (f"; they part in {below.short()}" if below else "")
+    sides = "; ".join(map(words, parties)) + (f"; their stacks diverge in {below.short()}" if below else "")
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:

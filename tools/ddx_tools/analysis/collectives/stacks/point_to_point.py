@@ -64,7 +64,7 @@ def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> l
                 Severity.FAILURE,
                 members,
                 f"{who(members)} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} "
-                f"takes `{peer.expression}` for the other rank: a number within a group, which is the rank of the "
+                f"takes `{peer.expression}` for the other rank: a rank within the group, which is the rank of the "
                 "whole job only in the group that begins with rank 0",
                 operation=peer.operation,
                 expression=peer.expression,
