@@ -72,11 +72,13 @@ def uses_in_text(path: str, text: str, phrases: list[str]) -> Iterator[Use]:
 
 def uses_in_program(path: str, source: str, phrases: list[str], parts: list[str]) -> Iterator[Use]:
     """Where strings and comments of a program have one of the phrases, and names that it gives one of the parts."""
-    for comment in _COMMENT.finditer(source):
-        first = source.count("\n", 0, comment.start())
-        yield from (use._replace(line=use.line + first) for use in uses_in_text(path, comment[0], phrases))
-    # Parsing takes long: most programs have nothing of the kind.
-    if not _pattern(tuple(phrases)).search(source) and not any(part in source.lower() for part in parts):
+    # Reading a program closely takes long: most have nothing of the kind.
+    has_phrase = _pattern(tuple(phrases), across=True).search(source)
+    if has_phrase:
+        for comment in _COMMENT.finditer(source):
+            first = source.count("\n", 0, comment.start())
+            yield from (use._replace(line=use.line + first) for use in uses_in_text(path, comment[0], phrases))
+    if not has_phrase and not _part_of_name(tuple(parts)).search(source):
         return
     wanted = set(parts)
     for node in ast.walk(ast.parse(source)):
@@ -97,9 +99,19 @@ def _name_given_by(node: ast.AST) -> str:
 
 
 @cache
-def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
-    ways = "|".join(_GAP.join(map(re.escape, phrase.split())) for phrase in sorted(phrases, key=len, reverse=True))
-    return re.compile(rf"(?<![\w-])(?:{ways})(?![\w-])", re.I)
+def _pattern(phrases: tuple[str, ...], *, across: bool = False) -> re.Pattern[str]:
+    """Any of the phrases, in any case; `across`: also from one piece of a string to the next."""
+    gap = r"""[\s"'#f]+""" if across else _GAP
+    ways = "|".join(gap.join(map(re.escape, phrase.split())) for phrase in sorted(phrases, key=len, reverse=True))
+    # A look at the first letters saves most of the time.
+    firsts = "".join(sorted({phrase[0] for phrase in phrases}))
+    return re.compile(rf"(?<![\w-])(?=[{firsts}])(?:{ways})(?![\w-])", re.I)
+
+
+@cache
+def _part_of_name(parts: tuple[str, ...]) -> re.Pattern[str]:
+    small, large = "|".join(parts), "|".join(part.capitalize() for part in parts)
+    return re.compile(rf"(?:(?<![A-Za-z])(?:{small}|{small.upper()})|(?:{large}))(?![a-z])")
 
 
 def allowances(text: str) -> list[Allowance]:

@@ -37,7 +37,7 @@ def test_a_diagnosed_answer_says_who_does_what_where_and_who_waits(job: str) -> 
 
 def test_a_healthy_job_has_no_suspect_in_its_headline() -> None:
     said = investigate([str(STACKS / "healthy.tar.zst")]).diagnose()
-    assert said.verdict is Verdict.HEALTHY and said.headline.startswith("The job makes steps")
+    assert said.verdict is Verdict.HEALTHY and said.headline.startswith("The job is running")
 
 
 def test_the_host_is_named_where_there_are_several() -> None:

@@ -19,6 +19,7 @@ from ddx_tools.model.diagnosis import (
     Differs,
     Location,
     SourceLines,
+    SuspectEvent,
     Verdict,
     rank_list,
 )
@@ -137,14 +138,14 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
         certainty = "" if suspect.certainty is Certainty.SEEN else "perhaps to blame, "
         says = "" if _repeats(suspect.says, said) else f": {suspect.says}"
-        yield safe(seated(suspect), "bold red") + safe(f", {certainty}{suspect.event}{says}", limit=_LONGEST)
+        yield safe(seated(suspect), "bold red") + safe(f", {certainty}{_EVENTS[suspect.event]}{says}", limit=_LONGEST)
         if suspect.unless:
             yield safe(f"unless {suspect.unless}", "dim")
         yield from (safe(f"but {other}", "dim", limit=_LONGEST) for other in suspect.otherwise[:1])
     culprits = diagnosis.culprits
     blamed = rank_list(culprits.ranks) if culprits.ranks else ", ".join(culprits.hosts[:8])
     if blamed and sorted(named) != culprits.ranks:
-        yield safe(blamed, "bold red") + safe(f", by {diagnosis.causes[0].id}" if diagnosis.causes else "")
+        yield safe(blamed, "bold red") + safe(f", blamed by {diagnosis.causes[0].id}" if diagnosis.causes else "")
     places = culprits.locations or [place for suspect in diagnosis.suspects for place in suspect.locations]
     for place in places[:_SHOWN_PLACES]:
         shown = diagnosis.source_lines and (place.file, place.line) == _of(diagnosis.source_lines)
@@ -152,7 +153,17 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     if culprits.devices:
         yield safe(f"device {', '.join(culprits.devices[:4])}")
     if diagnosis.victims.ranks:
-        yield safe(f"{rank_list(diagnosis.victims.ranks)} blocked", "dim")
+        yield safe(f"blocked: {rank_list(diagnosis.victims.ranks)}", "dim")
+
+
+_EVENTS = {
+    SuspectEvent.ENDED: "ended",
+    SuspectEvent.ABSENT: "never entered the collective",
+    SuspectEvent.OUTSIDE: "outside the collective",
+    SuspectEvent.MISMATCHED: "differs from its peers",
+    SuspectEvent.LATE: "late",
+    SuspectEvent.SILENT: "no output",
+}
 
 
 def _of(lines: SourceLines) -> tuple[str, int]:

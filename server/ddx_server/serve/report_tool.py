@@ -86,14 +86,14 @@ def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
     try:
         told = Diagnosis.model_validate(unmarked(given))
     except ValidationError as error:
-        raise _to_mend(map(_described, error.errors(include_url=False))) from error
+        raise _to_fix(map(_described, error.errors(include_url=False))) from error
     wrong = _contradictions(told)
     if (first := next(wrong, None)) is not None:
-        raise _to_mend(chain([first], wrong))
+        raise _to_fix(chain([first], wrong))
     return told
 
 
-def _to_mend(wrong: Iterator[str]) -> UsageError:
+def _to_fix(wrong: Iterator[str]) -> UsageError:
     """What is wrong, of very much the first: to describe a mistake costs far more than to make one."""
     shown = [f"- {line}" for line in islice(wrong, _MOST_ERRORS)]
     if next(wrong, None) is not None:

@@ -142,7 +142,7 @@ def _in_stacks(finding: Finding) -> bool:
 
 
 def _same(one: Party, other: Party) -> bool:
-    """Whether two parties are the same ranks, or, where no rank is known, the same hosts."""
+    """Whether both are the same ranks, or, where no rank is known, the same hosts."""
     if one.ranks or other.ranks:
         return one.ranks == other.ranks
     return bool(one.hosts) and one.hosts == other.hosts

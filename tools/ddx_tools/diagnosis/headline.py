@@ -72,7 +72,8 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
     ended = suspect.event is SuspectEvent.ENDED
     if suspect.says.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
-        told = _cut(suspect.says).rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
+        says = _cut(suspect.says) if ended else suspect.says[:_LONGEST]
+        told = says.rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
     else:
         place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]

@@ -320,7 +320,7 @@ class Diagnosis(Contract):
     changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were submitted.")
     shown_by: str = Field("", description="The command that shows what a source names.")
     rank_ranges: dict[str, str] = Field(
-        default_factory=dict, description="By party (suspects, culprits, victims): ranks that are too many to list."
+        default_factory=dict, description="Of suspects, culprits and victims: ranks that are too many to list."
     )
     truncated: list[dict[str, Any]] = Field(
         default_factory=list, description="Lists that were cut: what, shown, total, and how to get the rest."

@@ -33,7 +33,7 @@ class Hold:
     lacking: tuple[int, ...] = ()
     """Ranks that had not called it then."""
     behind: tuple[int, ...] = ()
-    """Ranks that called it, but are in something older, or their device never came to it."""
+    """Ranks that called it, but are in an earlier call, or their GPU never started it."""
     elsewhere: tuple[int, ...] = ()
     """Ranks that called another operation in its place, against a majority if there is one."""
     unknown: tuple[int, ...] = ()

@@ -28,7 +28,7 @@ Step = tuple[ast.AST, str, int]
 
 @dataclass(frozen=True)
 class Bypass:
-    """A way around a line."""
+    """A branch that skips a line."""
 
     guard: str
     """Source text of the condition, or `except …` where an exception leads around it or there."""

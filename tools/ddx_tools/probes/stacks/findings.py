@@ -236,7 +236,7 @@ def _outside(
             "rank.outside_collective",
             Severity.WARNING,
             members,
-            f"{who(members)} {verb} elsewhere: {_activity_words(odd, moving)}{at(odd)}",
+            f"{who(members)} {verb} outside the collective: {_activity_words(odd, moving)}{at(odd)}",
             places=[odd.place, parting.place],
             minority=len(outside) < len(waiting),
             moving=moving,
@@ -365,7 +365,7 @@ def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
         Severity.FAILURE,
         [view],
         f"thread {name} of {who([view])} held the GIL at {place.short()} in {looks} samples, "
-        f"and the main thread does not get on{at(view)}",
+        f"and the main thread made no progress{at(view)}",
         evidence=[evidence_of_row(holder)],
         places=[place],
         thread=str(name),

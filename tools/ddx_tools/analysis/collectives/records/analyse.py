@@ -233,7 +233,7 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         Severity.WARNING,
         ranks,
         f"{rank_list(ranks).capitalize()} called {called[0].op} and more, but no GPU has started it: "
-        "all are still at what they were given before.",
+        "all GPUs are still busy with earlier work.",
         where(None, None, called[0].op),
         shown(called),
         complete=len(ranks) == len(records.ranks),

@@ -72,7 +72,7 @@ def _world_size(store: Store) -> int | None:
 
 
 def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
-    """The finding's ranks are the clear minority, or the one of two parties that a condition on the rank led there.
+    """The finding's ranks are the clear minority, or those of two sets that a condition on the rank led there.
 
     Else it names nobody.
     """
@@ -134,7 +134,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
 
 
 def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
-    """Of more than two parties, who is in a step of training and who beside it, where that is known of all ranks.
+    """Of more than two sets of ranks, which are in a training step and which are not, if that is known of all ranks.
 
     Once a rank has left the steps, its peers go on until they need it, some further than others.
     """
@@ -148,7 +148,7 @@ def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
 def _told_apart(
     parties: list[list[RankView]], texts: ProgramTexts
 ) -> tuple[list[RankView], list[RankView], str] | None:
-    """Of two equal parties (the odd one, the other, what tells), by the first thing that holds of one alone.
+    """Of two equal sets of ranks (the odd one, the other, why), by the first criterion that holds for one alone.
 
     rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
     what is made beside the steps of training, and its peers are in a step.

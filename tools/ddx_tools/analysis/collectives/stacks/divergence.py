@@ -23,7 +23,7 @@ class Parting:
     place: Location | None
     """The rank's line in the shared function; None if the stacks share none."""
     left_out_by: Bypass | None = None
-    """The way around its peers' call that the rank took.
+    """The branch by which the rank skipped its peers' call.
 
     Their call can be passed by, the rank's own cannot: whoever is where the peers are has made it in this round of
     the program or in the one before. So that the rank is in it, while they are in theirs, means that it left theirs
@@ -35,12 +35,11 @@ class Parting:
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
-    """The rank's call stands in a loop that its peers are not in (or in a step, and they are beside it): one turn more
-    than theirs, as with more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their
-    turns are layers."""
+    """The rank's call is in a loop that its peers are not in, or in a step that they have left. One more iteration, as
+    with more data, then looks like a skipped call. Not of loops in a forward pass: their iterations are layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in such a loop and the other through with it, in calls that nobody can pass by: so the rank's loop
-    has had fewer or more turns than its peers'."""
+    """One side is in such a loop and the other has left it, in calls that no rank can skip: so the rank's loop had fewer
+    or more iterations than its peers'."""
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 

@@ -193,7 +193,7 @@ def at(view: RankView) -> str:
 
 
 def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[RankView], bool]:
-    """(the ranks of all parties but the largest, the largest party, tie): the odd ones only without a tie."""
+    """(the ranks of all sets but the largest, the largest set, tie): the odd ones only without a tie."""
     ordered = sorted(parties, key=len, reverse=True)
     rest = [view for members in ordered[1:] for view in members]
     tie = len(rest) >= len(ordered[0])
