@@ -113,7 +113,10 @@ def assert_sealed(page: Page) -> None:
 
 def test_a_hang_shows_who_where_who_waits_and_the_quotes_with_their_lines(page_of: Any) -> None:
     page = page_of(HUNG)
-    assert "Rank 3 is waiting for a lock at metrics.py:37 MetricsLog.start_new_file" in page.text and "DIAGNOSED" in page.text
+    assert (
+        "Rank 3 is waiting for a lock at metrics.py:37 MetricsLog.start_new_file" in page.text
+        and "DIAGNOSED" in page.text
+    )
     assert "suspect" in page.cells[3][0].split() and "suspect" not in page.cells[0][0].split()
     assert "blocked" in page.cells[0][1]
     assert "gradient_reduction at train.py:37 train_step ranks 0-2 wait in it" in " ".join(page.text.split())

@@ -27,7 +27,7 @@ WAYS = {
 
 
 def _saver(way: str, *, skips: bool) -> Ranks:
-    """Four ranks whose main threads wait for a thread that is in a barrier; rank 2 is outside the collective if it skips that."""
+    """Four ranks whose main threads wait for a thread that is in a barrier; rank 2 is elsewhere if it skips that."""
     calls, _ = WAYS[way]
     ranks = Ranks()
     for rank in range(4):

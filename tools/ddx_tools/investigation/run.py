@@ -100,7 +100,7 @@ def investigate(
 
     With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
     somebody says about the job; it is kept with the rest. `told` are facts and findings that were
-    submitted. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
+    submitted. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A given `store`
     takes the rows, and stays open. `debug_server`: HOST:PORT of torch's debug server, which is asked for the job.
     """
     if not all(target):

@@ -81,7 +81,9 @@ def lay_out(framework: Framework, given: Mapping[str, int], world_size: int | No
     degrees = _with_defaults(framework, given)
     if wrong := next((name for name, size in degrees.items() if not _is_degree(framework, name, size)), None):
         allowed = "a positive number, or -1 for what is left" if wrong == framework.inferred else "a positive number"
-        return Misfit(f"{wrong} = {degrees[wrong]} is not a valid degree: it has to be {allowed}.", {wrong: degrees[wrong]})
+        return Misfit(
+            f"{wrong} = {degrees[wrong]} is not a valid degree: it has to be {allowed}.", {wrong: degrees[wrong]}
+        )
     completed = _complete(framework, degrees, world_size)
     if isinstance(completed, Misfit):
         return completed

@@ -151,14 +151,10 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
     log: JobLog = item.facts["lines"]
     rows = log.rows()
     if log.left_out:
-        raw.problems.append(
-            f"{path}: {log.left_out:,} of its lines were only counted: they repeat what others say."
-        )
+        raw.problems.append(f"{path}: {log.left_out:,} of its lines were only counted: they repeat what others say.")
     if log.too_long:
         lines = "1 of its lines is" if log.too_long == 1 else f"{log.too_long:,} of its lines are"
-        raw.problems.append(
-            f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; the rest of each was not read."
-        )
+        raw.problems.append(f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; the rest of each was not read.")
     return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 
 

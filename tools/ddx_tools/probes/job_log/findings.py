@@ -198,10 +198,7 @@ def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
     who = rank_list(list(said)).capitalize()
     steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
     at = f", whose last step is {steps[-1]}" if steps else ""
-    words = (
-        f"{who} {'says' if len(said) == 1 else 'say'} that it leaves the loop; "
-        f"{rank_list(list(stay))} do not{at}."
-    )
+    words = f"{who} {'says' if len(said) == 1 else 'say'} that it leaves the loop; {rank_list(list(stay))} do not{at}."
     yield step_finding(
         "rank.left_loop", Severity.WARNING, [*said.values(), *stay.values()], words, {"others": len(stay)}, ranks=said
     )

@@ -165,7 +165,9 @@ def _of_the_last_moment(dumps: list[_Row], left_out: list[str]) -> list[_Row]:
     kept = [
         dump for dump in dumps if _recorder(dump) not in gone and _time(dump) in (None, latest.get(_recorder(dump)))
     ]
-    line = f"{len(dumps) - len(kept)} flight records of earlier moments were left out: only the last of each rank counts"
+    line = (
+        f"{len(dumps) - len(kept)} flight records of earlier moments were left out: only the last of each rank counts"
+    )
     if gone:
         line += f". There is none of the last moment of {rank_list({rank for rank, _ in gone})}"
     left_out.append(line)

@@ -38,8 +38,8 @@ class Parting:
     """The rank's call is in a loop that its peers are not in, or in a step that they have left. One more iteration, as
     with more data, then looks like a skipped call. Not of loops in a forward pass: their iterations are layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in such a loop and the other has left it, in calls that no rank can skip: so the rank's loop had fewer
-    or more iterations than its peers'."""
+    """One side is in such a loop and the other has left it, in calls that no rank can skip: the rank's loop had fewer
+    or more iterations."""
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
