@@ -24,8 +24,8 @@ def run(
     stall_after: Annotated[
         float,
         typer.Option(
-            help="Look (never kill) after this many seconds without a step or a collective, at the latest; 0: never. "
-            "Where a limit of the job is shorter, or its own pace quicker, the look is earlier."
+            help="Capture (never kill) after at most this many seconds without a step or a collective; 0: never. "
+            "Earlier if a timeout of the job is shorter, or its steps are faster."
         ),
     ] = 300.0,
     rank_logs: Annotated[bool, typer.Option(help="Let torchrun keep a log per rank.")] = True,
@@ -36,7 +36,7 @@ def run(
     notify_file: Annotated[Path | None, typer.Option(help="A file that gets each answer as a line of JSON.")] = None,
     page: REPORT_OPTION = None,
     look_on: Annotated[
-        str | None, typer.Option(help="USR1 or USR2: look when this signal comes, and do not pass it on.")
+        str | None, typer.Option(help="USR1 or USR2: capture when this signal arrives, and do not pass it on.")
     ] = None,
     grace: Annotated[
         float, typer.Option(help="Seconds from the scheduler's SIGTERM to its SIGKILL; a last capture may take half.")

@@ -198,7 +198,7 @@ def _source(lines: SourceLines | None) -> Iterator[Text]:
 
 def _diff(lines: Sequence[str]) -> Iterator[Text]:
     if lines:
-        yield safe("nobody has tried or applied it", "dim")
+        yield safe("untested, not applied", "dim")
         yield from (safe(line, {"+": "green", "-": "red"}.get(line[:1], "dim"), limit=200) for line in lines)
 
 
@@ -208,7 +208,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
         if cause.title not in diagnosis.headline:
             line += safe(f": {cause.title}")
         if cause.culprits.ranks and cause.culprits.ranks != diagnosis.culprits.ranks:
-            line += safe(f"; it would be {rank_list(cause.culprits.ranks)}", "dim")
+            line += safe(f"; suspected: {rank_list(cause.culprits.ranks)}", "dim")
         yield line
 
 

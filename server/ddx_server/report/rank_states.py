@@ -33,7 +33,7 @@ class RankState(StrEnum):
 STATE_WORDS = {
     RankState.ENDED: ("✕", "ended or died"),
     RankState.STOPPED: ("■", "stopped"),
-    RankState.APART: ("◆", "elsewhere than the others"),
+    RankState.APART: ("◆", "elsewhere than its peers"),
     RankState.WAITS: ("●", "blocked"),
     RankState.UNKNOWN: ("?", "nothing known"),
     RankState.SEEN: ("▲", "nothing wrong seen"),

@@ -19,7 +19,7 @@ _LONGEST_LINE = 1 << 20
 _SILENT_S = 10.0
 """Beyond the interval between two samples."""
 _FIRST_WORD_S = 15.0
-_NO_WORD = "no word from its host"
+_NO_WORD = "no answer from its host"
 _PAGE_S = 30.0
 
 
@@ -78,7 +78,7 @@ class WatchedHosts:
         """What `ddx show rank N` says on the rank's host."""
         row = next((row for row in self.rows if row.rank == rank), None)
         if row is None:
-            return [f"no host has spoken of rank {rank}"]
+            return [f"no host has reported rank {rank}"]
         lines: list[bytes] = []
         alone = replace(self._reach, hosts=(row.host,))
         words = command_line(alone, "show", "rank", str(rank), "--from", str(row.pid))

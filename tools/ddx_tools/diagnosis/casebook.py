@@ -1,4 +1,4 @@
-"""Confirmed cases and bugs of versions that are like the present one: told beside an answer, never evidence for it.
+"""Confirmed cases and known bugs that resemble the present case: shown beside an answer, never evidence for it.
 
 A case is like the present one as far as its rare words stand in what was seen here. SQLite's full-text index splits
 and stems the words of both alike. What is known of both and differs is said with it.
@@ -94,7 +94,7 @@ class Present:
 
     @cached_property
     def facets(self) -> Mapping[str, set[str]]:
-        """The operations, connections and devices of which it speaks."""
+        """The operations, connections and devices it mentions."""
         return _facets(self.text)
 
 

@@ -54,7 +54,7 @@ _OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder",
 
 
 def is_out_of_reach(check: NextCheck, *, live: bool) -> bool:
-    """Whether a check asks for a look at a job of which only the material is here."""
+    """Whether a check needs the live job, of which only material is here."""
     return not live and check.probe in _OF_PROCESSES
 
 

@@ -18,7 +18,7 @@ from ddx_tools.model.diagnosis import Finding, rank_list
 
 @dataclass
 class Match:
-    """A clause that holds: which findings play which part."""
+    """A clause that holds, with the findings that satisfy each condition."""
 
     clause: Clause
     bindings: dict[str, list[Finding]] = field(default_factory=dict)

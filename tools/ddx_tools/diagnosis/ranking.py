@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def is_node(self) -> bool:
-        """It only says what happened, and its special cases say why."""
+        """Whether it only says what happened, while its special cases say why."""
         return self.cause.category == NODE
 
     @property
@@ -122,7 +122,7 @@ def is_seen(match: Match) -> bool:
 
 
 def weight(match: Match) -> float:
-    """Of what was submitted alone it is less than of what was seen."""
+    """The weight of a clause; smaller if it rests on submitted findings only."""
     weight = WEIGHTS[match.clause.strength]
     handed_in = all(finding.attributes.get("basis") == HANDED_IN for finding in match.findings)
     return min(weight, WEIGHTS[Strength.MODERATE]) if handed_in else weight
@@ -134,7 +134,7 @@ def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Se
 
 
 def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Candidate:
-    """A cause by itself: which of its clauses hold, unless it or one above it is impossible."""
+    """A cause as a candidate: which of its clauses hold, unless it or a cause above it is excluded."""
     candidate = Candidate(cause, matches(cause.decides, findings), matches(cause.supports, findings))
     culprits = frozenset(candidate.culprits().ranks)
     line = [cause, *(playbooks.causes[node] for node in sorted(playbooks.above(cause.id)))]
@@ -218,7 +218,7 @@ DISCOUNTS: tuple[Callable[[list[Candidate], Circumstances], None], ...] = (
 
 
 def rank(candidates: list[Candidate], given: Circumstances) -> None:
-    """Discount what causes leave to each other, share probability among them, and sort them by it."""
+    """Discount evidence that other causes explain, share probability between causes, and sort them by it."""
     for discount in DISCOUNTS:
         discount(candidates, given)
     _share_probability(candidates, given.missing)

@@ -27,7 +27,7 @@ _LONGEST_QUOTE, _MOST_RANKS = 400, 65_536
 
 
 class HandedIn(BaseModel, extra="forbid"):
-    """A finding as somebody hands it in."""
+    """A finding that a user or an agent submits."""
 
     code: str = Field(description="A registered finding code: rank.raised, collective.missing_ranks, …")
     quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim, on one line or several.")
@@ -109,7 +109,7 @@ def read_handed_in(data: bytes) -> list[HandedIn]:
 
 
 def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
-    """What of the told is not among the findings already."""
+    """The submitted findings that are not among the findings already."""
 
     def fact(one: Finding) -> tuple[Any, ...]:
         return one.code, one.attributes.get("fact"), one.attributes.get("negated")
@@ -121,7 +121,7 @@ def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Fi
 def changes_of(
     before: Diagnosis, now: Diagnosis, handed_in: int, why_unchanged: Callable[[], list[str]] = list
 ) -> list[str]:
-    """What an answer owes to what was submitted, or why it is the same: lines for whoever did so."""
+    """Lines for whoever submitted findings: what they changed in the answer, or why nothing."""
     pairs = (
         ("verdict", before.verdict.value, now.verdict.value),
         ("first cause", _first(before), _first(now)),

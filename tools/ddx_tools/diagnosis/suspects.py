@@ -1,4 +1,4 @@
-"""Who holds the job up: the ranks that the findings of all sources lead back to, each with the event that makes it so.
+"""The ranks that hold the job up according to the findings of all sources, each with its event.
 
 It asks nothing about causes: no page of a playbook is read, and an answer that names no cause still names them. Which
 finding mentions whom stands in `knowledge/suspects.yaml`.
@@ -36,7 +36,7 @@ _MOST_SENTENCES = 8
 
 
 class SuspectRule(Condition):
-    """What a finding says about its ranks."""
+    """How a finding makes its ranks suspects."""
 
     event: SuspectEvent
     certainty: Certainty = Certainty.SEEN
@@ -51,7 +51,7 @@ def _steps() -> tuple[tuple[SuspectRule, ...], ...]:
 
 
 def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
-    """The suspects of all findings, those of the most telling step alone. `seats`: where each rank runs."""
+    """The suspects that the first matching step of rules names. `seats`: where each rank runs."""
     seen = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
     if len(seen) < len(findings):
         if suspects := find_suspects(seen, seats):
@@ -90,7 +90,7 @@ def _about(finding: Finding, reading: SuspectRule) -> Finding:
 
 
 def blames(finding: Finding) -> bool:
-    """Whether a finding makes its ranks suspects by something else than their end."""
+    """Whether a finding makes its ranks suspects for another reason than that they ended."""
     return any(
         reading.event is not SuspectEvent.ENDED and meets(finding, reading) for step in _steps() for reading in step
     )
@@ -103,7 +103,7 @@ def with_suspects(
     roots: Sequence[Suspect] = (),
     everybody: int = 0,
 ) -> Diagnosis:
-    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut.
+    """The answer with its suspects; if it is undecided, the headline names them. Its chain is shortened.
 
     `roots`: the suspects that the wait graph names; where it names nobody, the findings do. `everybody`: how many ranks
     the job has at least.

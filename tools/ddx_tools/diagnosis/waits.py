@@ -1,4 +1,4 @@
-"""What the wait graph says of who holds a job up, as suspects, and the findings that agree with it.
+"""Suspects according to the wait graph, and the findings that agree with it.
 
 Where the graph is clear, its roots are the answer. A finding from a farther source (or from main threads alone) that
 blames ranks which merely wait is left out of the judgement, and is said beside the suspects.
@@ -44,7 +44,7 @@ _UNLESS_HOST = "its host is fine, and only does not answer ddx"
 
 @dataclass(frozen=True)
 class Waits:
-    """Who holds a job up, as its wait graph says it."""
+    """The ranks that hold a job up, according to its wait graph."""
 
     graph: WaitGraph = field(default_factory=WaitGraph)
     roots: Roots = field(default_factory=Roots)
@@ -58,7 +58,7 @@ class Waits:
 
 
 def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
-    """The wait graph of what a store holds, and what follows from it."""
+    """The wait graph of a store, with its roots and suspects."""
     graph = wait_graph(store, seats, findings)
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
@@ -108,7 +108,7 @@ def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
 
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
-    """The findings without those that blame who merely waits, and with what the graph says; all, if it is silent."""
+    """The findings without those that blame waiting ranks, plus what the graph says; all of them if it says nothing."""
     if not waits.suspects or waits.agrees:
         return list(findings)
     roots, graph = waits.roots, waits.graph
@@ -135,7 +135,7 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
-    """An undecided answer with what the graph says of its victims."""
+    """An undecided answer with the victims that the graph knows."""
     victims = list(waits.roots.victims)
     if said.verdict is not Verdict.UNDECIDED or not victims or waits.moving:
         return said
@@ -269,7 +269,7 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """What the stacks of some ranks show that they do, if it is one thing; else nothing."""
+    """What some ranks are doing according to their stacks, if all do the same; else an empty text."""
     told = {graph.doing[rank].says if rank in graph.doing else "" for rank in ranks}
     return _numbered(told.pop(), many=len(ranks) > 1) if len(told) == 1 else ""
 

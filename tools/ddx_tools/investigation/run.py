@@ -80,7 +80,7 @@ def _perform(one: Probe[Any], call: HostCall) -> Reply:
 
 
 def ask_why(target: str, bundle: Path) -> Diagnosis:
-    """The diagnosis of a pid or a path; what was seen is kept as a bundle."""
+    """The diagnosis of a pid or a path; the capture is kept as a bundle."""
     return investigate([target], save=bundle).diagnose()
 
 
@@ -173,7 +173,7 @@ def investigate_hosts(
 
 
 def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What of a target lies in files, and what runs."""
+    """The paths and the pids of a target."""
     return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
 
 
@@ -214,7 +214,7 @@ def _exists(item: str) -> bool:
 
 
 def absolute_target(target: Sequence[str]) -> list[str]:
-    """The target in the words of the journal, which do not depend on where somebody stood: pids, absolute paths."""
+    """The target as the journal keeps it, independent of the working directory: pids and absolute paths."""
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 

@@ -1,4 +1,4 @@
-"""A finding that is submitted: its quote is held against the material before it counts."""
+"""Submits a finding: its quote is checked against the material before it counts."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _WORDS = {
 
 
 def add_records(graph: WaitGraph, store: Store) -> None:
-    """Add what the flight records of a store tell; nothing if there are none."""
+    """Add the waits in the flight records of a store; nothing if there are none."""
     if not store.holds_any(("fr_dumps",)):
         return
     found = store.derived(solved)

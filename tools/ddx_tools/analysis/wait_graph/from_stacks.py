@@ -45,7 +45,7 @@ _MOST_EDGES = 500_000
 
 
 def add_stacks(graph: WaitGraph, store: Store) -> None:
-    """Add what the stacks of a store tell. Of a rank whose flight record shows what it is in, it tells no waits."""
+    """Add the waits that stacks show, except for ranks whose flight record shows their current call."""
     if not store.holds_any(("stack_threads", "unread")):
         return
     threads = _threads(store)

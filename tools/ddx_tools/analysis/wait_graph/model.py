@@ -37,7 +37,7 @@ class NodeKind(StrEnum):
 
 
 class EdgeKind(StrEnum):
-    """In what a node waits for another."""
+    """How a node waits for another."""
 
     COLLECTIVE = "collective"
     TRANSFER = "transfer"
@@ -87,12 +87,12 @@ class Node(NamedTuple):
 
 
 def program_of(rank: int) -> Node:
-    """The node that stands for a rank's program: its main thread, or whatever of it a record tells."""
+    """The node of a rank's program: its main thread, or what its record shows."""
     return Node(NodeKind.THREAD, rank=rank)
 
 
 class NodeState(StrEnum):
-    """What is known of a node beside its waits."""
+    """What is known about a node apart from its waits."""
 
     ENDED = "ended"
     STOPPED = "stopped"
@@ -129,7 +129,7 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class NodeCondition:
-    """What one source knows of a node beside its waits."""
+    """What one source knows about a node apart from its waits."""
 
     state: NodeState
     source: Source
@@ -174,7 +174,7 @@ class CallMismatch:
 
 @dataclass
 class Operation:
-    """What is known of an operation in which ranks meet."""
+    """What is known about an operation between ranks."""
 
     words: str
     """`all_reduce (collective 412 of default_pg)`."""

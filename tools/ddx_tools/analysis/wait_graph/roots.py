@@ -1,4 +1,4 @@
-"""Where all waiting ends: the components of the wait graph without a way out.
+"""The roots of the wait graph: its components from which no wait leads out.
 
 A root is whom waits lead to and who waits for nobody. Ranks that wait for each other in a circle are told as a circle,
 unless something singles some of them out. Ranks of which nothing tells are blamed only for waits that nothing else
@@ -53,7 +53,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Roots:
-    """What the graph says of who holds a job up."""
+    """The ranks that hold a job up according to the graph."""
 
     roots: tuple[Root, ...] = ()
     victims: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class _Search:
 
 
 def find_roots(graph: WaitGraph) -> Roots:
-    """The roots of a wait graph; none if nobody waits."""
+    """The roots of a wait graph; none if no rank waits."""
     found = _Search(graph, graph.leaving(*_KNOWN))
     awaited = {node for nodes in found.edges.values() for node in nodes}
     for sink in _sinks(graph, found.edges):
@@ -382,7 +382,7 @@ def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
 
 
 def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
-    """By node from which waits lead to a root: over how many others they do."""
+    """For each node whose waits lead to a root, the length of the shortest path to it."""
     edges = graph.leaving(*Sure)
     # Members of an operation in which a root differs wait for that root, which is in it as well.
     near = {root.mismatch.at: 0 for root in roots.roots if root.mismatch and root.mismatch.at}

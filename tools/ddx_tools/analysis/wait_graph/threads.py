@@ -71,7 +71,7 @@ class Thread:
         )
 
     def evidence(self) -> Evidence:
-        """Where it is, in the words in which a look at the rank shows it."""
+        """Where it is, as `ddx show rank N` prints it."""
         if self.row["source_line"] is not None:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""

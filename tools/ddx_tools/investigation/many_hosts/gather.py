@@ -43,7 +43,7 @@ _AT_ONCE = 50
 
 @dataclass
 class HostsGathered:
-    """What came of asking many hosts; their rows are in the store."""
+    """The result of asking many hosts; their rows are in the store."""
 
     asked: list[AskedHost] = field(default_factory=list)
     said: Made = field(default_factory=Made)
@@ -61,7 +61,7 @@ def gather(
     *,
     raw: bool = False,
 ) -> HostsGathered:
-    """Put what all hosts make of a plan into the store; `raw`: their bundles are fetched into `scratch`, too.
+    """Run a plan on all hosts and put their rows into the store; `raw`: fetch their bundles into `scratch`, too.
 
     Raises UsageError if no host answers.
     """

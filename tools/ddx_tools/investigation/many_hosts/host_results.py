@@ -1,4 +1,4 @@
-"""What a host makes of what it saw, as bytes and back: rows in Arrow's format, and what its probes say in words."""
+"""Encodes and decodes what a host sends: rows in Arrow's format, and what its probes say in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_ITS_OWN = {"ranks", "stack_threads", "host_facts"}
 
 
 def made_of(captured: Captured) -> Made:
-    """What the parsers of the probes make of a capture on one host."""
+    """The rows that the probes' parsers make from a capture on one host."""
     made = Made()
     for step, raw in captured.raws:
         made.add_rows(step.probe.parse(raw))
@@ -76,7 +76,7 @@ class Made:
         return {source.partition("!")[0].partition("#")[0] for source in found}
 
     def encoded(self, most_bytes: int) -> bytes:
-        """As few bytes; the largest tables stay here where it would be too much, which is said."""
+        """As few bytes as possible; tables that are too large are left out, and named."""
         while len(packed := zstandard.ZstdCompressor(_LEVEL).compress(self._plain())) > most_bytes and self.rows:
             name = max(self.rows, key=lambda name: int(self.rows[name].nbytes))
             del self.rows[name]

@@ -1,4 +1,4 @@
-"""Asking hosts: who answers a step of a plan, live or out of a bundle, and what of it a bundle keeps."""
+"""Asks hosts, live or in a bundle, for the steps of a plan, and keeps their answers in a bundle."""
 
 from __future__ import annotations
 

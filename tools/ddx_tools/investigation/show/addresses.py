@@ -1,4 +1,4 @@
-"""The words that name one thing to look at: the same in `ddx show`, in the MCP tool and in the source of evidence.
+"""The words that name one thing to show: the same in `ddx show`, in the MCP tool and in the source of evidence.
 
 ranks                      all ranks, folded
 rank 77                    one rank: state, ends, stack, last collectives, last lines

@@ -1,4 +1,4 @@
-"""The suspects beside their peers: where their stacks part, what each called, and the last thing they had in common."""
+"""Suspects and their peers compared: where stacks diverge, what each called, and the last thing they had in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 160
 
 
 def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Differs | None:
-    """What of the first suspect differs from its peers; None where nothing that was read compares them.
+    """How the first suspect differs from its peers; None if nothing compares them.
 
     `peers` are those that wait for them; without any, all others of whom something is known.
     """
