@@ -149,7 +149,7 @@ def _is_unanswered(socket: HostFactRow) -> bool:
 def _unreachable(socket: HostFactRow, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
     sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
     # A host that is down, or an address that nobody has, answers neither ARP nor on another port.
-    below = " The host is up: it answers on other ways." if host_answers else ""
+    below = " The host is up: other connections to it work." if host_answers else ""
     return finding(
         "startup.endpoint_unreachable",
         Severity.WARNING,

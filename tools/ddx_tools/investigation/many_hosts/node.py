@@ -1,4 +1,4 @@
-"""What one host among many does: capture at the given time, write the packed result to standard output, leave nothing."""
+"""What one host among many does: capture at a given time, write the packed result to standard output, leave nothing."""
 
 from __future__ import annotations
 

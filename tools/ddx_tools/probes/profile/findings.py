@@ -199,7 +199,7 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
         "rank.arrives_late",
         Severity.WARNING,
         [rank],
-        f"{rank_list([rank]).capitalize()} is the last to enter {len(late_ns)} of the {clear} collectives{where} "
+        f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} "
         f"in which ranks wait, by {median(late_ns) / 1e6:.3g} ms (median); that costs {100 * cost:.0f} % of the time.",
         mine,
         late_s=round(median(late_ns) / 1e9, 6),
