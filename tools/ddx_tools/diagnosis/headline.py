@@ -38,7 +38,11 @@ def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
         if waits.roots.clear or not doing_of(waits.graph, ranks):
             # What the graph knows of them is not why they are to blame.
             place = f" at {places[0].short()}" if places else ""
-            return f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}: {title}"[:_LONGEST]
+            who = f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}"
+            seen = said.chain[0] if said.chain else ""
+            if not place and _capital(seen).startswith(f"{who} ") and len(seen) <= _LONGEST_END:
+                who = _capital(seen).rstrip(".")
+            return f"{who}: {title}"[:_LONGEST]
     return f"{_sentence(suspect, waits)}: {title}"[:_LONGEST]
 
 
@@ -70,16 +74,19 @@ def _who(suspect: Suspect, waits: Waits) -> str:
 def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
-    ended = suspect.event is SuspectEvent.ENDED
-    if suspect.says.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
-        says = _cut(suspect.says) if ended else suspect.says[:_LONGEST]
+    ended, bare = suspect.event is SuspectEvent.ENDED, _capital(rank_list(suspect.ranks))
+    seen = who + suspect.says[len(bare) :] if ended and suspect.says.startswith(f"{bare} ") else suspect.says
+    if seen.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
+        says = _cut(seen) if ended else seen[:_LONGEST]
         told = says.rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
     else:
         place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
         doing = "" if ended else doing_of(graph, suspect.ranks)
         comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
-        told = f"{who} {doing or words + comma + place}{who_waits(graph, suspect.ranks)}"
+        differing = suspect.event is SuspectEvent.MISMATCHED and not place and len(suspect.says) <= _LONGEST_END
+        how = f": {suspect.says.rstrip('.')}" if differing and suspect.says else ""
+        told = f"{who} {doing or words + comma + place + how}{who_waits(graph, suspect.ranks)}"
     return told
 
 

@@ -49,7 +49,7 @@ class Where:
     def number(self) -> str:
         """`collective 412 of default_pg`."""
         number = "a collective" if self.seq is None else f"collective {self.seq}"
-        return f"{number} of {self.group or 'a group that nothing names'}"
+        return f"{number} of {self.group or 'an unnamed group'}"
 
     def __str__(self) -> str:
         return f"{self.operation} ({self.number})" if self.operation else self.number

@@ -71,7 +71,7 @@ def _add_missing(graph: WaitGraph, finding: Finding, number: int, looked_at: Ite
     if not waiting or facts.get("tie") or (waiting | missing) & set(looked_at):
         return
     seq = facts.get("seq")
-    words = f"{facts.get('operation') or 'a collective'} ({finding.group or 'a group that nothing names'})"
+    words = f"{facts.get('operation') or 'a collective'} ({finding.group or 'an unnamed group'})"
     node = Node(NodeKind.OPERATION, f"log {number} {finding.group} {seq}")
     graph.operations[node] = Operation(words, EdgeKind.COLLECTIVE, Source.LOGS)
     evidence = finding.evidence[0] if finding.evidence else None
