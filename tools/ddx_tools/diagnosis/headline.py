@@ -11,6 +11,11 @@ from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, Suspe
 
 _NOTHING = "Not enough evidence to name "
 _LONGEST, _LONGEST_END = 400, 170
+# A headline is no field for text of the job: of what findings say it takes over these forms only.
+_KILLED = re.compile(r" was ended by SIG[A-Z0-9]{2,10}\.")
+_COMPARED = re.compile(
+    r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
+)
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:
@@ -38,11 +43,7 @@ def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
         if waits.roots.clear or not doing_of(waits.graph, ranks):
             # What the graph knows of them is not why they are to blame.
             place = f" at {places[0].short()}" if places else ""
-            who = f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}"
-            seen = said.chain[0] if said.chain else ""
-            if not place and _capital(seen).startswith(f"{who} ") and len(seen) <= _LONGEST_END:
-                who = _capital(seen).rstrip(".")
-            return f"{who}: {title}"[:_LONGEST]
+            return f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}: {title}"[:_LONGEST]
     return f"{_sentence(suspect, waits)}: {title}"[:_LONGEST]
 
 
@@ -75,7 +76,8 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
     ended, bare = suspect.event is SuspectEvent.ENDED, _capital(rank_list(suspect.ranks))
-    seen = who + suspect.says[len(bare) :] if ended and suspect.says.startswith(f"{bare} ") else suspect.says
+    killed = ended and _KILLED.fullmatch(suspect.says.removeprefix(bare))
+    seen = f"{who}{killed[0]}" if killed else suspect.says
     if seen.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
         says = _cut(seen) if ended else seen[:_LONGEST]
         told = says.rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
@@ -84,8 +86,8 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
         doing = "" if ended else doing_of(graph, suspect.ranks)
         comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
-        differing = suspect.event is SuspectEvent.MISMATCHED and not place and len(suspect.says) <= _LONGEST_END
-        how = f": {suspect.says.rstrip('.')}" if differing and suspect.says else ""
+        differing = suspect.event is SuspectEvent.MISMATCHED and not place and _COMPARED.fullmatch(suspect.says)
+        how = f": {suspect.says.rstrip('.')}" if differing else ""
         told = f"{who} {doing or words + comma + place + how}{who_waits(graph, suspect.ranks)}"
     return told
 
