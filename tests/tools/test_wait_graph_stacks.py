@@ -183,7 +183,7 @@ def test_waits_are_shown_and_drawn_from_any_rank() -> None:
     assert "ranks 0-1, 3 (thread saver) wait in barrier at async_saver.py:34" in text
     drawn = look(["waits", "0"], target, dot=True).text
     assert drawn.startswith("digraph waits {") and 'label="join"' in drawn and drawn.endswith("}")
-    assert look(["waits", "9"], target).text == "nothing tells of rank 9"
+    assert look(["waits", "9"], target).text == "no evidence mentions rank 9"
     with pytest.raises(UsageError):
         look(["ranks"], target, dot=True)
 
