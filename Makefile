@@ -27,7 +27,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(WORDS)
+# Spelling, and the words that docs/glossary.md replaces.
+WORDS = $(BIN)/codespell && $(BIN)/python docs/check_words.py
 
 # Tests start many interpreters. Without cached bytecode each of them compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=

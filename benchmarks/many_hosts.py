@@ -60,7 +60,7 @@ def measure() -> Iterator[Measurement]:
 def _of_a_node() -> Iterator[Measurement]:
     with waiting_ranks(RANKS):
         cost = _cost([DDX, "node"])
-    how = f"{cost['wall_s']:.1f} s, most of them between two looks; {RANKS} ranks, without torch"
+    how = f"{cost['wall_s']:.1f} s, most of them between two samples; {RANKS} ranks, without torch"
     yield Measurement("CPU of ddx node on a host", cost["cpu_s"], 8.0, "s", how)
     yield Measurement("memory of ddx node on a host", cost["peak_mib"], 300.0, "MiB", "at most")
 

@@ -1,4 +1,4 @@
-"""How long a rank stands still while ddx looks at it, beside what py-spy alone and the mere load of ddx do to it."""
+"""How long a rank is paused while ddx samples it, beside what py-spy alone and the mere load of ddx do to it."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: Files) -> str:
     """Turn links that leave the manual into links to the page that is made of their goal, or into its name."""
-    if "{{ first_sight }}" in markdown:
-        markdown = markdown.replace("{{ first_sight }}", _first_sight())
+    if "{{ first_run }}" in markdown:
+        markdown = markdown.replace("{{ first_run }}", _first_run())
     at = Path(page.file.src_uri)
 
     def goal(match: re.Match[str]) -> str:
@@ -78,10 +78,10 @@ def _origin(at: Path) -> Path:
     return ROOT if at.name == "contributing.md" else ROOT / "docs" / at.parent
 
 
-def _first_sight() -> str:
-    """The table of first sight, as the page on scores has it."""
+def _first_run() -> str:
+    """The table of the first run, as the page on scores has it."""
     text = (ROOT / "docs/evals.md").read_text("utf-8")
-    table = text.partition("At first sight, once, before anybody looked at an answer:")[2].strip()
+    table = text.partition("On the first run, once, before anybody looked at an answer:")[2].strip()
     return table.partition("\n\n")[0]
 
 

@@ -82,7 +82,7 @@ def _sentence(found: BisectionCulprits) -> str:
     parts = []
     if found.hosts:
         parts.append(f"bad: {folded(tuple(found.hosts))}")
-    parts += [f"bad together, though each is well with others: {one} and {other}" for one, other in found.pairs]
+    parts += [f"bad together, though each is fine with others: {one} and {other}" for one, other in found.pairs]
     if found.undecided:
         parts.append(f"undecided among {folded(tuple(found.undecided))}: add hosts that are known to be good")
     return "; ".join(parts) or "nothing is bad"

@@ -110,7 +110,7 @@ def capture(
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Keep everything an investigation needs as a bundle, to look at later or elsewhere."""
+    """Keep all evidence as a bundle, to diagnose later or elsewhere."""
     from ddx_tools.investigation.run import investigate
 
     out = out or name_of_bundle(target or [])

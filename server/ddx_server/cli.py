@@ -112,7 +112,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     _: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which ddx this is, and exit.")
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
 ) -> None: ...
 
@@ -152,7 +152,7 @@ def why(
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Say who hangs (or broke) the job, where in the program, why, and what to do."""
+    """Say which rank hangs (or broke) the job, where in the program, why, and what to do."""
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_server.standard_input import on_disk
@@ -216,7 +216,7 @@ def ask(
     max_calls: Annotated[int, typer.Option(min=1, help="Calls of tools, at most.")] = 40,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens read and written, at most.")] = 1_000_000,
     max_seconds: Annotated[float, typer.Option(min=1, help="Seconds, at most.")] = 600.0,
-    yes: Annotated[bool, typer.Option("--yes", help="Allow also tools that do more than look, unasked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow tools that do more than read, without asking.")] = False,
     transcript: Annotated[
         Path | None, typer.Option(help="New file for what was said. Default: .ddx/asked/<time>-<pid>.jsonl.")
     ] = None,

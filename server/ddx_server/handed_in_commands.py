@@ -24,7 +24,7 @@ FINDINGS = Annotated[
 
 
 def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
-    """What was handed in, as findings. Raises UsageError and UnreadableInput."""
+    """What was submitted, as findings. Raises UsageError and UnreadableInput."""
     from ddx_tools.diagnosis.submitted import fact_finding, read_handed_in
 
     told = [fact_finding(fact) for fact in facts]
@@ -38,7 +38,7 @@ def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
 
 
 def facts(as_json: JSON_OPTION = False) -> None:
-    """List the facts that can be told: `ddx why --fact NAME=yes|no`."""
+    """List the facts that can be passed: `ddx why --fact NAME=yes|no`."""
     from ddx_tools.diagnosis.submitted import facts_listed
 
     if as_json:
@@ -60,7 +60,7 @@ def add_finding(
     keep: Annotated[Path | None, typer.Option(help="Add it to this file, for ddx why --findings FILE.")] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Hand in what you read and ddx did not recognise: the quote is checked, and the answer given anew."""
+    """Submit what you read and ddx did not recognise: the quote is checked, and the answer is made again."""
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_tools.diagnosis.submitted import HandedIn, read_handed_in

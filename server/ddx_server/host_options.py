@@ -19,7 +19,7 @@ HOSTS_OPTION = Annotated[
         "--hostfile",
         rich_help_panel=_PANEL,
         show_default=False,
-        help="Look on all of them at once: node\\[001-128], a,b,c, @group, a hostfile (also of MPI), or auto: as "
+        help="Diagnose all of them at once: node\\[001-128], a,b,c, @group, a hostfile (also of MPI), or auto: as "
         "Slurm's or MPI's variables say.",
     ),
 ]
@@ -56,7 +56,12 @@ GATEWAYS_OPTION = Annotated[
 ]
 DEADLINE_OPTION = Annotated[
     float,
-    typer.Option("--deadline", rich_help_panel=_PANEL, min=1, help="Seconds until the answer, whoever is silent then."),
+    typer.Option(
+        "--deadline",
+        rich_help_panel=_PANEL,
+        min=1,
+        help="Seconds until the answer, even if some hosts are silent then.",
+    ),
 ]
 HOST_OPTIONS = {
     "hosts": (HOSTS_OPTION, ""),
@@ -83,9 +88,7 @@ def node(
     at: Annotated[float | None, typer.Option(help="When, in seconds since the epoch. Default: now.")] = None,
     job: Annotated[str, typer.Option(help="Which job, by a variable of its ranks: SLURM_JOB_ID=4242.")] = "",
     most_bytes: Annotated[int, typer.Option(min=1, help="Of the answer, packed.")] = 8 << 20,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Send the material, too, and not only what was made of it.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Send the raw material, too, not only the rows.")] = False,
 ) -> None:
     """Look at the job on this host and write what was seen to standard output: `ddx why --hosts` starts it on each."""
     from ddx_tools.investigation.many_hosts.node import answer

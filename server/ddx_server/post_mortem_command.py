@@ -38,7 +38,7 @@ def post_mortem(
     ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Write the post-mortem of a job: impact, timeline, walk, root cause, reproducer, fix, proof, prevention.
+    """Write the post-mortem of a job: impact, timeline, diagnosis, root cause, reproducer, fix, proof, prevention.
 
     What the evidence says is filled in, with its quotes and the commands that show them again. What it cannot say is
     left as a question. Beside the document goes the script of `ddx repro`, where the fault has one.

@@ -30,7 +30,7 @@ from ddx_tools.probes.registry import LIVE_PROBES, PROBES
 
 _EXPLAIN_OPTION = Annotated[
     list[str] | None,
-    typer.Option("--explain", help="Say what this name is for, and look at nothing; may be repeated.", metavar="NAME"),
+    typer.Option("--explain", help="Explain this variable, and check nothing else; may be repeated.", metavar="NAME"),
 ]
 _LAUNCHER = "launcher"
 """An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""

@@ -49,7 +49,7 @@ def report(
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Write the answer as one HTML page that can be forwarded: pictures, evidence, what decides. It loads nothing.
+    """Write the answer as one HTML page to forward: pictures, evidence, reasons. It loads nothing from the network.
 
     For whoever is not at this terminal: on a phone at night, or in the morning. Known kinds of secrets are replaced.
     The exit code is that of the answer, as of `ddx why`.

@@ -19,7 +19,7 @@ def similar(
     most: Annotated[int, typer.Option(help="So many cases.", min=1, max=20)] = 3,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show confirmed cases and known bugs of versions that are like this one. No evidence: what differs is said."""
+    """Show confirmed cases and known bugs that are like this one. They are no evidence; each says what differs."""
     from ddx_tools.diagnosis.casebook import similar_to
     from ddx_tools.investigation.run import investigate
 

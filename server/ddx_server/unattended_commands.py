@@ -24,8 +24,8 @@ def run(
     stall_after: Annotated[
         float,
         typer.Option(
-            help="Look (never kill) after this many seconds without a step or a collective, at the latest; 0: never. "
-            "Where a limit of the job is shorter, or its own pace quicker, the look is earlier."
+            help="Capture (never kill) after at most this many seconds without a step or a collective; 0: never. "
+            "Earlier if a timeout of the job is shorter, or its steps are faster."
         ),
     ] = 300.0,
     rank_logs: Annotated[bool, typer.Option(help="Let torchrun keep a log per rank.")] = True,
@@ -36,10 +36,10 @@ def run(
     notify_file: Annotated[Path | None, typer.Option(help="A file that gets each answer as a line of JSON.")] = None,
     page: REPORT_OPTION = None,
     look_on: Annotated[
-        str | None, typer.Option(help="USR1 or USR2: look when this signal comes, and do not pass it on.")
+        str | None, typer.Option(help="USR1 or USR2: capture when this signal arrives, and do not pass it on.")
     ] = None,
     grace: Annotated[
-        float, typer.Option(help="Seconds between the scheduler's SIGTERM and its SIGKILL; a last look may take half.")
+        float, typer.Option(help="Seconds from the scheduler's SIGTERM to its SIGKILL; a last capture may take half.")
     ] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing into the job's output.")] = False,
     consistency: Annotated[
@@ -54,7 +54,7 @@ def run(
     """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
 
     Sets the variables that make a hang diagnosable (without overriding yours), keeps logs and flight records in one
-    directory, prints the diagnosis into the job's output when it stands still or fails, and passes signals and the
+    directory, prints the diagnosis into the job's output when it makes no progress or fails, and passes signals and the
     exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
     """
     from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
@@ -79,7 +79,7 @@ def watch(
         list[str] | None,
         typer.Argument(help="Of the launcher or any rank. Default: the job on this host.", show_default=False),
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between samples.")] = 2.0,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",

@@ -60,7 +60,7 @@ def test_the_verdict_stands_first_then_the_table(run: Any) -> None:
     code, out, _ = run(STALL)
     lines = out.splitlines()
     assert code == 1
-    assert lines[0].startswith("• All waiting leads back to rank 3")
+    assert lines[0].startswith("• Ranks 0-2 wait for rank 3")
     heading = next(number for number, line in enumerate(lines) if line.startswith("group "))
     assert not any(line.startswith("•") for line in lines[heading:])
     assert "looked at: " in lines[-1]
@@ -226,7 +226,7 @@ def test_the_trace_is_written_beside_the_answer(run: Any, tmp_path: Path) -> Non
     out_file = tmp_path / "trace.json.gz"
     code, out, _ = run(STALL, "--perfetto", str(out_file))
     assert code == 1
-    assert out.startswith("• All waiting leads back to rank 3")
+    assert out.startswith("• Ranks 0-2 wait for rank 3")
     events = json.loads(gzip.decompress(out_file.read_bytes()))["traceEvents"]
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
         f"rank {rank} on node-0" for rank in range(4)

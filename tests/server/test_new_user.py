@@ -132,7 +132,7 @@ def test_a_rank_alone_holds_not_more_than_its_peers(tmp_path: Path, run: Any) ->
 def test_records_alone_do_not_say_what_a_rank_does_instead(run: Any) -> None:
     told = run("why", str(RECORDS / "dp_tp_stall-fault")).out
     assert "rank 3" in told and "work of its own" not in told.partition("evidence")[0]
-    assert "the records do not say" in told or "The records only say" in told
+    assert "The records do not show" in told or "The records only show" in told
 
 
 def test_what_names_no_job_says_so_at_once(run: Any) -> None:
@@ -180,7 +180,7 @@ def test_of_a_launcher_that_dies_at_once_no_command_is_offered_that_finds_nothin
     program = "from ddx_server.cli import main; main()"
     argv = [sys.executable, "-c", program, "run", "--dir", str(tmp_path / "run"), "--", "sh", "-c", end]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert f"{said}, before it had printed a word" in done.stderr and "dmesg" in done.stderr
+    assert f"{said}, before it printed anything" in done.stderr and "dmesg" in done.stderr
     assert "ddx why" not in done.stderr and "Who killed it" not in done.stderr
 
 

@@ -21,8 +21,8 @@ def test_a_hang_says_who_where_why_and_what_to_do(run: Any) -> None:
     done = run("why", HUNG, "--markdown")
     assert done.code == 1
     lines = done.out.splitlines()
-    assert lines[0].startswith("**DIAGNOSED** Rank 3 at metrics.py:37")
-    assert "- **Who:** rank 3 (node1); ranks 0-2 cannot go on" in lines
+    assert lines[0].startswith("**DIAGNOSED** Rank 3 is waiting for a lock at metrics.py:37")
+    assert "- **Who:** rank 3 (node1); blocked: ranks 0-2" in lines
     assert any(line.startswith("- **Where:** `/srv/job/metrics.py:37`") for line in lines)
     assert "**Fix**" in lines and len(lines) <= MOST_LINES
 

@@ -113,9 +113,12 @@ def assert_sealed(page: Page) -> None:
 
 def test_a_hang_shows_who_where_who_waits_and_the_quotes_with_their_lines(page_of: Any) -> None:
     page = page_of(HUNG)
-    assert "Rank 3 at metrics.py:37 MetricsLog.start_new_file" in page.text and "DIAGNOSED" in page.text
+    assert (
+        "Rank 3 is waiting for a lock at metrics.py:37 MetricsLog.start_new_file" in page.text
+        and "DIAGNOSED" in page.text
+    )
     assert "suspect" in page.cells[3][0].split() and "suspect" not in page.cells[0][0].split()
-    assert "cannot go on" in page.cells[0][1]
+    assert "blocked" in page.cells[0][1]
     assert "gradient_reduction at train.py:37 train_step ranks 0-2 wait in it" in " ".join(page.text.split())
     assert "with self.file_lock:" in page.text
     assert page.elements["details"] >= 3
@@ -153,7 +156,7 @@ def test_4096_ranks_are_folded_and_the_odd_one_stands_alone(page_of: Any, tmp_pa
     stalled = write_benchmark(tmp_path / "dumps", 4096, 2)
     page = page_of(str(tmp_path / "dumps"))
     assert "suspect" in page.cells[stalled][0].split()
-    assert "1 elsewhere than the others" in page.text and "Each cell stands for a host" in page.text
+    assert "1 elsewhere than its peers" in page.text and "Each cell stands for a host" in page.text
     assert page.elements["a"] < 700
 
 

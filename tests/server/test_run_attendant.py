@@ -202,7 +202,7 @@ def test_what_is_seen_after_an_answer_extends_it_and_never_replaces_it(
     job.move()  # ranks that raise stir once more
     assert bool(job.silent(later)) is is_said
     job.attendant.failed("the job failed with exit code 1")
-    assert job.said[-1] == "the job failed with exit code 1, without having moved since the answer above."
+    assert job.said[-1] == "the job failed with exit code 1, without any progress since the answer above."
 
 
 def test_after_an_answer_that_named_nobody_what_is_left_may_name_somebody(job: Job) -> None:
@@ -232,7 +232,7 @@ def test_a_job_that_goes_on_after_an_answer_says_so_once(job: Job) -> None:
     job.silent(DEADLOCK)
     for _ in range(5):
         job.move()
-    assert job.said[3:] == ["the job moves again, after 100 s"]
+    assert job.said[3:] == ["the job makes progress again, after 100 s"]
 
 
 def test_a_job_that_never_stood_still_says_nothing_when_it_moves(job: Job) -> None:
@@ -254,7 +254,7 @@ def test_there_is_an_end_to_the_answers_and_to_the_disk_they_take(job: Job, monk
 def test_a_job_that_dies_of_what_was_said_is_not_diagnosed_again(job: Job) -> None:
     job.silent(DEADLOCK)
     job.attendant.failed("the job failed with exit code 1")
-    assert job.said[3:] == ["the job failed with exit code 1, without having moved since the answer above."]
+    assert job.said[3:] == ["the job failed with exit code 1, without any progress since the answer above."]
     assert job.looked_at == ["4711"]
 
 

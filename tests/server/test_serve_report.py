@@ -33,7 +33,9 @@ REPORT: dict[str, Any] = {
     ],
     "culprits": {"ranks": [2]},
     "victims": {"ranks": [0, 1, 3]},
-    "evidence": [{"finding": "rank.outside_collective", "claim": "rank 2 is elsewhere", "quote": "train.py:73 main"}],
+    "evidence": [
+        {"finding": "rank.outside_collective", "claim": "rank 2 is outside the collective", "quote": "train.py:73 main"}
+    ],
 }
 
 
@@ -49,10 +51,14 @@ def test_a_diagnosis_is_saved_as_it_was_said(tmp_path: Path) -> None:
 
 
 def test_marks_of_untrusted_text_may_come_back_and_are_not_saved(tmp_path: Path) -> None:
-    claim = {"finding": "rank.outside_collective", "untrusted_claim": "rank 2 is elsewhere", "untrusted_quote": "main"}
+    claim = {
+        "finding": "rank.outside_collective",
+        "untrusted_claim": "rank 2 is outside the collective",
+        "untrusted_quote": "main",
+    }
     told = ask(ServeConfig.at([tmp_path]), "report_diagnosis", {"diagnosis": changed(evidence=[claim])})
     saved = json.loads(Path(told["saved"]).read_text(encoding="utf-8"))
-    assert saved["evidence"][0]["claim"] == "rank 2 is elsewhere" and "untrusted" not in json.dumps(saved)
+    assert saved["evidence"][0]["claim"] == "rank 2 is outside the collective" and "untrusted" not in json.dumps(saved)
 
 
 def test_what_diagnose_says_can_be_reported_as_it_is_and_lies_beside_the_bundle(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ STOPPED, LINK = ("process-stopped", "rank-absent"), ("ib-link-fault", "network")
         ("I suspect the switch.", diagnosis(Verdict.DIAGNOSED, LINK), "is it the network? yes: ib-link-fault"),
         ("Maybe a bad cable?", diagnosis(Verdict.UNDECIDED, STOPPED, LINK), "is it the network? open: ib-link-fault"),
         ("Maybe it is ACS.", diagnosis(Verdict.UNDECIDED, ruled_out="p2p-blocked-by-iommu"), "is ruled out"),
-        ("Could it be NFS?", diagnosis(Verdict.UNDECIDED, STOPPED), "nothing that was read speaks for it"),
+        ("Could it be NFS?", diagnosis(Verdict.UNDECIDED, STOPPED), "no evidence for it, none against it"),
     ],
 )  # fmt: skip
 def test_a_suspicion_is_answered(said: str, found: Diagnosis, answer: str) -> None:

@@ -148,7 +148,7 @@ def test_many_moments_are_told_in_few_lines() -> None:
 def test_of_several_moments_of_a_rank_the_last_counts() -> None:
     choice = chosen_attempt([*job(range(3), "run/rank-*", 0), *job(range(3), "run/rank-*", 300)])
     assert [row["latest_ns"] for row in choice.dumps] == [NOON + 300 * S + rank for rank in range(3)]
-    assert choice.left_out == ["3 flight records of earlier moments were left out: of each rank the last one counts"]
+    assert choice.left_out == ["3 flight records of earlier moments were left out: only the last of each rank counts"]
 
 
 def test_a_rank_that_left_nothing_at_the_last_moment_is_not_taken_from_an_earlier_one() -> None:

@@ -69,7 +69,7 @@ def test_a_bug_is_told_of_the_versions_that_have_it() -> None:
     assert told("2.29.3") == []
     assert told("") == [], "nobody knows which version runs"
     (open_,) = [one for one in similar(Present(HANG_ON_ARM, ["known-bug"]), 5) if one.link == fixed]
-    assert "the version here is not known" in open_.line()
+    assert "the version here is unknown" in open_.line()
 
 
 def test_what_differs_is_said_and_keeps_a_case_from_being_strong() -> None:

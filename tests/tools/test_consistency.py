@@ -47,7 +47,7 @@ WRONG = {
     "buffers": ("replicas-diverged", [], "first in 1.running_mean: rank 0, rank 1"),
     "untied": ("replicas-diverged", [0], "0.again and 0.weight are one tensor on rank 3, and several on rank 0"),
     "copy-differs": ("replicas-diverged", [], "rank 1, rank 3 along dp of the mesh"),
-    "summand-used": ("replicas-diverged", [], "Its gradient lies as a Partial"),
+    "summand-used": ("replicas-diverged", [], "Its gradient is a Partial"),
     "placement": ("placement-mismatch", [2], "rank 2: R, R"),
     "torn": ("placement-mismatch", [], "make 42 of its 48 elements"),
     "nan": ("rank-nan", [1], "own gradients of rank 1"),

@@ -49,7 +49,7 @@ def test_a_quote_that_stands_there_counts_and_the_answer_says_so(target: list[st
     one = HandedIn(code="rank.raised", ranks=[3], quote="drained by the operator", source="material train.log:3")
     alone, said = investigate(target).diagnose(), with_checked(one, [], target).diagnose()
     assert alone.changed == []
-    assert said.changed and said.changed[0].startswith("1 handed in; ")
+    assert said.changed and said.changed[0].startswith("1 submitted; ")
     assert [suspect.ranks for suspect in said.suspects] == [[3]]
     assert said.verdict is Verdict.UNDECIDED
     assert all(cause.level is not Level.ESTABLISHED for cause in said.causes)
@@ -122,8 +122,8 @@ def test_what_changed_nothing_says_why(target: list[str]) -> None:
         return line
 
     assert changed("job.ranks_unseen").startswith(
-        "1 handed in; nothing changed by it: job.ranks_unseen was seen already"
+        "1 submitted; nothing changed by it: job.ranks_unseen was seen already"
     )
-    assert "for rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
+    assert "supports rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
     fact = investigate(target, told=[fact_finding("disk_not_full=yes")]).diagnose()
-    assert fact.changed[0].startswith("1 handed in; nothing changed by it: disk_not_full "), fact.changed
+    assert fact.changed[0].startswith("1 submitted; nothing changed by it: disk_not_full "), fact.changed

@@ -255,7 +255,7 @@ ARP = "IP address       HW type     Flags       HW address            Mask     D
 def test_a_silent_port_of_a_host_that_answers_otherwise_is_not_a_host_that_is_down(seen: str, there: bool) -> None:
     found = findings_of(job(4), interfaces(LO, ETH), asking("10.0.0.7", "10.0.0.9:37411", 3), text(seen))
     cut = one(found, "startup.endpoint_unreachable")
-    assert (cut.attributes["host_answers"], "The host is there" in cut.summary) == (there, there)
+    assert (cut.attributes["host_answers"], "The host is up" in cut.summary) == (there, there)
 
 
 def test_where_neither_answers_the_other_no_host_is_named() -> None:

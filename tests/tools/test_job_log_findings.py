@@ -214,7 +214,7 @@ def test_ranks_that_no_line_states_stay_unknown(tmp_path: Path) -> None:
     log.write_text('Traceback (most recent call last):\n  File "train.py", line 3, in main\n    go()\nValueError: no\n')
     (root,) = findings_of(log)
     assert root.ranks == []
-    assert "does not name" in root.summary
+    assert "unidentified rank" in root.summary
 
 
 def test_a_traceback_that_was_only_logged_is_no_end(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_output_that_goes_to_a_terminal_cannot_be_read_and_that_is_said() -> Non
     launcher = row(9, 1, "python3 /usr/bin/torchrun --nproc-per-node 2 train.py", fds=terminal)
     raw = PROBE.capture(HostOfJob(launcher, *ranks), JobLogArgs())
     assert raw.status is ProbeStatus.NO_DATA
-    assert "goes to no file" in raw.problems[0] and "ddx run" in raw.problems[0]
+    assert "is not written to a file" in raw.problems[0] and "ddx run" in raw.problems[0]
 
 
 def test_a_rank_that_ended_by_itself_is_told_by_its_note(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_who_is_let_work_alone_is_a_suspect_only_if_it_does_not_end_soon() -> No
     alone = seen("rank.outside_collective", 0, awaited_work=True, basis="stacks", **facts)
     (suspect,) = with_suspects(judged(waits, alone), [waits, alone], {}).suspects
     assert (suspect.ranks, suspect.certainty) == ([0], Certainty.LIKELY)
-    assert "look again" in suspect.unless
+    assert "sample it again" in suspect.unless
 
 
 def test_who_gets_on_with_sleeps_in_an_evaluation_that_its_peers_are_in_holds_nobody_up() -> None:

@@ -175,7 +175,7 @@ def test_every_wording_gives_the_same_fields(line: str, wanted: dict[str, str]) 
         ("[rank1]:[E x.cpp:1] [PG 0 Rank 1] a", (1, 1, "0", None, True)),
         ("[rank1]:[E x.cpp:1] [PG 3 (mesh_dp) Rank 0] a", (1, 0, "3", "mesh_dp", False)),
         ("[E x.cpp:1] [Rank 3] a", (None, 3, None, None, False)),
-        ("nothing of the kind", (None, None, None, None, False)),
+        ("none", (None, None, None, None, False)),
     ],
 )
 def test_who_speaks(line: str, wanted: tuple[object, ...]) -> None:

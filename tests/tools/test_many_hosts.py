@@ -168,7 +168,7 @@ def test_an_answer_about_other_hosts_or_outside_of_its_bundle_is_refused(tmp_pat
     found = asked(hosts, printing(tmp_path))
     refused = next(f for f in found.findings if f.code == "host.unanswered")
     assert refused.attributes["state"] == "garbled"
-    assert "it speaks for 'host-0'" in refused.summary
+    assert "it answers for 'host-0'" in refused.summary
 
 
 def test_an_answer_of_another_version_that_cannot_be_read_says_so(tmp_path: Path) -> None:

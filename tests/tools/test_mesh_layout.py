@@ -178,8 +178,9 @@ def test_what_is_left_of_the_world_is_worked_out() -> None:
         (8, {"tp": 16}, "tp 16 does not divide the 8 ranks: dp_shard = -1 would be 8 / 16 = 0.5. Worlds that fit: 16."),
         (16, {"dp_shard": 4, "tp": 4, "ep": 3}, "ep 3 does not divide dp_shard 4 × tp 4 = 16."),
         (16, {"dp_shard": 4, "tp": 4, "ep": 4, "etp": 2}, "etp = 2 has to be 1 or tp (tp = 4)."),
-        (16, {"tp": 0}, "tp = 0 is no degree: it has to be a positive number."),
-        (16, {"dp_shard": -2}, "dp_shard = -2 is no degree: it has to be a positive number, or -1 for what is left."),
+        (16, {"tp": 0}, "tp = 0 is not a valid degree: it has to be a positive number."),
+        (16, {"dp_shard": -2},
+         "dp_shard = -2 is not a valid degree: it has to be a positive number, or -1 for what is left."),
     ],
 )  # fmt: skip
 def test_a_wrong_world_gets_the_arithmetic(world_size: int, degrees: dict[str, int], said: str) -> None:

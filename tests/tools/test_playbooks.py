@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 from each_of import each_of
+from made_findings import seen
 
 from ddx_tools.diagnosis.diagnose import diagnose
-from ddx_tools.diagnosis.matching import VERBS
+from ddx_tools.diagnosis.matching import VERBS, fill, title_of
 from ddx_tools.diagnosis.playbook import (
     NODE,
     Cause,
@@ -202,9 +203,13 @@ def test_every_cause_says_how_to_go_on(page: Cause) -> None:
     assert page.next_check
 
 
+WRONG_OF_ONE = re.compile(r"(?<!does )\brank 3 (?:are|were|have|do|wait)\b|\bDo rank 3\b")
+WRONG_OF_MANY = re.compile(
+    r"\b(?:ranks 3, 5|the ranks|they) (?:is|was|has|does|waits|needs|runs|calls)\b|\bDoes ranks\b"
+)
 PAST = {
-    *("aborted", "asked", "called", "came", "ended", "found", "left", "lost", "moved"),
-    *("never", "of", "may", "raised", "ran", "timed", "took", "went"),
+    *("aborted", "allocated", "asked", "called", "ended", "finished", "had", "left", "lost", "made", "moved"),
+    *("never", "of", "may", "passed", "raised", "ran", "skipped", "timed", "took", "went"),
 }
 
 
@@ -214,6 +219,18 @@ def test_a_verb_behind_ranks_agrees_with_them(page: Symptom | Cause) -> None:
     said = words(page)
     verbs = set(re.findall(r"\{\w+\.ranks\} ([a-z]+)", said))
     assert verbs <= PAST | set(VERBS) | set(VERBS.values())
+
+
+@every_page
+def test_a_sentence_about_ranks_agrees_for_one_and_for_many(page: Symptom | Cause) -> None:
+    bindings = set(re.findall(r"\{(\w+)\.", words(page)))
+    questions = [check.question for check in page.next_check]
+    for text in (page.title, *questions, *(clause.says for clause in clauses(page))):
+        for ranks, wrong in (((3,), WRONG_OF_ONE), ((3, 5), WRONG_OF_MANY)):
+            found = seen("rank.raised", *ranks)
+            filled = fill(text, {name: [found] for name in bindings})
+            filled = title_of(filled, ranks) if text is page.title else filled
+            assert not wrong.search(filled), filled
 
 
 def test_every_separated_cause_is_asked_about_by_its_own_page_too() -> None:

@@ -68,7 +68,7 @@ def test_a_sum_that_is_wrong_for_all_accuses_nobody(tmp_path: Path) -> None:
     ranks.step("all_reduce", wrong={rank: wrong([]) for rank in range(4)})
     found = one(look(finished(ranks, tmp_path / "run")), "preflight.wrong_result")
     assert found.attributes["certain"] is False
-    assert "does not tell whose" in found.summary
+    assert "does not show whose" in found.summary
 
 
 def stuck(step: str = "broadcast", absent: tuple[int, ...] = (2,)) -> Ranks:

@@ -132,5 +132,5 @@ def test_logs_alone_set_a_suspect_beside_its_peers() -> None:
         assert [(one.what, one.suspect, one.peers) for one in told.aspects] == [
             ("last step", "4 of 9", "5 of 9"),
             ("watchdog", "ALLGATHER, seq 7", "ALLREDUCE, seq 7"),
-            ("raised", "nothing of the kind", "RuntimeError at train.py:7 step"),
+            ("raised", "none", "RuntimeError at train.py:7 step"),
         ]

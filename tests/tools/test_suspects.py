@@ -82,7 +82,7 @@ def test_an_undecided_answer_names_them_and_a_diagnosed_one_keeps_its_headline()
     finding = seen("rank.raised", 77, independent=True)
     seats = {77: Seat(rank=77, host="node-9", local_rank=5)}
     open_one = with_suspects(Diagnosis(verdict=Verdict.UNDECIDED, headline="?"), [finding], seats)
-    assert open_one.headline == "Rank 77 (node-9, local rank 5) ended; why is open"
+    assert open_one.headline == "Rank 77 (node-9, local rank 5) ended; cause undecided"
     assert open_one.event is not None and open_one.event.what is SuspectEvent.ENDED
     decided = with_suspects(Diagnosis(verdict=Verdict.DIAGNOSED, headline="Because"), [finding], seats)
     assert (decided.headline, decided.suspects) == ("Because", open_one.suspects)

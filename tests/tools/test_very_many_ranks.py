@@ -59,7 +59,7 @@ def test_a_record_of_four_ranks_is_answered_alike(tmp_path: Path) -> None:
     ("limit", "value", "says"),
     [
         ("_MAX_MEMBER_CHARACTERS", 1 << 20, "the members of 2 of its 3 process groups are left out"),
-        ("_MAX_GROUPS", 2, "it tells of 3 process groups; those after the first 2 are left out"),
+        ("_MAX_GROUPS", 2, "it lists 3 process groups; those after the first 2 are left out"),
     ],
 )
 def test_what_is_left_out_of_a_record_is_said(

@@ -92,7 +92,7 @@ def test_nobody_is_suspected_where_nobody_waits(name: str, unpacked: Unpack) -> 
 def test_the_waits_of_512_ranks_are_shown_on_one_page_from_the_root_on(unpacked: Unpack) -> None:
     target = [str(unpacked("killed-host"))]
     lines = look(["waits"], target).text.splitlines()
-    assert lines[0] == "all waiting ends at: ranks 320-327 (unknown)" and len(lines) < 20
+    assert lines[0] == "all waits lead to: ranks 320-327 (unknown)" and len(lines) < 20
     assert "ranks 192-199 wait in send (mesh_pp) (8 times) for one of ranks 320-327" in "\n".join(lines[:5])
     of_one = look(["waits", "64"], target).text
     assert "rank 64 waits in send" in of_one and "rank 384" not in of_one

@@ -179,11 +179,11 @@ def test_the_same_jobs_before_their_fault_have_no_suspects(job: str) -> None:
 def test_waits_are_shown_and_drawn_from_any_rank() -> None:
     target = [str(LIVE / "async_saver-hung.tar.zst")]
     text = look(["waits"], target).text
-    assert text.startswith("all waiting ends at: rank 2")
+    assert text.startswith("all waits lead to: rank 2")
     assert "ranks 0-1, 3 (thread saver) wait in barrier at async_saver.py:34" in text
     drawn = look(["waits", "0"], target, dot=True).text
     assert drawn.startswith("digraph waits {") and 'label="join"' in drawn and drawn.endswith("}")
-    assert look(["waits", "9"], target).text == "nothing tells of rank 9"
+    assert look(["waits", "9"], target).text == "no evidence mentions rank 9"
     with pytest.raises(UsageError):
         look(["ranks"], target, dot=True)
 

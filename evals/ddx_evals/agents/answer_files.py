@@ -118,7 +118,7 @@ def systems_in(answers: Path) -> set[str]:
 
 
 def check_free_of_others(answers: Path, system: str) -> None:
-    """Raises UsageError if a directory holds tries of another system: they could not be told apart later."""
+    """Raises UsageError if a directory holds tries of another system: they could not be distinguished later."""
     if others := systems_in(answers) - {system}:
         raise UsageError(
             f"{answers} holds tries of {', '.join(sorted(others))}",

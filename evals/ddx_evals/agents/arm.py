@@ -12,7 +12,7 @@ _WITH_SKILL = "+skill"
 
 
 class Tools(StrEnum):
-    """The tools of an arm. Whatever it is, the diagnosis is handed in by `report_diagnosis`."""
+    """The tools of an arm. Whatever it is, the diagnosis is submitted by `report_diagnosis`."""
 
     NONE = "none"
     """The words of the user, and the end of the log."""

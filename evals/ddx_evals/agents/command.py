@@ -1,4 +1,4 @@
-"""Runs an agent that is a command, once at one view of an incident, and keeps what it handed in."""
+"""Runs an agent that is a command, once at one view of an incident, and keeps what it submitted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CommandAgent:
 
 
 def attempt(agent: CommandAgent, case: Case, reports: Path) -> None:
-    """One try at a case. What is handed in, the calls, the output and `try.json` are in `reports` afterwards."""
+    """One try at a case. What is submitted, the calls, the output and `try.json` are in `reports` afterwards."""
     has_files = agent.arm.tools is not Tools.NONE
     task = told(case.truth.prompt, agent.arm, {} if has_files else case.logs)
     with (

@@ -26,7 +26,7 @@ def run_agent(
     epochs: int = 1,
     progress: Progress = lambda _: None,
 ) -> list[CaseResult]:
-    """Every view of every incident, `epochs` times; what was handed in stays in `answers`.
+    """Every view of every incident, `epochs` times; what was submitted stays in `answers`.
 
     A try that fails costs that try alone. Raises UsageError where the agent cannot be run as it should, or `answers`
     holds tries of another.

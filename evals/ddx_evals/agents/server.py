@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddx_server.serve.config import ServeConfig
 
-_BARE = "Hand in the diagnosis with report_diagnosis: that ends the investigation."
+_BARE = "Submit the diagnosis with report_diagnosis: that ends the investigation."
 
 
 def build(config: ServeConfig, tools: Tools, transcript: Path | None = None) -> MCPServer:

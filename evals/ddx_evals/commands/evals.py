@@ -205,7 +205,7 @@ def handed_in(
     ],
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Count the findings that agents and people handed in: what the catalogue of messages could learn."""
+    """Count the findings that agents and people submitted: what the catalogue of messages could learn."""
     import json
 
     from ddx_evals.gate.handed_in import collected
@@ -218,7 +218,7 @@ def handed_in(
         console().print(
             f"{one.times:4} {one.code:36} in {one.incidents} incidents: {one.quotes[0][:160]}", markup=False
         )
-    console().print(f"{sum(one.times for one in found)} handed in, of {len(found)} codes")
+    console().print(f"{sum(one.times for one in found)} submitted, of {len(found)} codes")
 
 
 @app.command()

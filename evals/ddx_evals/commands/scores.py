@@ -117,8 +117,8 @@ def left_out(
     """Say how far the rules carry: judge each family of incidents as if it had never been seen.
 
     A family is a thread, a written case or a scenario of the lab. It is judged without the clauses that no other family
-    meets, and without what only it makes a reader say. Exact: the first cause is right, or nothing is told of a healthy
-    job; node: a cause above the right one; open: undecided otherwise. The exit code is 1 if any is confidently wrong.
+    meets, and without what only it makes a reader say. Exact: the first cause is right, or a healthy job is called
+    healthy; node: a cause above the right one; open: undecided otherwise. Exit code 1 if any is confidently wrong.
 
     ddx evals scores left-out public written
     """

@@ -25,7 +25,7 @@ from ddx_tools.redaction.text import redact
 
 FILE = "handed_in.yaml"
 _READ_BESIDE = "text"
-"""The basis of what is read in texts beside the logs: left out, so that there is something to hand in."""
+"""The basis of what is read in texts beside the logs: left out, so that there is something to submit."""
 
 
 class HandedInCase(BaseModel):
@@ -42,7 +42,7 @@ class HandedInCase(BaseModel):
 
 
 class Collected(BaseModel):
-    """A finding code that agents or people handed in, for the catalogue to grow from."""
+    """A finding code that agents or people submitted, for the catalogue to grow from."""
 
     code: str
     times: int
@@ -52,7 +52,7 @@ class Collected(BaseModel):
 
 
 def collected(places: Sequence[Path]) -> list[Collected]:
-    """What was handed in below some directories (of sessions, of scored tries) or in files, the most frequent first.
+    """What was submitted below some directories (of sessions, of scored tries) or in files, the most frequent first.
 
     Servers keep it beside the incident (`findings.json`), `ddx add-finding --keep FILE` in that file.
     Raises UnreadableInput for a named file that holds none; one that somebody else left among others is passed over.
@@ -82,7 +82,7 @@ def collected(places: Sequence[Path]) -> list[Collected]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One incident, without and with what was handed in."""
+    """One incident, without and with what was submitted."""
 
     open_without: bool
     right_with: bool
@@ -97,7 +97,7 @@ def handed_in_cases() -> Mapping[str, HandedInCase]:
 
 
 def judged_with(case: Case, handed: HandedInCase) -> Judgement:
-    """What the playbooks say of the material alone, and with what was handed in."""
+    """What the playbooks say of the material alone, and with what was submitted."""
     seen = [finding for finding in case.found.findings if finding.attributes.get("basis") != _READ_BESIDE]
     alone = replace(case.found, findings=seen).judge()
     told = [*map(fact_finding, handed.facts), *(one.finding() for one in handed.findings)]
@@ -115,12 +115,12 @@ def doubts_of(case: Case, store: Store) -> Iterator[str]:
         try:
             shown = shown_of(store, parse_words([one.source]), case.found.names, [str(case.material)], this_machine)
         except DdxError as error:
-            yield f"handed in: {one.source} opens nothing ({error.message[:80]})"
+            yield f"submitted: {one.source} opens nothing ({error.message[:80]})"
             continue
         if one.quote not in shown.text:
-            yield f"handed in: {one.source} does not show {one.quote[:80]!r}"
+            yield f"submitted: {one.source} does not show {one.quote[:80]!r}"
     judged = judged_with(case, handed)
     if not judged.open_without:
-        yield "handed in: it is diagnosed without"
+        yield "submitted: it is diagnosed without"
     if judged.right_with != handed.right:
-        yield f"handed in: the first cause is {judged.first}"
+        yield f"submitted: the first cause is {judged.first}"

@@ -95,7 +95,7 @@ def _handed_on(case: Case, outcome: CaseOutcome) -> Iterator[str]:
     answer = one_look(case)
     paid = efficiency(answer.transcript, ())
     if paid.calls > MOST_CALLS or paid.output_bytes > MOST_BYTES:
-        yield f"one look costs {paid.calls} calls and {paid.output_bytes} bytes"
+        yield f"one capture costs {paid.calls} calls and {paid.output_bytes} bytes"
     replayed = case.replayed.with_more(quotable_texts(answer.transcript))
     judged = score(case.truth, case.view, answer.diagnosis, replayed)
     if outcome.grade == Grade.PASSED and not judged.passed:

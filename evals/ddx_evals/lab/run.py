@@ -185,7 +185,7 @@ class LabRun:
     def wait_struck(self, timeout_s: float = 120.0, *, may_exit: bool = False) -> None:
         """Wait until the scenario has struck and settled; sends its signal, if any. Raises LabError.
 
-        `may_exit`: a job that ends instead of standing still will do, too: a message in the wrong receive aborts it.
+        `may_exit`: a job that ends instead of hanging will do, too: a message in the wrong receive aborts it.
         """
         deadline = time.monotonic() + timeout_s
         if self.scenario.signal or self.scenario.unplugged:

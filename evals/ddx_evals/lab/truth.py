@@ -37,9 +37,9 @@ class RunTruth:
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> RunTruth:
     """The truth for `nproc` ranks, given the prepared copy in `workdir`. Raises ScenarioError."""
     expected = scenario.truth
-    to_mend = f"Mend `truth` in {scenario_file(scenario.id)}."
+    to_fix = f"Fix `truth` in {scenario_file(scenario.id)}."
     if expected.culprits and nproc not in expected.culprits:
-        raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks", to_mend)
+        raise ScenarioError(f"scenario {scenario.id}: its culprits are not defined for {nproc} ranks", to_fix)
     places: list[SourceLine] = []
     for place in expected.places:
         wanted = scenario.fill(place.contains, nproc, step)
@@ -51,7 +51,7 @@ def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> R
             if wanted in line and line.strip()
         ]
         if not found:
-            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}", to_mend)
+            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}", to_fix)
         places.extend(found)
     return RunTruth(
         verdicts=expected.verdicts,

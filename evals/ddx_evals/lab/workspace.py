@@ -57,7 +57,7 @@ def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:
         if found != 1:
             raise ScenarioError(
                 f"scenario {scenario.id}: {edit.file} holds {found} times, not once, the text {edit.find!r}",
-                f"Mend `find` in {scenario_file(scenario.id)}; a copy of {job_dir} is edited from first to last.",
+                f"Fix `find` in {scenario_file(scenario.id)}; a copy of {job_dir} is edited from first to last.",
             )
         replacement = scenario.fill(edit.replace, nproc, step)
         path.write_text(source.replace(edit.find, replacement), encoding="utf-8")

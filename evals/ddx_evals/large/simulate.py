@@ -45,7 +45,7 @@ def simulate_incident(declared: Declaration, out: Path, progress: Callable[[str]
     (target / TRUTH).write_text(truth_text(told), encoding="utf-8")
     incident = load_incident(target)
     if wrong := problems(incident):
-        raise IncidentError("\n".join([f"{target} may not be used:", *wrong]), "Look at it, mend its declaration.")
+        raise IncidentError("\n".join([f"{target} may not be used:", *wrong]), "Look at it, correct its declaration.")
     return incident
 
 

@@ -40,7 +40,7 @@ def first_pending(run: RankRun, at_ns: int) -> Issued | None:
 def watchdog_lines(runs: Sequence[RankRun], mesh: SimulatedMesh, timeout_s: int, first_ns: int) -> Iterator[Line]:
     """Of every rank what its watchdog says from `first_ns` on, when the first one found a timeout.
 
-    Those that timed out as well say so; the others tell of the signal.
+    Those that timed out as well say so; the others report the signal.
     """
     first_rank = min(
         (pending.created, run.rank) for run in runs for pending in [first_pending(run, first_ns)] if pending

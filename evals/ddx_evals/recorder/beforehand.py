@@ -52,7 +52,7 @@ def truth_beforehand(scenario: Scenario, nproc: int, out: Path, incident_id: str
         listed = "\n".join(wrong)
         raise IncidentError(
             f"{scenario.id} was not recorded: the incident could not be used:\n{listed}",
-            f"Mend {scenario_file(scenario.id)}, {question_file(scenario.id)} or the --id.",
+            f"Fix {scenario_file(scenario.id)}, {question_file(scenario.id)} or the --id.",
         )
     return told
 

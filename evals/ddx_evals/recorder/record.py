@@ -79,7 +79,7 @@ def keep(made: Path, target: Path) -> Incident:
     listed = "\n".join(wrong)
     raise IncidentError(
         f"what was recorded may not be used:\n{listed}",
-        f"It lies in {refused} to look at; mend scenario or question, record it again.",
+        f"It lies in {refused} to look at; fix scenario or question, record it again.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What changed from one run to another, case by case: a mean that stands still may hide ten that swapped places."""
+"""What changed from one run to another, case by case: an unchanged mean may hide ten that swapped places."""
 
 from __future__ import annotations
 

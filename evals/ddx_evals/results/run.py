@@ -44,7 +44,7 @@ class CaseResult(_Record):
     score: CaseScore | None = None
     efficiency: Efficiency | None = None
     right_after_s: float | None = None
-    """Of a live job: from the first look to the first right diagnosis that nothing wrong followed."""
+    """Of a live job: from the first sample to the first right diagnosis that nothing wrong followed."""
     error: str = ""
     """Why there is no score: the run failed, which is not an answer."""
 

@@ -16,7 +16,7 @@ least one of these holds.
 - open: nothing that was recorded settles it, so that the right answer is which check does.
 
 *medium* is the rest. The rules know neither playbooks nor probes: what our own tools find hard makes nothing hard.
-What somebody brought to a thread has no key facts and is short: there grep and the pages decide.
+What the user passed to a thread has no key facts and is short: there grep and the pages decide.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each family of incidents (a thread, a written case, a scenario of the lab) is judged as if never seen: without the
 clauses that no other family meets, and without what only it makes a reader say. What is then right is owed to what
-other incidents have shown, too. What a clause is worth is told apart: in how many families it holds, and whether an
+other incidents have shown, too. The worth of a clause is measured: in how many families it holds, and whether an
 answer changes without it.
 """
 
@@ -106,7 +106,7 @@ def without(playbooks: Playbooks, left_out: Set[ClauseName]) -> Playbooks:
 
 
 def grade(truth: Truth, said: Diagnosis) -> str:
-    """`exact`: the first cause is right, or nothing is told of a job that is well; `node`: the answer is above the
+    """`exact`: the first cause is right, or a healthy job is called healthy; `node`: the answer is above the
     right one; `wrong`: diagnosed, neither; else `open`."""
     first = said.causes[0].id if said.causes else None
     otherwise = "wrong" if said.verdict is Verdict.DIAGNOSED else "open"

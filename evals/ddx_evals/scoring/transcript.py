@@ -57,7 +57,7 @@ class Efficiency(BaseModel):
 def quotable_texts(transcript: Transcript) -> Iterator[str]:
     """What tools said and an answer may quote: their text, and, where that is JSON, every text in it as it reads.
 
-    What stands in the call itself (a literal of a query, a note, the diagnosis that was handed in) was said by the
+    What stands in the call itself (a literal of a query, a note, the diagnosis that was submitted) was said by the
     caller, and is left out.
     """
     for call in transcript.calls:

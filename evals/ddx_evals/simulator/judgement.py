@@ -62,7 +62,7 @@ def judge(kind: str, injection: Injection | None, seen: Seen) -> SimulatedTruth:
 def _of_the_hang(truth: SimulatedTruth, injection: Injection, seen: Seen) -> SimulatedTruth:
     """What stands in the way of telling who holds up a job."""
     if not seen.moments.settled:
-        truth = truth.beyond(UNDECIDED, because="Some dumps were taken before the job stood still.")
+        truth = truth.beyond(UNDECIDED, because="Some dumps were taken before the job made no progress.")
     if not (seen.draft.style.header or seen.draft.timing or seen.moments.occasion is Occasion.TIMEOUT):
         truth = truth.accepting(UNDECIDED, because="No dump tells when it was taken, so that ranks may just be late.")
     starts_seen = seen.draft.gloo or seen.draft.timing

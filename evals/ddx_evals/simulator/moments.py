@@ -37,7 +37,7 @@ class Moments:
 def of_hang(
     runs: Sequence[RankRun], timeout_ns: int, *, by_timeout: bool, asked: bool, choice: random.Random
 ) -> Moments:
-    """Dumps of a job that stands still: by a watchdog, or `asked` for."""
+    """Dumps of a job that makes no progress: by a watchdog, or `asked` for."""
     still_ns = settled_ns(runs)
     created_ns, first = min(
         (issued.created, run.rank)
@@ -78,7 +78,7 @@ def of_running(runs: Sequence[RankRun], choice: random.Random, *, late: bool = F
 
 
 def _patience_ns(runs: Sequence[RankRun]) -> int:
-    """How long a job has to stand still until it is more than its usual waiting."""
+    """How long a job has to make no progress until it is more than its usual waiting."""
     usual = max(i.ended - i.created for run in runs for i in run.issued if i.ended is not None)
     return max(5 * _S, 4 * usual)
 

@@ -1,4 +1,4 @@
-"""One turn of the model: streamed, asked for again if the stream is cut, and only ever returned whole."""
+"""One answer of the model: streamed, asked for again if the stream is cut, and only ever returned whole."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Toolbox:
         return bool(annotations and annotations.read_only_hint)
 
     async def call(self, name: str, arguments: object) -> ToolAnswer:
-        """Call a tool. What goes wrong is an answer, too: the model is to mend it."""
+        """Call a tool. What goes wrong is an answer, too: the model is to correct it."""
         from mcp.shared.exceptions import MCPError
 
         if name not in self.tools:

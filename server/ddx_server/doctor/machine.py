@@ -132,7 +132,7 @@ def _pyspy(host: Host) -> DoctorCheck:
 
 
 def _stacks(host: Host) -> DoctorCheck:
-    """Nothing but trying tells of Yama, SELinux, seccomp and containers: a Python process of our own is read."""
+    """Nothing but trying reports Yama, SELinux, seccomp and containers: a Python process of our own is read."""
     try:
         with _own_python() as child:
             host.stack(child.pid)

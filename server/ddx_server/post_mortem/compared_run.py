@@ -39,7 +39,7 @@ class ComparedRun:
 
     @property
     def is_well(self) -> bool:
-        """Whether it is a proof: seen to be healthy, or ended well without anything that speaks against it."""
+        """Whether it is a proof: seen to be healthy, or ended well without anything that contradicts it."""
         ended_well = self.ended_well_s is not None and self.said.verdict is not Verdict.DIAGNOSED
         return self.said.verdict is Verdict.HEALTHY or ended_well
 

@@ -1,4 +1,4 @@
-"""When things happened to a job, as far as its rows have times: the timeline, and how long the job stood still."""
+"""When things happened to a job, as far as its rows have times: the timeline, and how long the job made no progress."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def sureness(said: Diagnosis) -> list[str]:
     else:
         told.append("Undecided: the evidence does not single out one cause.")
         if said.narrowed_to:
-            told.append(f"As far as it reaches: {said.narrowed_to.title}.")
+            told.append(f"Narrowed to: {said.narrowed_to.title}.")
     told += [f"{rank_list(one.ranks)}: unless {one.unless}." for one in said.suspects if one.unless]
     if said.missing:
         things = "1 thing" if len(said.missing) == 1 else f"{len(said.missing)} things"

@@ -16,7 +16,7 @@ def brief(diagnosis: Diagnosis) -> list[str]:
     lines = [f"{diagnosis.verdict.upper()}  {diagnosis.headline}"]
     who, places = _who(diagnosis)
     if who:
-        waiting = f" ({rank_list(diagnosis.victims.ranks)} cannot go on)" if diagnosis.victims.ranks else ""
+        waiting = f" (blocked: {rank_list(diagnosis.victims.ranks)})" if diagnosis.victims.ranks else ""
         lines.append(f"who    {who}{waiting}")
     lines += [f"where  {_place(place)}" for place in places[:_SHOWN_PLACES]]
     for cause in diagnosis.causes[:_SHOWN_CAUSES]:

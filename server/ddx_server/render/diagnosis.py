@@ -19,6 +19,7 @@ from ddx_tools.model.diagnosis import (
     Differs,
     Location,
     SourceLines,
+    SuspectEvent,
     Verdict,
     rank_list,
 )
@@ -137,14 +138,14 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
         certainty = "" if suspect.certainty is Certainty.SEEN else "perhaps to blame, "
         says = "" if _repeats(suspect.says, said) else f": {suspect.says}"
-        yield safe(seated(suspect), "bold red") + safe(f", {certainty}{suspect.event}{says}", limit=_LONGEST)
+        yield safe(seated(suspect), "bold red") + safe(f", {certainty}{_EVENTS[suspect.event]}{says}", limit=_LONGEST)
         if suspect.unless:
             yield safe(f"unless {suspect.unless}", "dim")
         yield from (safe(f"but {other}", "dim", limit=_LONGEST) for other in suspect.otherwise[:1])
     culprits = diagnosis.culprits
     blamed = rank_list(culprits.ranks) if culprits.ranks else ", ".join(culprits.hosts[:8])
     if blamed and sorted(named) != culprits.ranks:
-        yield safe(blamed, "bold red") + safe(f", by {diagnosis.causes[0].id}" if diagnosis.causes else "")
+        yield safe(blamed, "bold red") + safe(f", blamed by {diagnosis.causes[0].id}" if diagnosis.causes else "")
     places = culprits.locations or [place for suspect in diagnosis.suspects for place in suspect.locations]
     for place in places[:_SHOWN_PLACES]:
         shown = diagnosis.source_lines and (place.file, place.line) == _of(diagnosis.source_lines)
@@ -152,7 +153,17 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     if culprits.devices:
         yield safe(f"device {', '.join(culprits.devices[:4])}")
     if diagnosis.victims.ranks:
-        yield safe(f"{rank_list(diagnosis.victims.ranks)} cannot go on", "dim")
+        yield safe(f"blocked: {rank_list(diagnosis.victims.ranks)}", "dim")
+
+
+_EVENTS = {
+    SuspectEvent.ENDED: "ended",
+    SuspectEvent.ABSENT: "never entered the collective",
+    SuspectEvent.OUTSIDE: "outside the collective",
+    SuspectEvent.MISMATCHED: "differs from its peers",
+    SuspectEvent.LATE: "late",
+    SuspectEvent.SILENT: "no output",
+}
 
 
 def _of(lines: SourceLines) -> tuple[str, int]:
@@ -187,7 +198,7 @@ def _source(lines: SourceLines | None) -> Iterator[Text]:
 
 def _diff(lines: Sequence[str]) -> Iterator[Text]:
     if lines:
-        yield safe("nobody has tried or applied it", "dim")
+        yield safe("untested, not applied", "dim")
         yield from (safe(line, {"+": "green", "-": "red"}.get(line[:1], "dim"), limit=200) for line in lines)
 
 
@@ -197,7 +208,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
         if cause.title not in diagnosis.headline:
             line += safe(f": {cause.title}")
         if cause.culprits.ranks and cause.culprits.ranks != diagnosis.culprits.ranks:
-            line += safe(f"; it would be {rank_list(cause.culprits.ranks)}", "dim")
+            line += safe(f"; suspected: {rank_list(cause.culprits.ranks)}", "dim")
         yield line
 
 
@@ -219,7 +230,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
     if check.probe != "ask":
         yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
-        yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
+        yield safe(f"It distinguishes: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
 
 
 def _hosts_without_answer(diagnosis: Diagnosis) -> Iterator[Text]:

@@ -35,12 +35,12 @@ class OutputNotWritten(DdxError):
 
 
 def lack_of_the_machine(error: BaseException) -> DdxError | None:
-    """What to tell of an error that the machine is to blame for, with exit code 2; None for all others."""
+    """What to report an error that the machine is to blame for, with exit code 2; None for all others."""
     number = _number(error)
     if number in _NO_ROOM or number in _OTHERS:
         reason = {**_NO_ROOM, **_OTHERS}[number]
         where = _place_of(error)
-        return DdxError(f"ddx could not go on: {reason}{f' ({where})' if where else ''}", _help(number))
+        return DdxError(f"ddx had to stop: {reason}{f' ({where})' if where else ''}", _help(number))
     return None
 
 
@@ -58,7 +58,7 @@ def _place_of(error: BaseException) -> str:
 
 def _help(number: int) -> str:
     if number not in _NO_ROOM:
-        return "Nothing of the job was changed. Try again once that is put right."
+        return "Nothing of the job was changed. Try again once that is fixed."
     place = Path(tempfile.gettempdir())
     free_mib = shutil.disk_usage(place).free >> 20
     return (

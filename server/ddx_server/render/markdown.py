@@ -70,7 +70,7 @@ def _lines(said: Diagnosis) -> Iterator[str]:
     yield f"**{said.verdict.upper()}** {plain(said.headline, 500)}"
     yield ""
     if who := who_of(said):
-        waiting = f"; {rank_list(said.victims.ranks)} cannot go on" if said.victims.ranks else ""
+        waiting = f"; blocked: {rank_list(said.victims.ranks)}" if said.victims.ranks else ""
         yield f"- **Who:** {plain(who)}{waiting}"
     for at in places_of(said)[:_SHOWN_PLACES]:
         yield f"- **Where:** {place(at)}"

@@ -33,8 +33,8 @@ class RankState(StrEnum):
 STATE_WORDS = {
     RankState.ENDED: ("✕", "ended or died"),
     RankState.STOPPED: ("■", "stopped"),
-    RankState.APART: ("◆", "elsewhere than the others"),
-    RankState.WAITS: ("●", "cannot go on"),
+    RankState.APART: ("◆", "elsewhere than its peers"),
+    RankState.WAITS: ("●", "blocked"),
     RankState.UNKNOWN: ("?", "nothing known"),
     RankState.SEEN: ("▲", "nothing wrong seen"),
 }
@@ -161,7 +161,7 @@ FROM log_events WHERE rank IS NOT NULL AND kind NOT IN ('step', 'value') GROUP B
 
 
 def _kinds(store: Store, states: Mapping[int, RankState], blamed: Iterable[int]) -> list[RankKind]:
-    """Ranks by what is told of them: the blamed first, then the rarer kinds."""
+    """Ranks by what is reported about them: the blamed first, then the rarer kinds."""
     accused = set(blamed)
     told: dict[int, list[str]] = defaultdict(list)
     if len(states) > _SHOWN_ALONE:

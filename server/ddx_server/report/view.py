@@ -97,6 +97,6 @@ def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:
     try:
         lines = one_rank(store, kind.first, found.names)
     except UsageError:
-        lines = ["Nothing that was read tells of it."]
+        lines = ["Nothing in the material mentions it."]
     told = [line[:_LONGEST] for line in lines[:_MOST_LINES_OF_A_RANK]]
     return RankPanel(kind, rank_list(list(kind.ranks)), told)

@@ -1,4 +1,4 @@
-"""What `ddx run` does about a job that stands still or breaks: it looks, and says the answer where the job prints.
+"""What `ddx run` does about a job that makes no progress or breaks: it looks, and says the answer where the job prints.
 
 An answer is said once, and another only where it is another; there is an end to their number and to the disk that their
 bundles take. Whatever fails in here is said in a line, and the job goes on.
@@ -93,7 +93,7 @@ class Attendant:
         return self._begin("asked", silence)
 
     def stopping(self, silence: Silence, hold_s: float, enough: Callable[[], bool]) -> None:
-        """The job is asked to end: if it stands still, look before it is gone, for at most `hold_s` seconds."""
+        """The job is asked to end: if it makes no progress, look before it is gone, for at most `hold_s` seconds."""
         stands_still = time.monotonic() - silence.since_s >= self.patience.early_s
         if not stands_still or self.told_of(silence.since_s):
             return
@@ -106,7 +106,7 @@ class Attendant:
         """The job moves, for the first time after `since_s`."""
         told = self._told
         if told and self.patience.moves - told.moves == _MOVES_THAT_TELL:
-            self.say([f"the job moves again, after {now_s - told.since_s:.0f} s"])
+            self.say([f"the job makes progress again, after {now_s - told.since_s:.0f} s"])
 
     def told_of(self, since_s: float) -> bool:
         """Whether an answer was said of this silence."""
@@ -152,13 +152,13 @@ class Attendant:
         """The job has ended badly; `how` says it in words."""
         told = self._holds()
         if told and _strength(told.look):
-            self.say([f"{how}, without having moved since the answer above."])
+            self.say([f"{how}, without any progress since the answer above."])
             return
         if _left_nothing(self.run_dir):
             self.say(
                 [
-                    f"{how}, before it had printed a word or started a rank: there is nothing to judge.",
-                    "Alone it does the same; of a kill the kernel may tell: dmesg -T | grep -i 'killed process'",
+                    f"{how}, before it printed anything or started a rank: there is nothing to judge.",
+                    "Run it alone to see the same; the kernel log may show a kill: dmesg -T | grep -i 'killed process'",
                 ]
             )
             return
@@ -308,7 +308,7 @@ def _left_nothing(run_dir: Path) -> bool:
 
 
 def _is_worth_saying(look: JudgedLook, silence: Silence) -> bool:
-    """Whether a job that stands still will not go on by itself, as far as one can see."""
+    """Whether a job that makes no progress will not go on by itself, as far as the evidence shows."""
     if look.verdict == "healthy" or look.slows:
         return False
     if silence.stage == "early":

@@ -31,7 +31,7 @@ class RankProgress:
     longest_wait_s: float = 0.0
     """In a collective that did end."""
     busy: bool = False
-    """Whether it computed for most of the time between the last two looks."""
+    """Whether it computed for most of the time between the last two samples."""
     _counters: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     _begun: list[tuple[object, object]] = field(default_factory=list)
     _cpu: tuple[float, float] | None = None

@@ -29,7 +29,7 @@ def create(wanted: Path | None) -> Path:
     """Make the run's directory (mode 0700) and return its absolute path.
 
     Raises UsageError if it cannot be made, or if it holds something already: two runs in one directory could
-    not be told apart.
+    not be distinguished.
     """
     path = wanted or Path("ddx-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     path = path.absolute()

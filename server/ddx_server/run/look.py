@@ -24,7 +24,7 @@ class JudgedLook:
 
     verdict: str
     key: str
-    """The same for two looks that say the same: cause and culprits."""
+    """The same for two samples that say the same: cause and culprits."""
     lines: list[str]
     """For a person."""
     lasting: bool
@@ -34,9 +34,9 @@ class JudgedLook:
     at_work: bool
     """Whether the ranks that others wait for compile, write a checkpoint or evaluate, and move."""
     moving: bool = False
-    """Whether the ranks that others wait for all get on with something."""
+    """Whether the ranks that others wait for all make progress with something."""
     slows: bool = False
-    """Whether its cause only makes a job slow: then nothing stands still for good."""
+    """Whether its cause only makes a job slow: then nothing hangs for good."""
     diagnosis: dict[str, Any] = field(default_factory=dict)
     """As `ddx why --json` prints it."""
     bundle: Path | None = None

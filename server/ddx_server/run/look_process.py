@@ -65,7 +65,7 @@ def _is_at_work(finding: Finding) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Look, and print what was seen."""
     target, bundle, limit_s = argv
-    # The job comes first when memory runs out. The CPU is not spared: there is little time, and the job stands still.
+    # The job comes first when memory runs out. The CPU is not spared: there is little time, and the job hangs.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     # Nor does a look outlive whom it is for.

@@ -1,6 +1,6 @@
 """When the silence of a job is worth a look: measured by its own pace, and always before its limit strikes.
 
-Two looks are worth taking. An early one, once a job is silent for several times longer than it ever was: what cannot
+Two samples are worth taking. An early one, once a job is silent for several times longer than it ever was: what cannot
 heal by itself (each rank waits for another, a rank is stopped or gone) need not wait to be told. And a last one: after
 `stall_after_s`, or so long before the limit of a collective that there is time to look and to say it.
 """
@@ -53,7 +53,7 @@ class Patience:
     _last: list[float] = field(default_factory=list)
     """When the last looks of this silence began."""
     _looked_since_s: float | None = None
-    """Since when the limit ran that the last look was taken for: a rank may wait while others go on."""
+    """Since when the limit ran that the last sample was taken for: a rank may wait while others go on."""
 
     def move(self, now_s: float) -> None:
         """The job moved: a step, or a collective."""

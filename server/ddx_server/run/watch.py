@@ -1,7 +1,7 @@
-"""Watch the ranks of a running job from beside it: how far each came, who ended, and since when nothing moves.
+"""Watch the ranks of a running job from outside: how far each came, who ended, and since when nothing moves.
 
-torchrun stops the other ranks within 0.1 s of a rank's end, and their records die with them. The kernel tells
-of an end at once (pidfd), so the survivors can be asked to write theirs first. Nothing here ever stops a job.
+torchrun stops the other ranks within 0.1 s of a rank's end, and their records die with them. The kernel reports
+an end at once (pidfd), so the survivors can be asked to write theirs first. Nothing here ever stops a job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Silence:
 
 
 class WatchListener(Protocol):
-    """Whoever is told of what the watch sees."""
+    """Who is notified of what the watch sees."""
 
     def silent(self, silence: Silence) -> bool:
         """Nothing moves, and it is time to look; whether somebody looks now."""

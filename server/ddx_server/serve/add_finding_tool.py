@@ -17,7 +17,7 @@ from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.errors import UsageError
 
 _DESCRIPTION = (
-    "Hand in what you read in the material and the answer lacks: a registered finding code, whom it is about, a "
+    "Submit what you read in the material and the answer lacks: a registered finding code, whom it is about, a "
     "verbatim quote and its source. The quote is checked, the differential is run again; `changed` says what it did. "
     "It weighs less than what was seen, and never decides alone."
 )

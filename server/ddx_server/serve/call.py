@@ -34,7 +34,7 @@ _ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """While a tool works; when it has ended, nothing more is told of its call."""
+    """While a tool works; after its end nothing more is reported about its call."""
     ended = threading.Event()
     before = _ENDED.set(ended)
     try:

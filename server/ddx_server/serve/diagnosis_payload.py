@@ -65,7 +65,7 @@ def diagnosis_payload(
         chain=Rest(len(chain), _LOOK),
         verify=Rest(len(verify), "read_playbook of the first cause"),
         missing=Rest(len(missing), _LOOK),
-        ruled_out=Rest(len(ruled_out), "read_playbook says what speaks against a cause"),
+        ruled_out=Rest(len(ruled_out), "read_playbook says what contradicts a cause"),
         asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
         noted=Rest(len(diagnosis.noted), "ddx notes"),
     )
@@ -142,7 +142,7 @@ def _texts(texts: list[str]) -> list[str]:
 
 
 def _party(party: Party) -> dict[str, Any]:
-    """A party, with a word where more belong to it than are listed."""
+    """Suspects, culprits or victims, with a word where there are more than are listed."""
     places = [_place(place) for place in party.locations[:_MOST_PLACES]]
     if len(party.locations) > _MOST_PLACES:
         places.append({"file": f"… {len(party.locations)} places in all"})
@@ -155,7 +155,7 @@ def _party(party: Party) -> dict[str, Any]:
 
 
 def _ranks(party: Party) -> dict[str, Any]:
-    """The ranks of a party; of too many none, since a part of them would look like all."""
+    """The ranks of suspects, culprits or victims; none if too many, as a part would look like all."""
     return {"ranks": party.ranks} if 0 < len(party.ranks) <= _MOST_LISTED_RANKS else {}
 
 

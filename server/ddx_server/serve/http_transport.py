@@ -85,7 +85,7 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
 
 
 def _is_no_goodbye(record: logging.LogRecord) -> bool:
-    """Whether a record tells of more than a client that went away in the middle of its request."""
+    """Whether a record reports more than a client that went away in the middle of its request."""
     from starlette.requests import ClientDisconnect
 
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Look:
-    """One look on the way, with a probe that this version may lack."""
+    """One step on the way, with a probe that this version may lack."""
 
     probe: str
     why: str

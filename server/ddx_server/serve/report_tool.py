@@ -48,7 +48,7 @@ def report_tool(workspace: Workspace) -> Tool:
         return result({"saved": str(file), "verdict": told.verdict.value, "headline": bounded(told.headline)})
 
     tool = make_tool(report_diagnosis, "report_diagnosis", _DESCRIPTION, ReportReply, read_only=False)
-    # Published here and checked by us: a model mends its mistakes by our words better than by a validator's.
+    # Published here and checked by us: a model corrects its mistakes by our words better than by a validator's.
     tool.parameters["properties"]["diagnosis"] = arguments_schema(_published())
     return tool
 
@@ -79,26 +79,26 @@ def _published() -> dict[str, Any]:
 def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
     """A diagnosis out of what an agent wrote.
 
-    Raises UsageError with every place that has to be mended: its path, what was found, what is expected there.
+    Raises UsageError with every place that has to be fixed: its path, what was found, what is expected there.
     """
     if len(json.dumps(given)) > _MOST_BYTES:
         raise UsageError("the diagnosis is larger than 1 MiB", "Quote the decisive lines only, and name ranks once.")
     try:
         told = Diagnosis.model_validate(unmarked(given))
     except ValidationError as error:
-        raise _to_mend(map(_described, error.errors(include_url=False))) from error
+        raise _to_fix(map(_described, error.errors(include_url=False))) from error
     wrong = _contradictions(told)
     if (first := next(wrong, None)) is not None:
-        raise _to_mend(chain([first], wrong))
+        raise _to_fix(chain([first], wrong))
     return told
 
 
-def _to_mend(wrong: Iterator[str]) -> UsageError:
+def _to_fix(wrong: Iterator[str]) -> UsageError:
     """What is wrong, of very much the first: to describe a mistake costs far more than to make one."""
     shown = [f"- {line}" for line in islice(wrong, _MOST_ERRORS)]
     if next(wrong, None) is not None:
         shown.append("- and more")
-    return UsageError("the diagnosis was not saved; mend these and call report_diagnosis again:", "\n".join(shown))
+    return UsageError("the diagnosis was not saved; correct these and call report_diagnosis again:", "\n".join(shown))
 
 
 def _described(detail: Any) -> str:

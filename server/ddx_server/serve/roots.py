@@ -15,7 +15,7 @@ def below_roots(path: str, roots: Sequence[Path]) -> Path:
     """The file or directory that a path means; a relative one is looked for below each root in turn.
 
     Raises NotPermitted for what lies outside, UsageError for what is not there. Outside the roots the two are not
-    told apart: nobody learns there which files exist.
+    distinguished: nobody learns there which files exist.
     """
     if len(path) > _LONGEST_PATH or "\0" in path:
         raise UsageError("a path is longer than 4,096 characters or holds a NUL", "Name an existing file or directory.")

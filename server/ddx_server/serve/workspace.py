@@ -1,9 +1,9 @@
 """What a server knows between calls: its limits, and the incidents that were captured, opened or pasted.
 
     <incidents>/<id>/incident.json        what it is and where its material lies
-    <incidents>/<id>/bundle/              the material, unless somebody brought a bundle: that stays where it is
+    <incidents>/<id>/bundle/              the material, unless the user passed a bundle: that stays where it is
     <incidents>/<id>/diagnosis-<n>.json   what was reported about it
-    <incidents>/<id>/findings.json        what was handed in about it
+    <incidents>/<id>/findings.json        what was submitted about it
 
 Everything lies on disk: an id stays good after a restart, and calls share no "current" incident.
 """
@@ -34,7 +34,7 @@ RECORDED_ID = "inc-recorded"
 _ID = re.compile(r"inc-[a-z0-9-]{1,40}")
 _RECORD, _BUNDLE = "incident.json", "bundle"
 HANDED_IN = "findings.json"
-"""The name of the file with what was handed in about an incident."""
+"""The name of the file with what was submitted about an incident."""
 _MOST_ITEMS = 64
 _MOST_DIGITS = 10
 _MOST_LISTED = 50
@@ -148,7 +148,7 @@ class Workspace:
                 return file
 
     def handed_in(self, target: Sequence[str]) -> list[HandedIn]:
-        """The findings that were handed in about an incident."""
+        """The findings that were submitted about an incident."""
         from ddx_tools.diagnosis.submitted import read_handed_in
 
         kept = self._kept_findings(target)

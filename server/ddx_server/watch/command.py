@@ -74,7 +74,7 @@ def watch_command(
 
 
 def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
-    """The side of one host among many: a line of rows at each look, until the job is over or nobody reads."""
+    """The side of one host among many: a line of rows at each sample, until the job is over or nobody reads."""
     watched = _job_here([], job)
     while not watched.is_over:
         watched.look()
@@ -102,8 +102,8 @@ def _line(job: Watched) -> str:
 
 def _grid(job: Watched, hint: str) -> Table:
     step = f"step {job.step}" if job.step is not None else None
-    unknown = "" if job.tells_waits else "without `ddx run` there is no telling who waits for whom"
-    caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first word", *job.unheard)))
+    unknown = "" if job.tells_waits else "without `ddx run` it is unknown who waits for whom"
+    caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first answer", *job.unheard)))
     table = Table(title=step, caption=safe(caption, limit=2000))
     hosts = ["host"] if any(row.host for row in job.rows) else []
     for heading in ("rank", *hosts, "does", "last moved", "memory", "GPU"):

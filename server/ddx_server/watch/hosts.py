@@ -1,4 +1,4 @@
-"""The ranks of a job on many hosts: each host watches its own, and says at every look what it sees."""
+"""The ranks of a job on many hosts: each host watches its own, and says at every sample what it sees."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddx_tools.sources.cluster.targets import Reach, folded
 _KIND = b"ddx1 ranks "
 _LONGEST_LINE = 1 << 20
 _SILENT_S = 10.0
-"""Beyond the interval between two looks."""
+"""Beyond the interval between two samples."""
 _FIRST_WORD_S = 15.0
-_NO_WORD = "no word from its host"
+_NO_WORD = "no answer from its host"
 _PAGE_S = 30.0
 
 
 def line_of(step: int | None, rows: Sequence[RankRow], *, tells_waits: bool) -> bytes:
-    """What a host says of its ranks at one look."""
+    """What a host says of its ranks at one sample."""
     seen = [[row.rank, row.pid, row.doing, row.age_s, row.rss_bytes, row.gpu_bytes] for row in rows]
     return note("ranks", step=step, tells_waits=tells_waits, rows=seen)
 
@@ -66,7 +66,7 @@ class WatchedHosts:
         return [f"{folded(hosts)}: {why}" for why, hosts in reasons.items()]
 
     def look(self) -> None:
-        """Take in what was heard since the look before; a host that fell silent is told of at its ranks."""
+        """Take in what was heard since the look before; a host that fell silent is reported at its ranks."""
         now = time.monotonic()
         rows = []
         for heard_s, said in list(self._heard.values()):
@@ -78,7 +78,7 @@ class WatchedHosts:
         """What `ddx show rank N` says on the rank's host."""
         row = next((row for row in self.rows if row.rank == rank), None)
         if row is None:
-            return [f"no host has spoken of rank {rank}"]
+            return [f"no host has reported rank {rank}"]
         lines: list[bytes] = []
         alone = replace(self._reach, hosts=(row.host,))
         words = command_line(alone, "show", "rank", str(rank), "--from", str(row.pid))

@@ -18,7 +18,7 @@ _STOPPED = ("stopped", "tracing-stop")
 
 @dataclass(frozen=True)
 class RankLook:
-    """One look at a rank."""
+    """One sample of a rank."""
 
     rank: int
     pid: int

@@ -1,4 +1,4 @@
-"""Confirmed cases and bugs of versions that are like the present one: told beside an answer, never evidence for it.
+"""Confirmed cases and known bugs that resemble the present case: shown beside an answer, never evidence for it.
 
 A case is like the present one as far as its rare words stand in what was seen here. SQLite's full-text index splits
 and stems the words of both alike. What is known of both and differs is said with it.
@@ -94,7 +94,7 @@ class Present:
 
     @cached_property
     def facets(self) -> Mapping[str, set[str]]:
-        """The operations, connections and devices of which it speaks."""
+        """The operations, connections and devices it mentions."""
         return _facets(self.text)
 
 
@@ -107,9 +107,9 @@ class Similar(BaseModel):
     seen: str
     why: str = ""
     fix: str
-    share: float = Field(description="Of the case's rare words, by weight: how much stands in what was seen here.")
+    share: float = Field(description="The share of the case's rare words, by weight, that occur here.")
     differs: list[str] = Field(default_factory=list)
-    strong: bool = Field(description="Much of it stands here, and its cause is open here.")
+    strong: bool = Field(description="Much of it occurs here, and its cause is not excluded.")
 
     def line(self) -> str:
         """It in one sentence or two."""
@@ -126,7 +126,7 @@ def casebook() -> list[KnownCase]:
 
 
 def threads() -> frozenset[str]:
-    """The links of all cases that threads tell of, which release notes do not."""
+    """The links of all cases that threads report, which release notes do not."""
     return frozenset(case.link for case in casebook() if not case.affects)
 
 
@@ -159,7 +159,7 @@ def _similar(case: KnownCase, share: float, present: Present) -> Similar:
 
 def _other_versions(case: KnownCase, present: Present) -> Iterator[str]:
     if case.affects and case.has_bug(present.versions) is None:
-        yield f"it is a bug of {case.affects}, and the version here is not known"
+        yield f"it is a bug of {case.affects}, and the version here is unknown"
     there = versions_in(case.versions)
     for library, version in present.versions.items():
         if library in there and there[library] != version:

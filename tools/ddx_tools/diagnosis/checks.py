@@ -19,7 +19,7 @@ def next_check(
 ) -> NextCheck | None:
     """The check that separates most of the leading causes; a symptom page's own checks come first when undecided.
 
-    `narrowed`: the node that an undecided answer is safe at; its checks tell apart what lies below it.
+    `narrowed`: the node that an undecided answer is safe at; its checks distinguish what lies below it.
     """
     if leading:
         checks = leading.next_check
@@ -54,7 +54,7 @@ _OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder",
 
 
 def is_out_of_reach(check: NextCheck, *, live: bool) -> bool:
-    """Whether a check asks for a look at a job of which only the material is here."""
+    """Whether a check needs the live job, of which only material is here."""
     return not live and check.probe in _OF_PROCESSES
 
 
@@ -78,7 +78,7 @@ def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool
 
 
 def _only_told(matches: Iterable[Match]) -> bool:
-    """Whether nothing but the user's word speaks for a symptom."""
+    """Whether nothing but the user's word supports a symptom."""
     return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
 
 

@@ -1,6 +1,6 @@
 """The differential: findings judged by the playbooks.
 
-A clause that holds adds its strength as log-odds; what could not be seen speaks for others.
+A clause that holds adds its strength as log-odds; what could not be seen supports others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ddx_tools.diagnosis.checks import next_check
-from ddx_tools.diagnosis.matching import Match, fill, merged
+from ddx_tools.diagnosis.matching import Match, fill, merged, title_of
 from ddx_tools.diagnosis.playbook import Playbooks, Strength
 from ddx_tools.diagnosis.ranking import WEIGHTS, Candidate, Circumstances, judge, matches, party, rank, something_else
 from ddx_tools.model.diagnosis import (
@@ -123,7 +123,7 @@ def _verdict(
 
 
 def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
-    """Whom a cause blames, with the places that its weaker grounds tell of the same ranks as well.
+    """Whom a cause blames, with the places that its weaker grounds give for the same ranks.
 
     Without any, where their stacks show them.
     """
@@ -142,7 +142,7 @@ def _in_stacks(finding: Finding) -> bool:
 
 
 def _same(one: Party, other: Party) -> bool:
-    """Whether two parties are the same ranks, or, where no rank is known, the same hosts."""
+    """Whether both are the same ranks, or, where no rank is known, the same hosts."""
     if one.ranks or other.ranks:
         return one.ranks == other.ranks
     return bool(one.hosts) and one.hosts == other.hosts
@@ -179,13 +179,14 @@ def _published_all(listed: list[Candidate], playbooks: Playbooks) -> list[Candid
 
 
 def _published(candidate: Candidate) -> CandidateCause:
+    culprits = candidate.culprits()
     return CandidateCause(
         id=candidate.cause.id,
-        title=candidate.cause.title,
+        title=title_of(candidate.cause.title, culprits.ranks),
         category=candidate.cause.category,
         probability=candidate.probability,
         level=candidate.level,
-        culprits=candidate.culprits(),
+        culprits=culprits,
         supports=[_says(match) for match in candidate.decides + candidate.supports],
     )
 
@@ -245,10 +246,11 @@ def _headline(
     if leading:
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
         place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
-        return f"{who}{place}: {leading.cause.title}" if who else leading.cause.title
+        title = title_of(leading.cause.title, culprits.ranks)
+        return f"{who}{place}: {title}" if who else title
     if verdict is Verdict.HEALTHY:
         return _says(well[0])
     if narrowed:
-        return f"Narrowed down, and not decided: {narrowed.title}"
+        return f"Narrowed down, not decided: {narrowed.title}"
     possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
     return f"Not enough evidence to name {possible}"

@@ -8,7 +8,7 @@ finding that can play its part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from ddx_tools.model.diagnosis import Finding, rank_list
 
 @dataclass
 class Match:
-    """A clause that holds: which findings play which part."""
+    """A clause that holds, with the findings that satisfy each condition."""
 
     clause: Clause
     bindings: dict[str, list[Finding]] = field(default_factory=dict)
@@ -69,11 +69,37 @@ VERBS = {
     "does": "do",
     "goes": "go",
     "passes": "pass",
-    **{f"{verb}s": verb for verb in ("decide", "lack", "need", "run", "send", "share", "sit", "wait", "write")},
+    "finishes": "finish",
+    "reaches": "reach",
+    **{
+        f"{verb}s": verb
+        for verb in (
+            *("begin", "call", "compile", "compute", "decide", "delay", "enter", "hold", "lack", "make", "need"),
+            *("put", "read", "reduce", "run", "send", "share", "sit", "skip", "wait", "write"),
+        )
+    },
 }
 """Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
 _AGREES = re.compile(rf"(?:\b([Dd]o|[Dd]id)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
 _SINGULAR = {plural: singular for singular, plural in VERBS.items()}
+_SLOT = re.compile(r"(?=\{\w+\.ranks\})")
+_OF_ONE = re.compile(rf"\b(?:(it|and|the rank) ({'|'.join(VERBS)})|its|itself|it(?= [a-z]+ed\b)|the rank(?:'s)?)\b")
+_OF_MANY = {"it": "they", "its": "their", "itself": "themselves", "the rank": "the ranks", "the rank's": "the ranks'"}
+
+
+def title_of(title: str, ranks: Collection[int]) -> str:
+    """The title of a cause that blames these ranks, in their number."""
+    return of_many(title) if len(ranks) > 1 and title.startswith("the rank") else title
+
+
+def of_many(text: str) -> str:
+    """A sentence about one rank, as it is about several: "the ranks wait for their data loader"."""
+
+    def plural(found: re.Match[str]) -> str:
+        subject, verb = found.groups()
+        return f"{_OF_MANY.get(subject, subject)} {VERBS[verb]}" if verb else _OF_MANY[found[0]]
+
+    return _OF_ONE.sub(plural, text)
 
 
 def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
@@ -105,7 +131,15 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         items = [item for value in values for item in (value if isinstance(value, list) else [value])]
         return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
 
-    return re.sub(r"\{(\w+)\.(\w+)\}", value, _AGREES.sub(agreeing, text))
+    def pronouns(piece: str) -> str:
+        """What follows a slot of ranks in its sentence is about these."""
+        slot = re.match(r"\{(\w+)\.ranks\}", piece)
+        many = slot and len({rank for finding in bindings.get(slot[1], []) for rank in finding.ranks}) > 1
+        end = re.search(r"[.?!] |$", piece)
+        return of_many(piece[: end.start()]) + piece[end.start() :] if many and end else piece
+
+    agreed = "".join(map(pronouns, _SLOT.split(_AGREES.sub(agreeing, text))))
+    return re.sub(r"\{(\w+)\.(\w+)\}", value, agreed)
 
 
 def _compare(value: Any, test: Any) -> bool:

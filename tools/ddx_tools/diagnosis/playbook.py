@@ -138,7 +138,7 @@ class Cause(Page):
         False, description="It is left where nothing more specific is seen, and yields to what explains the same."
     )
     explains: list[Condition] = Field(
-        default_factory=list, description="What follows from it: these findings then speak for no other cause."
+        default_factory=list, description="What follows from it: these findings then support no other cause."
     )
     decides: list[Clause] = Field(default_factory=list)
     supports: list[Clause] = Field(default_factory=list)

@@ -1,12 +1,12 @@
-"""Causes as candidates: what speaks for each, what weakens it, and how probable that makes it.
+"""Causes as candidates: what supports each, what weakens it, and how probable that makes it.
 
 What weakens a clause or a cause, in the order in which it counts:
 
 1. `judge`: an excluding clause of the cause or of a node above it makes the cause impossible.
-2. `weight`: a clause that rests on nothing but what was handed in counts as moderate at most, and never decides alone.
+2. `weight`: a clause that rests on nothing but what was submitted counts as moderate at most, and never decides alone.
 3. `Candidate.score`: supporting clauses together add at most `_SUPPORT_LIMIT`.
 4. `DISCOUNTS`: what causes leave to each other, one after the other.
-5. `something_else`: what nobody looked at speaks for a cause that no page describes.
+5. `something_else`: what nobody looked at supports a cause that no page describes.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Candidate:
     decides: list[Match] = field(default_factory=list)
     supports: list[Match] = field(default_factory=list)
     excluded: list[Match] = field(default_factory=list)
-    """What makes it impossible; nothing speaks for it then."""
+    """What makes it impossible; nothing supports it then."""
     probability: float = 0.0
     most: float = math.inf
     """What its score may be at most."""
 
     @property
     def is_node(self) -> bool:
-        """It only says what happened, and its special cases say why."""
+        """Whether it only says what happened, while its special cases say why."""
         return self.cause.category == NODE
 
     @property
@@ -113,7 +113,7 @@ class Candidate:
 
 
 _TOLD = ("user", HANDED_IN)
-"""The basis of what somebody told or handed in: it never decides alone."""
+"""The basis of what somebody told or submitted: it never decides alone."""
 
 
 def is_seen(match: Match) -> bool:
@@ -122,7 +122,7 @@ def is_seen(match: Match) -> bool:
 
 
 def weight(match: Match) -> float:
-    """Of what was handed in alone it is less than of what was seen."""
+    """The weight of a clause; smaller if it rests on submitted findings only."""
     weight = WEIGHTS[match.clause.strength]
     handed_in = all(finding.attributes.get("basis") == HANDED_IN for finding in match.findings)
     return min(weight, WEIGHTS[Strength.MODERATE]) if handed_in else weight
@@ -134,7 +134,7 @@ def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Se
 
 
 def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Candidate:
-    """A cause by itself: which of its clauses hold, unless it or one above it is impossible."""
+    """A cause as a candidate: which of its clauses hold, unless it or a cause above it is excluded."""
     candidate = Candidate(cause, matches(cause.decides, findings), matches(cause.supports, findings))
     culprits = frozenset(candidate.culprits().ranks)
     line = [cause, *(playbooks.causes[node] for node in sorted(playbooks.above(cause.id)))]
@@ -169,7 +169,7 @@ def _account_for_a_stop(candidates: list[Candidate], given: Circumstances) -> No
 
 
 def _explain_away(candidates: list[Candidate], given: Circumstances) -> None:
-    """What a well supported cause accounts for no longer speaks for those above it, nor for weaker rivals.
+    """What a well supported cause accounts for no longer supports those above it, nor for weaker rivals.
 
     So no page has to name what decides another one.
     """
@@ -211,14 +211,14 @@ def _give_way(candidates: list[Candidate], _: Circumstances) -> None:
 
 DISCOUNTS: tuple[Callable[[list[Candidate], Circumstances], None], ...] = (
     _account_for_a_stop,  # of a job that stands, what only slows jobs decides nothing
-    _explain_away,  # what a stronger cause accounts for speaks for no other
+    _explain_away,  # what a stronger cause accounts for supports no other
     _give_way,  # what is left over counts no more than a cause that accounts for the same
 )
 """What causes leave to each other, in this order."""
 
 
 def rank(candidates: list[Candidate], given: Circumstances) -> None:
-    """Discount what causes leave to each other, share probability among them, and sort them by it."""
+    """Discount evidence that other causes explain, share probability between causes, and sort them by it."""
     for discount in DISCOUNTS:
         discount(candidates, given)
     _share_probability(candidates, given.missing)

@@ -1,4 +1,4 @@
-"""What people and agents hand in: facts about the job, and findings that they read themselves in the material.
+"""What people and agents submit: facts about the job, and findings that they read themselves in the material.
 
 A fact is one of a closed list (`knowledge/reports.yaml`), with `yes` or `no`. A finding has a registered code and a
 quote that stands in the material. Both weigh less than what was seen, and neither decides alone.
@@ -27,7 +27,7 @@ _LONGEST_QUOTE, _MOST_RANKS = 400, 65_536
 
 
 class HandedIn(BaseModel, extra="forbid"):
-    """A finding as somebody hands it in."""
+    """A finding that a user or an agent submits."""
 
     code: str = Field(description="A registered finding code: rank.raised, collective.missing_ranks, …")
     quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim, on one line or several.")
@@ -82,7 +82,7 @@ def fact_finding(told: str) -> Finding:
         )
     fact, negated = known[found["fact"]], _SAID[found["value"] or "yes"]
     if negated and not fact.contrary:
-        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} is told where it is so: {fact.says}")
+        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} only counts where it is true: {fact.says}")
     return Finding(
         code="user.reported",
         severity=Severity.INFO,
@@ -109,7 +109,7 @@ def read_handed_in(data: bytes) -> list[HandedIn]:
 
 
 def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
-    """What of the told is not among the findings already."""
+    """The submitted findings that are not among the findings already."""
 
     def fact(one: Finding) -> tuple[Any, ...]:
         return one.code, one.attributes.get("fact"), one.attributes.get("negated")
@@ -121,7 +121,7 @@ def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Fi
 def changes_of(
     before: Diagnosis, now: Diagnosis, handed_in: int, why_unchanged: Callable[[], list[str]] = list
 ) -> list[str]:
-    """What an answer owes to what was handed in, or why it is the same: lines for whoever did so."""
+    """Lines for whoever submitted findings: what they changed in the answer, or why nothing."""
     pairs = (
         ("verdict", before.verdict.value, now.verdict.value),
         ("first cause", _first(before), _first(now)),
@@ -129,7 +129,7 @@ def changes_of(
         ("culprits", rank_list(before.culprits.ranks), rank_list(now.culprits.ranks)),
     )
     changed = [f"{what}: {was} → {is_}" for what, was, is_ in pairs if was != is_]
-    counted = f"{handed_in} handed in"
+    counted = f"{handed_in} submitted"
     if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
         more = now.causes[0].probability > before.causes[0].probability
         changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]

@@ -1,4 +1,4 @@
-"""Why an answer stayed as it was although something was handed in: one sentence a finding."""
+"""Why an answer stayed as it was although something was submitted: one sentence a finding."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MOST_TOLD, _MOST_CAUSES = 3, 3
 def why_unchanged(
     told: Sequence[Finding], seen: Sequence[Finding], now: Diagnosis, playbooks: Playbooks | None = None
 ) -> list[str]:
-    """For each finding that was handed in, the last ones first, why the answer is the same with and without it.
+    """For each finding that was submitted, the last ones first, why the answer is the same with and without it.
 
-    `seen` are the findings that nobody handed in.
+    `seen` are the findings that nobody submitted.
     """
     pages = playbooks or load_playbooks()
     return [_why(one, seen, now, pages) for one in [*reversed(told)][:_MOST_TOLD]]
@@ -29,16 +29,16 @@ def _why(one: Finding, seen: Sequence[Finding], now: Diagnosis, pages: Playbooks
         return f"{name} was seen already"
     counted = [cause for cause in pages.causes.values() if _matches(_for(cause), one, [])]
     if counted:
-        return f"{name} speaks for {_ids(counted)}, {_behind(counted, now)}"
+        return f"{name} supports {_ids(counted)}, {_behind(counted, now)}"
     completed = [cause for cause in pages.causes.values() if _matches(_for(cause), one, seen)]
     if completed:
-        return f"{name} speaks for {_ids(completed)}, {_behind(completed, now)}"
+        return f"{name} supports {_ids(completed)}, {_behind(completed, now)}"
     against = [cause for cause in pages.causes.values() if _matches(cause.excludes, one, seen)]
     if against:
-        return f"{name} speaks against {_ids(against)} alone, which the answer did not rest on"
+        return f"{name} contradicts {_ids(against)} alone, which the answer did not rest on"
     partly = [cause for cause in pages.causes.values() if any(_is_part_of(clause, one) for clause in _for(cause))]
     if partly:
-        return f"{name} speaks for {_ids(partly)} only together with findings that are not there"
+        return f"{name} supports {_ids(partly)} only together with findings that are not there"
     conditions = (each for cause in pages.causes.values() for clause in _for(cause) for each in clause.all)
     if any(one.code in condition.codes for condition in conditions):
         return f"{name} decides nothing with these attributes (read_playbook of a cause names those that do)"
@@ -69,7 +69,7 @@ def _says_the_same(seen: Finding, one: Finding) -> bool:
 def _behind(causes: Sequence[Cause], now: Diagnosis) -> str:
     """Where such causes stand in the answer."""
     if not now.causes:
-        return "which takes more than what is handed in: that never decides alone"
+        return "which takes more than submitted findings: these never decide alone"
     first = now.causes[0].id
     if any(cause.id == first for cause in causes):
         return "which is first without it"

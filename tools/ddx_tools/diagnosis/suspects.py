@@ -1,7 +1,7 @@
-"""Who holds the job up: the ranks that the findings of all sources lead back to, each with the event that makes it so.
+"""The ranks that hold the job up according to the findings of all sources, each with its event.
 
 It asks nothing about causes: no page of a playbook is read, and an answer that names no cause still names them. Which
-finding speaks of whom stands in `knowledge/suspects.yaml`.
+finding mentions whom stands in `knowledge/suspects.yaml`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MOST_SENTENCES = 8
 
 
 class SuspectRule(Condition):
-    """What a finding says about its ranks."""
+    """How a finding makes its ranks suspects."""
 
     event: SuspectEvent
     certainty: Certainty = Certainty.SEEN
-    unless: str = Field("", description="What would make them innocent.")
+    unless: str = Field("", description="What would clear them.")
     ranks_in: str = Field("", description="The attribute that holds the suspects (by rank); else the finding's ranks.")
-    moving: bool = Field(False, description="It is trouble, too, while the job makes steps.")
+    moving: bool = Field(False, description="It is a fault even while the job is running.")
 
 
 @cache
@@ -51,13 +51,13 @@ def _steps() -> tuple[tuple[SuspectRule, ...], ...]:
 
 
 def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
-    """The suspects of all findings, those of the most telling step alone. `seats`: where each rank runs."""
+    """The suspects that the first matching step of rules names. `seats`: where each rank runs."""
     seen = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
     if len(seen) < len(findings):
         if suspects := find_suspects(seen, seats):
             return suspects
-        # Nothing that was seen speaks of anybody.
-        likely = {"certainty": Certainty.LIKELY, "unless": "who handed it in misread it"}
+        # Nothing that was seen names a suspect.
+        likely = {"certainty": Certainty.LIKELY, "unless": "whoever submitted it misread the evidence"}
         told_of = [one.model_copy(update={"attributes": one.attributes | {"basis": "told"}}) for one in findings]
         return [suspect.model_copy(update=likely) for suspect in find_suspects(told_of, seats)]
     moving = any(finding.code == "job.progressing" for finding in findings)
@@ -82,7 +82,7 @@ def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None 
 
 
 def _about(finding: Finding, reading: SuspectRule) -> Finding:
-    """A finding with the suspects as its ranks; places are those of the ranks that tell of them."""
+    """A finding with the suspects as its ranks; places are those of the ranks that report them."""
     if not reading.ranks_in:
         return finding
     ranks = sorted(set(finding.attributes[reading.ranks_in].values()))
@@ -90,7 +90,7 @@ def _about(finding: Finding, reading: SuspectRule) -> Finding:
 
 
 def blames(finding: Finding) -> bool:
-    """Whether a finding makes its ranks suspects by something else than their end."""
+    """Whether a finding makes its ranks suspects for another reason than that they ended."""
     return any(
         reading.event is not SuspectEvent.ENDED and meets(finding, reading) for step in _steps() for reading in step
     )
@@ -103,7 +103,7 @@ def with_suspects(
     roots: Sequence[Suspect] = (),
     everybody: int = 0,
 ) -> Diagnosis:
-    """An answer to "why" with the answer to "who": of an undecided one, the headline names them. Its chain is cut.
+    """The answer with its suspects; if it is undecided, the headline names them. Its chain is shortened.
 
     `roots`: the suspects that the wait graph names; where it names nobody, the findings do. `everybody`: how many ranks
     the job has at least.
@@ -125,7 +125,7 @@ def with_suspects(
         if ranks:
             possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
             who = suspects[0].says if roots else _sentence(suspects[0])
-            more["headline"] = f"{who}; why is open{possible}"
+            more["headline"] = f"{who}; cause undecided{possible}"
     return said.model_copy(update=more)
 
 
@@ -143,7 +143,7 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
     `one_host`: the whole job runs on one, so that seats say nothing.
     """
     if not suspect.ranks:
-        return ", ".join(suspect.hosts) or "a rank that nothing names"
+        return ", ".join(suspect.hosts) or "an unidentified rank"
     who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
     if one_host:
@@ -154,16 +154,16 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
 
 WORDS = {
     SuspectEvent.ENDED: "ended",
-    SuspectEvent.ABSENT: "never came to what the others wait in",
-    SuspectEvent.OUTSIDE: "stands in something else than its peers",
+    SuspectEvent.ABSENT: "never entered the collective that the others wait in",
+    SuspectEvent.OUTSIDE: "is outside the collective that its peers wait in",
     SuspectEvent.MISMATCHED: "differs from its peers",
-    SuspectEvent.LATE: "comes late again and again",
-    SuspectEvent.SILENT: "left no word, and all others did",
+    SuspectEvent.LATE: "is late again and again",
+    SuspectEvent.SILENT: "produced no output, unlike all others",
 }
 WORDS_OF_MANY = WORDS | {
-    SuspectEvent.OUTSIDE: "stand in something else than their peers",
+    SuspectEvent.OUTSIDE: "are outside the collective that their peers wait in",
     SuspectEvent.MISMATCHED: "differ from their peers",
-    SuspectEvent.LATE: "come late again and again",
+    SuspectEvent.LATE: "are late again and again",
 }
 
 

@@ -57,16 +57,14 @@ def _suspected(text: str) -> Iterator[Suspicion]:
 def _answer(suspicion: Suspicion, diagnosis: Diagnosis) -> str:
     first = diagnosis.causes[0] if diagnosis.causes else None
     if diagnosis.verdict is Verdict.HEALTHY:
-        return "nothing that was read says so: all is well"
+        return "no evidence for it: the job is healthy"
     if diagnosis.verdict is Verdict.DIAGNOSED and first:
         return f"yes: {first.id}" if suspicion.means(first) else f"no: {first.id}, {first.level}"
     meant = [cause for cause in diagnosis.causes if suspicion.means(cause)]
     if meant:
         return f"open: {_named(meant)} is not excluded"
     ruled_out = [out.id for out in diagnosis.ruled_out if out.id in suspicion.causes]
-    return (
-        f"no: {ruled_out[0]} is ruled out" if ruled_out else "nothing that was read speaks for it; it is not excluded"
-    )
+    return f"no: {ruled_out[0]} is ruled out" if ruled_out else "no evidence for it, none against it"
 
 
 def _named(causes: Sequence[CandidateCause]) -> str:

@@ -1,4 +1,4 @@
-"""What the wait graph says of who holds a job up, as suspects, and the findings that agree with it.
+"""Suspects according to the wait graph, and the findings that agree with it.
 
 Where the graph is clear, its roots are the answer. A finding from a farther source (or from main threads alone) that
 blames ranks which merely wait is left out of the judgement, and is said beside the suspects.
@@ -38,13 +38,13 @@ _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
-_UNLESS_BUSY = "it is at work and gets on: look again after a minute"
-_UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
+_UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
+_UNLESS_HOST = "its host is fine, and only does not answer ddx"
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Who holds a job up, as its wait graph says it."""
+    """The ranks that hold a job up, according to its wait graph."""
 
     graph: WaitGraph = field(default_factory=WaitGraph)
     roots: Roots = field(default_factory=Roots)
@@ -58,7 +58,7 @@ class Waits:
 
 
 def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
-    """The wait graph of what a store holds, and what follows from it."""
+    """The wait graph of a store, with its roots and suspects."""
     graph = wait_graph(store, seats, findings)
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
@@ -107,7 +107,7 @@ def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
 
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
-    """The findings without those that blame who merely waits, and with what the graph says; all, if it is silent."""
+    """The findings without those that blame waiting ranks, plus what the graph says; all of them if it says nothing."""
     if not waits.suspects or waits.agrees:
         return list(findings)
     roots, graph = waits.roots, waits.graph
@@ -134,7 +134,7 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
-    """An undecided answer with what the graph says of its victims."""
+    """An undecided answer with the victims that the graph knows."""
     victims = list(waits.roots.victims)
     if said.verdict is not Verdict.UNDECIDED or not victims or waits.moving:
         return said
@@ -268,7 +268,7 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """What the stacks of some ranks show that they do, if it is one thing; else nothing."""
+    """What some ranks are doing according to their stacks, if all do the same; else an empty text."""
     told = {graph.doing[rank].says if rank in graph.doing else "" for rank in ranks}
     return _numbered(told.pop(), many=len(ranks) > 1) if len(told) == 1 else ""
 
@@ -301,19 +301,19 @@ _OF_MANY = re.compile(r"^(?:waits for its|is)\b")
 _STATES = {
     NodeState.ENDED: "ended",
     NodeState.STOPPED: "is stopped",
-    NodeState.OUTSIDE: "has nothing of its own pending",
-    NodeState.DEVICE_BEHIND: "called the operation, and its device never came to it",
+    NodeState.OUTSIDE: "has no pending operation of its own",
+    NodeState.DEVICE_BEHIND: "called the operation, but its GPU never started it",
     NodeState.STANDS_STILL: "has calls pending that its peers finished long ago",
-    NodeState.ELSEWHERE: "went another way than its peers",
-    NodeState.UNSEEN: "is in something that its record does not show",
+    NodeState.ELSEWHERE: "took a different path from its peers",
+    NodeState.UNSEEN: "is in a call that its flight record does not show",
     NodeState.UNKNOWN: "left no record",
     NodeState.UNREAD: "left no record that could be read",
 }
 _STATES_OF_MANY = _STATES | {
     NodeState.STOPPED: "are stopped",
-    NodeState.OUTSIDE: "have nothing of their own pending",
-    NodeState.DEVICE_BEHIND: "called the operation, and their devices never came to it",
+    NodeState.OUTSIDE: "have no pending operation of their own",
+    NodeState.DEVICE_BEHIND: "called the operation, but their GPUs never started it",
     NodeState.STANDS_STILL: "have calls pending that their peers finished long ago",
-    NodeState.ELSEWHERE: "went another way than their peers",
-    NodeState.UNSEEN: "are in something that their records do not show",
+    NodeState.ELSEWHERE: "took a different path from their peers",
+    NodeState.UNSEEN: "are in a call that their flight records do not show",
 }

@@ -1,4 +1,4 @@
-"""Read-only SQL over the evidence of an incident, asked by whoever may not be trusted with more."""
+"""Read-only SQL over the evidence of an incident, for callers that are not trusted."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def columns(table: str) -> dict[str, tuple[str, str]]:
 
 
 def as_row(table: str, *things: object, **told: Any) -> dict[str, Any]:
-    """A row of a table: what is told, and of the other columns those that some thing has as an attribute, the first."""
+    """A row of a table: given values, else the attribute of a column's name of the first object that has it."""
     alike = (table, *map(type, things), *told)
     if alike not in _HOLDERS:  # of as many rows as a log has blocks, nobody looks for attributes in each
         holders = {n: next((i for i, one in enumerate(things) if hasattr(one, n)), None) for n in columns(table)}

@@ -47,8 +47,8 @@ CREATE TABLE stack_threads (
     blocked_on      VARCHAR,  -- what that call's file descriptor is (pipe:[n], socket:[n], path)
     blocked_s       DOUBLE,   -- seconds since the thread last ran, before anything of ours touched it
     moved           BOOLEAN,  -- it ran between this look and the one before (context switches or CPU time)
-    wakes           INTEGER,  -- how often it went to sleep between the two looks
-    switched        BOOLEAN,  -- it went to sleep and woke between the two looks: more than burning CPU in one place
+    wakes           INTEGER,  -- how often it went to sleep between the two samples
+    switched        BOOLEAN,  -- it went to sleep and woke between the two samples: more than burning CPU in one place
     activity        VARCHAR,  -- class of what it does: an `activity` of knowledge/frames.yaml
     operation       VARCHAR,  -- the collective or point-to-point operation, in torch's words
     contexts        VARCHAR,  -- JSON list: what encloses it (checkpoint, fsdp, ddp, pipeline, dataloader, …)
@@ -85,9 +85,9 @@ CREATE TABLE outputs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- file that ranks write their standard output to; or the address of a rank's debug server
     rank            INTEGER,  -- the rank that alone writes there; NULL: several do
-    stepped         BOOLEAN,  -- it printed further steps, or recorded further collectives, between the first and the last look; NULL: it names none
-    counted         VARCHAR,  -- the line, without its numbers, in which it counts work of its own at both looks; NULL: none
-    done_before     BIGINT,   -- how much of that work was done at the first look
+    stepped         BOOLEAN,  -- it printed further steps, or recorded further collectives, between the first and the last sample; NULL: it names none
+    counted         VARCHAR,  -- the line, without its numbers, in which it counts work of its own at both samples; NULL: none
+    done_before     BIGINT,   -- how much of that work was done at the first sample
     done            BIGINT,   -- how much at the last
     total           BIGINT,   -- of how much
     repeated        BOOLEAN   -- the same work was counted before, and training steps came after it
@@ -213,7 +213,7 @@ CREATE VIEW collectives AS
         JOIN fr_dumps d USING (dump) JOIN fr_calls c USING (call) LEFT JOIN fr_sites s USING (site);
 
 CREATE TABLE materials (
-    path            VARCHAR,  -- a file that was brought or found, as it is called: job.tar!logs/rank3.log is a member of an archive
+    path            VARCHAR,  -- a file from the user or found, as it is called: job.tar!logs/rank3.log is a member of an archive
     kinds           VARCHAR,  -- what it holds, which can be several things; NULL: nothing that is known
     rank            INTEGER,  -- global rank, if the name says it
     host            VARCHAR,  -- host name, if the name says it, or of a file of a known host
@@ -843,7 +843,7 @@ CREATE VIEW participation AS
     FROM stack_threads WHERE is_main AND role = 'rank' AND operation IS NOT NULL
     UNION ALL
     SELECT 'record', host, rank, group_key, seq, op, user_file, user_line, done, source, NULL FROM collectives
-    -- a watchdog speaks of what did not end; its counters name no operation: all up to `seq` were completed
+    -- a watchdog mentions what did not end; its counters name no operation: all up to `seq` were completed
     UNION ALL
     SELECT 'log', host, rank, group_key, coalesce(seq, last_completed), op, NULL, NULL, op IS NULL, source, source_line
     FROM watchdog_reports

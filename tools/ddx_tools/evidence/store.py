@@ -137,7 +137,7 @@ class Store:
             yield rows
 
     def derived(self, make: Callable[[Store], T]) -> T:
-        """What `make` builds out of all rows: built once, and again if rows were added."""
+        """What `make` builds from all rows: built once, and again if rows were added."""
         if make not in self._derived:
             self._derived[make] = make(self)
         return cast(T, self._derived[make])

@@ -1,4 +1,4 @@
-"""One look at one thing: opens what was brought, a bundle or the live job, and says what is known of it."""
+"""Shows one thing: opens what the user passed, a bundle or the live job, and says what is known of it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def look(
 
 
 def shown_of(store: Store, wanted: Words, names: Names, target: Sequence[str], machine: Machine) -> ShownLines:
-    """What an investigation that was made already, and its material, say of a thing. Raises UsageError."""
+    """What a finished investigation and its material say about a thing. Raises UsageError."""
     if wanted.thing is Thing.MATERIAL:
         return ShownLines(wanted, _material(wanted, target, machine))
     return ShownLines(wanted, [(None, line) for line in in_store(store, wanted, names)])

@@ -1,4 +1,4 @@
-"""What an investigation brought to light, and the answer that follows from it."""
+"""The result of an investigation: findings, rows and the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
 
 @dataclass
 class Investigation:
-    """What an investigation brought to light."""
+    """The result of an investigation."""
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Investigation:
     said: list[str] = field(default_factory=list)
     """What people wrote about the job."""
     told: list[Finding] = field(default_factory=list)
-    """What was handed in beside the material; it is among the findings, too."""
+    """What was submitted beside the material; it is among the findings, too."""
     frameworks: frozenset[str] = frozenset()
     """In whose files the frames of ranks lie."""
     jobs: JobsByRank = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Investigation:
     _judged: tuple[object, Diagnosis] | None = field(default=None, init=False, repr=False, compare=False)
 
     def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """Who it is, and why in the judgement of the shipped playbooks (or of others: who it is rests on none)."""
+        """The diagnosis: suspects from the evidence, causes from the shipped playbooks (or others)."""
         said = self.sight.of(self.judge(playbooks))
         more: dict[str, object] = {
             "looked_at": self.looked_at,
@@ -111,7 +111,7 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """Return the bare judgement of the findings. It is made once for each state of them."""
+        """Return the judgement of the findings, without suspects. It is computed once for each set of findings."""
         by = playbooks or load_playbooks()
         gaps = tuple(gap.what for gap in self.missing)
         state = (id(by), tuple(map(id, self.findings)), gaps, len(self.seats), id(self.waits))

@@ -80,7 +80,7 @@ def _perform(one: Probe[Any], call: HostCall) -> Reply:
 
 
 def ask_why(target: str, bundle: Path) -> Diagnosis:
-    """The diagnosis of a pid or a path; what was seen is kept as a bundle."""
+    """The diagnosis of a pid or a path; the capture is kept as a bundle."""
     return investigate([target], save=bundle).diagnose()
 
 
@@ -99,8 +99,8 @@ def investigate(
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
-    somebody says about the job; it is kept with the rest. `told` are facts and findings that were handed
-    in. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
+    somebody says about the job; it is kept with the rest. `told` are facts and findings that were
+    submitted. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A given `store`
     takes the rows, and stays open. `debug_server`: HOST:PORT of torch's debug server, which is asked for the job.
     """
     if not all(target):
@@ -145,7 +145,7 @@ def investigate_hosts(
 ) -> Investigation:
     """Run steps on many hosts, each of which makes rows of what it sees, and judge all of them; see `investigate`.
 
-    The target holds at most files that were brought besides.
+    The target holds at most files from the user.
     """
     from ddx_tools.investigation.many_hosts.gather import gather
     from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
@@ -173,7 +173,7 @@ def investigate_hosts(
 
 
 def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What of a target lies in files, and what runs."""
+    """The paths and the pids of a target."""
     return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
 
 
@@ -214,7 +214,7 @@ def _exists(item: str) -> bool:
 
 
 def absolute_target(target: Sequence[str]) -> list[str]:
-    """The target in the words of the journal, which do not depend on where somebody stood: pids, absolute paths."""
+    """The target as the journal keeps it, independent of the working directory: pids and absolute paths."""
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 
@@ -333,10 +333,10 @@ def conclude(
     came: HostsGathered | None = None,
     follow: Bundle | None = None,
 ) -> Investigation:
-    """Read what was captured into the store, let every probe analyse it, and judge: of whatever it was captured.
+    """Read what was captured into the store, let every probe analyse it, and judge: whatever was captured.
 
     `came`: what many hosts said, whose rows are in the store. `follow`: the bundle in which next checks are looked up.
-    Raises UsageError if files that were brought are of no use.
+    Raises UsageError if files from the user are of no use.
     """
     found = Investigation(live=captured.live)
     if came:
@@ -363,7 +363,7 @@ def conclude(
 
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
-    """What only the rows can say, as long as they are there; and what was handed in."""
+    """What only the rows can say, as long as they are there; and what was submitted."""
     from ddx_tools.diagnosis.waits import waits_of
 
     found.told = without_repeats(told, found.findings)

@@ -1,4 +1,4 @@
-"""One probe alone: of what runs here, of files that somebody brought, or of a bundle."""
+"""One probe alone: of what runs here, of files from the user, or of a bundle."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_probe(
 
 
 def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
-    """What one probe says of what runs and of what was brought."""
+    """What one probe says of what runs and of what the user passed."""
     first, *others = results
     for other in others:
         first.searched += other.searched
@@ -82,7 +82,7 @@ def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def _parted(step: Step, target: Sequence[str]) -> list[Step]:
-    """A step about pids and files is two: what runs is asked of this machine, what was brought of no host."""
+    """A step about pids and files is two: what runs is asked of this machine, what the user passed of no host."""
     paths, pids = paths_and_pids(target)
     if not (paths and pids):
         return [replace(step, args={**step.args, "target": list(target)})]

@@ -1,4 +1,4 @@
-"""A finding that is handed in: its quote is held against the material before it counts."""
+"""Submits a finding: its quote is checked against the material before it counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_checked(
     *,
     machine: Machine = this_machine,
 ) -> Investigation:
-    """An investigation with one more finding. `told`: what was handed in before.
+    """An investigation with one more finding. `told`: what was submitted before.
 
     Raises UsageError if its source opens nothing, or does not show the quote, or neither it nor the job has a rank.
     """

@@ -76,7 +76,7 @@ class FrameRules:
     def progress_shows_in(
         self, activity: str, wchan: str | None, running: bool
     ) -> Literal["nothing", "switched", "ran"]:
-        """What tells, of a thread whose stack stays the same, that it got on between two looks.
+        """What tells, of a thread whose stack stays the same, that it made progress between two samples.
 
         One that waits in slices wakes now and then for nothing; one that spins burns CPU in one place.
         """

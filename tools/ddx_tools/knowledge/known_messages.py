@@ -128,7 +128,7 @@ def _by_id() -> dict[str, Signature]:
 
 
 def _of_libraries() -> list[Signature]:
-    """One for each thing that messages of libraries speak of, found by `formats.library_messages`."""
+    """One for each thing that messages of libraries are about, found by `formats.library_messages`."""
     common = {"needle": ["-"], "regex": "(?!)", "examples": ["-"], "provenance": "constructed", "versions": "all"}
     return [
         Signature(id=f"library_{name}", attributes={"speaks_of": name}, source="knowledge/messages", **common, **told)
@@ -138,7 +138,7 @@ def _of_libraries() -> list[Signature]:
 
 @cache
 def needles() -> tuple[str, ...]:
-    """Words of which at least one stands in every known message: for a first look at large texts."""
+    """Words of which at least one stands in every known message: for a first pass over large texts."""
     return tuple(dict.fromkeys(needle for known in signatures() for needle in known.needle))
 
 

@@ -175,7 +175,7 @@ def _content() -> dict[str, Any]:
 
 
 def experiments_named(question: str) -> set[str]:
-    """The experiments that a question speaks of, whatever is said of their outcome."""
+    """The experiments that a question mentions, whatever is said of their outcome."""
     text = normalised(question)
     return {
         fact.id

@@ -1,1 +1,1 @@
-"""What every stage speaks of: findings, diagnoses, ranks, launches, errors. It imports no other room."""
+"""What every stage uses: findings, diagnoses, ranks, launches, errors. It imports no other room."""

@@ -1,4 +1,4 @@
-"""What the stages hand to each other: findings, probe results and the diagnosis.
+"""The data that stages pass to each other: findings, probe results and the diagnosis.
 
 One definition serves the terminal, `--json`, the MCP tools and the evals, so every field is part of the
 public contract (`ddx schema` prints it as JSON Schema).
@@ -24,7 +24,7 @@ class Contract(BaseModel):
 
 
 class Severity(StrEnum):
-    """How much a finding matters for the job, apart from why it is so."""
+    """How serious a finding is for the job, whatever its cause."""
 
     INFO = "info"
     NOTICE = "notice"
@@ -53,7 +53,7 @@ def distinct(places: Iterable[Location | None]) -> list[Location]:
 
 
 class Evidence(Contract):
-    """Where a reader can look: a file of the bundle and its lines, or a key of a table."""
+    """A source to open: a file of the bundle and its lines, or a key of a table."""
 
     source: str = Field(description="Path inside the bundle, or `table:key`.")
     line: int | None = Field(None, description="First line, 1-based, if the source is text.")
@@ -61,7 +61,7 @@ class Evidence(Contract):
 
 
 class Finding(Contract):
-    """One thing that was seen. It says what, never why."""
+    """One observation. It says what was seen, never why."""
 
     code: str = Field(description="`<subject>.<observation>`, registered in ddx_tools.knowledge.finding_codes.")
     severity: Severity = Severity.NOTICE
@@ -85,7 +85,7 @@ class NextProbe(Contract):
 
 
 class ProbeStatus(StrEnum):
-    """Whether a probe could look at all; what it saw stands in its findings."""
+    """Whether a probe got any material; what it saw is in its findings."""
 
     OK = "ok"
     PARTIAL = "partial"
@@ -127,7 +127,7 @@ class Verdict(StrEnum):
 
 
 class Level(StrEnum):
-    """How a cause stands: by deciding evidence, by supporting evidence, or as a possibility."""
+    """How well a cause is supported: by deciding evidence, by supporting evidence, or only possible."""
 
     ESTABLISHED = "established"
     SUPPORTED = "supported"
@@ -135,7 +135,7 @@ class Level(StrEnum):
 
 
 class Party(Contract):
-    """Who is meant: the culprits of a cause, or its victims."""
+    """The culprits of a cause, or its victims."""
 
     ranks: list[int] = Field(default_factory=list)
     hosts: list[str] = Field(default_factory=list)
@@ -144,7 +144,7 @@ class Party(Contract):
 
 
 class Claim(Contract):
-    """A piece of evidence as a diagnosis uses it."""
+    """A piece of evidence that a diagnosis cites."""
 
     finding: str
     claim: str
@@ -154,7 +154,7 @@ class Claim(Contract):
 
 
 class CandidateCause(Contract):
-    """One cause of the differential, with what speaks for and against it."""
+    """One cause of the differential, with what supports and contradicts it."""
 
     id: str
     title: str
@@ -172,7 +172,7 @@ class CandidateCause(Contract):
 
 
 class Narrowed(Contract):
-    """The most specific thing that is safe to say of why."""
+    """The most specific cause that is safe to name."""
 
     id: str
     title: str
@@ -180,7 +180,7 @@ class Narrowed(Contract):
 
 
 class RuledOut(Contract):
-    """A cause that the evidence speaks against."""
+    """A cause that the evidence contradicts."""
 
     id: str
     why: str
@@ -196,7 +196,7 @@ class NextCheck(Contract):
 
 
 class Missing(Contract):
-    """What could not be looked at, and why that matters."""
+    """What could not be captured, and why that matters."""
 
     what: str
     why_it_matters: str
@@ -209,7 +209,7 @@ NOT_LOOKED_AT = "what stands there was not looked at"
 
 
 class SuspectEvent(StrEnum):
-    """What makes ranks suspects: who holds a job up, apart from why."""
+    """The event that makes ranks suspects, whatever its cause."""
 
     ENDED = "ended"
     ABSENT = "absent"
@@ -227,7 +227,7 @@ class Certainty(StrEnum):
 
 
 class Seat(Contract):
-    """Where a rank runs, as far as anything says it."""
+    """Where a rank runs, as far as known."""
 
     rank: int
     host: str | None = None
@@ -235,7 +235,7 @@ class Seat(Contract):
 
 
 class Suspect(Contract):
-    """Ranks that the trouble leads back to, with the event that makes them so; its cause is another question."""
+    """Ranks that hold the job up, and the event that makes them suspects; the cause is a separate question."""
 
     ranks: list[int] = Field(default_factory=list, description="Empty if nothing says which rank it was.")
     event: SuspectEvent
@@ -246,7 +246,7 @@ class Suspect(Contract):
     says: str = Field(description="What was seen of them.")
     locations: list[Location] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
-    otherwise: list[str] = Field(default_factory=list, description="What speaks of other ranks instead.")
+    otherwise: list[str] = Field(default_factory=list, description="What points at other ranks instead.")
 
 
 class Event(Contract):
@@ -257,7 +257,7 @@ class Event(Contract):
 
 
 class Aspect(Contract):
-    """One thing in which a suspect is held against its peers."""
+    """One aspect in which a suspect is compared with its peers."""
 
     what: str = Field(
         description="place, call, called from, collective, group, sizes, last in common, last step, watchdog, raised."
@@ -267,7 +267,7 @@ class Aspect(Contract):
 
 
 class Differs(Contract):
-    """A suspect beside its peers, in two columns."""
+    """A suspect compared with its peers, in two columns."""
 
     suspect: str
     peers: str
@@ -317,10 +317,10 @@ class Diagnosis(Contract):
     missing: list[Missing] = Field(default_factory=list)
     looked_at: list[str] = Field(default_factory=list)
     """What there was to look at, in numbers."""
-    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were handed in.")
+    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were submitted.")
     shown_by: str = Field("", description="The command that shows what a source names.")
     rank_ranges: dict[str, str] = Field(
-        default_factory=dict, description="By party (suspects, culprits, victims): ranks that are too many to list."
+        default_factory=dict, description="Of suspects, culprits and victims: ranks that are too many to list."
     )
     truncated: list[dict[str, Any]] = Field(
         default_factory=list, description="Lists that were cut: what, shown, total, and how to get the rest."

@@ -38,7 +38,7 @@ class NotFound(HostError):
 
 
 class NotPermitted(HostError):
-    """It exists, but this user may not look at it."""
+    """It exists, but this user may not read it."""
 
 
 class NotRecorded(HostError):

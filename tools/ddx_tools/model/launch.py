@@ -127,7 +127,7 @@ class Environment:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def is_unset(self, name: str) -> bool:
-        """Nothing sets it here. Of an environment that is not whole that may be because nobody showed it."""
+        """Nothing sets it here; in an incomplete environment it may only be missing from the listing."""
         return not any(value.name == name for value in self.values)
 
     def names(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MeshSetting:
-    """A number that bears on the mesh: a degree, the size of the job, or something of the model."""
+    """A number that matters for the mesh: a degree, the size of the job, or a dimension of the model."""
 
     name: str
     """A dimension (`tp`, `dp_shard`), or world_size, gpus_per_host, heads, kv_heads, layers, experts, seq_len."""

@@ -32,5 +32,5 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """It ended; only its entry is left, until its parent asks for it."""
+        """It ended; only its entry is left until its parent reaps it."""
         return self.state in ("Z", "X")

@@ -1,4 +1,4 @@
-"""Ranks as one types them, or as ddx prints them: `0-7, 9`, `0-448 step 64`, `0-511 except 157`."""
+"""Parses ranks as users type or ddx prints them: `0-7, 9`, `0-448 step 64`, `0-511 except 157`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON that somebody brought. What is not of the kind that it has to be counts as not told."""
+"""JSON from the user. What is not of the kind that it has to be counts as not told."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def numbers_of(index: int, count: int, group: Group, dtype: torch.dtype) -> torc
 class Prepared:
     """A call, its output (None where this member gets none), what that has to be, and how to do it again.
 
-    `origins` tells of the positions of wrong elements from which members these came; [] if that cannot be told.
+    `origins` tells the positions of wrong elements from which members these came; [] if that cannot be told.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ RANK, DEVICE = 0, "cpu"
 GROUP_OF: Dict[str, Any] = {}
 WORKS: List[Tuple[Any, str, List[torch.Tensor], Optional[int], str]] = []
 LINES: Optional[mmap.mmap] = None
-THROUGH = "is through"
+THROUGH = "has finished"
 LIFETIME_S = 600  # a rank that nobody ends
 
 
@@ -160,7 +160,7 @@ def play(rank: int, args: argparse.Namespace, store: str) -> None:
 
 
 def start(rank: int, args: argparse.Namespace, store: str) -> None:
-    """The life of a rank that was forked; it stays until all are through, as an end would be a fault of its own."""
+    """The life of a rank that was forked; it stays until all have finished, as an end would be a fault of its own."""
     try:
         play(rank, args, store)
         time.sleep(LIFETIME_S)
@@ -184,7 +184,7 @@ def main() -> None:
 
 
 def attend(args: argparse.Namespace) -> int:
-    """Fork the ranks, and look until all are through or nothing moves: 0 if all are through, else 1."""
+    """Fork the ranks, and look until all have finished or nothing moves: 0 if all have finished, else 1."""
     global LINES
     world = len(GROUPS["world"])
     pids: List[int] = []
@@ -208,12 +208,12 @@ def attend(args: argparse.Namespace) -> int:
     for rank, line in enumerate(lines):
         print("rank %d %s" % (rank, line or "still starts"))
     through = all(line == THROUGH for line in lines)
-    print("all ranks are through" if through else "not all ranks are through")
+    print("all ranks finished" if through else "not all ranks finished")
     return 0 if through else 1
 
 
 def watch(world: int, deadline: float) -> List[str]:
-    """What each rank is in when all are through, or nothing has moved for the deadline."""
+    """What each rank is in when all have finished, or nothing has moved for the deadline."""
     assert LINES is not None
     seen, moved = b"", time.monotonic()
     lines: List[str] = []

@@ -102,7 +102,7 @@ class Probe(Generic[ArgsT]):
     examples: Mapping[str, str] = field(default_factory=dict)
     """Arguments as one types them, and what they do."""
     kinds: tuple[str, ...] = ()
-    """The kinds of files it takes (`ddx_tools.sources.kinds`, `ddx_tools.model.files.kinds`) of what was brought."""
+    """The kinds of the user's files it takes (`ddx_tools.sources.kinds`, `ddx_tools.model.files.kinds`)."""
     recognises: Mapping[str, Recogniser] = field(default_factory=dict)
     """For kinds of texts that only this probe can tell: what says whether a text is one, by its name and beginning."""
     performs: Callable[[ArgsT, Callable[[str, Path], Diagnosis]], Path] | None = None

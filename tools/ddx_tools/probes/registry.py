@@ -61,7 +61,7 @@ FILE_PROBES = _present(
     *("stacks", "flight_recorder", "job_log", "nccl_log", "profile", "memory"),
     *("host", "env", "mesh", "consistency", "notes"),
 )
-"""Those that read files that somebody brought."""
+"""Those that read files from the user."""
 
 
 def probe(probe_id: str) -> Probe[Any]:

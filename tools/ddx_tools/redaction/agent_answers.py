@@ -33,7 +33,7 @@ def redact_agent_answer(data: bytes, counts: Counts | None = None) -> bytes:
 
 
 def _parts(header: dict[str, object], payload: bytes) -> tuple[list[bytes], bytes]:
-    """The parts that a header tells apart, and what is left behind them: everything, if the sizes do not add up."""
+    """The parts that a header distinguishes, and what is left behind them: everything, if the sizes do not add up."""
     told = header.get("parts")
     sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in told] if type(told) is list else []
     parts, at = [], 0

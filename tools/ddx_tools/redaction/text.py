@@ -99,7 +99,7 @@ def _redacted(block: bytes, counts: Counts | None) -> bytes:
             counts.update(span.kind for span in spans)
         return replaced(block, spans) if spans else block
     except Exception:
-        # Nobody knows what it holds: better a gap that is told of than a secret that leaves.
+        # Nobody knows what it holds: better a gap that is reported than a secret that leaves.
         if counts is not None:
             counts["could not be searched"] += 1
         return LEFT_OUT.encode() + b"\n" * block.count(b"\n")

@@ -42,7 +42,7 @@ class Program:
 
     calls: tuple[ReproCall, ...] = ()
     end: str = ""
-    """stay_away (it never comes to another call) | leave (its process ends) | empty: it is through."""
+    """stay_away (it never comes to another call) | leave (its process ends) | empty: it has finished."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ddx_tools.repro.model import NEW_GROUP, WORLD, Program, Recording, ReproCal
 
 
 def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
-    """The recording; without programs if no source tells of a call."""
+    """The recording; without programs if no source reports a call."""
     suspects = {rank for suspect in diagnosis.suspects for rank in suspect.ranks}
     ended = {r for suspect in diagnosis.suspects if suspect.event is SuspectEvent.ENDED for r in suspect.ranks}
     records = store.derived(Records)
@@ -219,7 +219,7 @@ def from_watchdogs(store: Store) -> dict[int, list[ReproCall]]:
 
 
 def in_stacks(store: Store) -> dict[int, str]:
-    """By rank: what the main thread waits in at the last look; empty if it is in nothing of the kind."""
+    """By rank: what the main thread waits in at the last sample; empty if it is in nothing of the kind."""
     rows = store.query(
         "SELECT rank, arg_max(coalesce(operation, ''), snapshot) AS op, arg_max(activity, snapshot) AS activity "
         "FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL GROUP BY rank ORDER BY rank"

@@ -1,1 +1,1 @@
-"""Where material comes from: what somebody brought is walked, unpacked, sniffed and read here, once."""
+"""Where material comes from: what the user passed is walked, unpacked, sniffed and read here, once."""

@@ -1,4 +1,4 @@
-"""What a bundle tells of one of many hosts that were asked."""
+"""What a bundle says about one of many hosts that were asked."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class JournalEntry(BaseModel, extra="forbid"):
     key: str
     occurrence: int
     at: float = Field(description="Wall clock of the capture, seconds since the epoch.")
-    section: str = Field("", description="Who asked: a probe, or the intake of files that were brought.")
+    section: str = Field("", description="Who asked: a probe, or the intake of files from the user.")
     path: str | None = Field(None, description="Name of the answer, which evidence gives; null for an empty one.")
     content: str | None = Field(None, description="File of its bytes, inside the bundle; null in version 1: `path`.")
     rc: int = 0

@@ -110,7 +110,7 @@ class Walk:
 
 
 UNKNOWN_HOST = "unknown"
-"""The host of files that somebody brought: nothing says where they were written."""
+"""The host of files from the user: nothing says where they were written."""
 
 
 def ask_together(ask: Callable[[T], R], of: Sequence[T], at_once: int) -> Iterator[tuple[T, R | HostError]]:
@@ -143,7 +143,7 @@ class Host(ABC):
 
     @abstractmethod
     def pause(self, seconds: float) -> None:
-        """Let time pass between two looks at a live job; for a recorded host it stands still."""
+        """Let time pass between two samples of a live job; a recorded host does not wait."""
 
     def now(self) -> float:
         """Wall clock of the host, seconds since the epoch."""

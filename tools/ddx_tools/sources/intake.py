@@ -1,4 +1,4 @@
-"""What somebody brought, taken in once: walked, unpacked, sniffed and read, for all probes that ask.
+"""What the user passed, taken in once: walked, unpacked, sniffed and read, for all probes that ask.
 
 A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, was cut or could not be read stands in
 `materials` with the reason.
@@ -133,7 +133,7 @@ class Intake:
         return self._whole[text.path]
 
     def read_lines(self) -> Iterator[str]:
-        """Pass over each text once, for all who want its lines so far; in the order in which they were brought.
+        """Pass over each text once, for all who want its lines so far; in the order in which they were passed in.
 
         Yields lines for a person: what could no more be read.
         """
@@ -165,7 +165,7 @@ class Intake:
         return self.host.read(text.path, max_bytes=most_bytes, tail=True, suffix="log").data
 
     def _source(self, material: Material, reply: Reply) -> str:
-        """What evidence names: of files that somebody brought, what they are opened by."""
+        """What evidence names: of files from the user, what they are opened by."""
         return material.path if self.host.name == UNKNOWN_HOST else reply.source or material.path
 
     # --- walking and opening
@@ -292,7 +292,7 @@ class Intake:
         for material in islice(notes, _MOST_NOTES):
             material.kinds.add(TextKind.NOTE)
 
-    # --- what is told of it
+    # --- what is reported about it
 
     def counts(self) -> str:
         """`16 flight records, 1 log, 2 other files`: what was there to look at."""

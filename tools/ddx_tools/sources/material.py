@@ -1,4 +1,4 @@
-"""A file as somebody brought it, and the bytes of a text."""
+"""A file as the user passed it, and the bytes of a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRAMS_DEEP, _PROGRAM_BYTES = 1, 64 << 10
 
 @dataclass
 class Material:
-    """A file as it was brought, or a member of an archive."""
+    """A file as it was passed in, or a member of an archive."""
 
     path: str
     """What it is called, and opened by: `/data/job.tar!logs/rank3.log`."""

@@ -50,7 +50,7 @@ class Raw:
 
     @property
     def known_host(self) -> str | None:
-        """The host, for rows; None of material that somebody brought."""
+        """The host, for rows; None of material from the user."""
         return None if self.host == UNKNOWN_HOST else self.host
 
     def of(self, kind: str) -> list[RawItem]:

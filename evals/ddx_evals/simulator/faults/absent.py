@@ -1,4 +1,4 @@
-"""Ranks that stay away: stuck outside of any collective, dead, gone, or with a GPU that stands still."""
+"""Ranks that stay away: stuck outside of any collective, dead, gone, or with a GPU that hangs."""
 
 from __future__ import annotations
 

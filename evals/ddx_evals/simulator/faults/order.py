@@ -69,7 +69,7 @@ def wrong_root(draft: Draft) -> Injection | None:
     return Injection(
         (rank,),
         ("wrong-process-group", "collective-order-mismatch", "collective-shape-mismatch", "rank-skipped-collective"),
-        f"Rank {rank} takes itself for the root of {collective.name}.",
+        f"Rank {rank} acts as root of {collective.name}.",
         decided=gather,
         fair_undecided="Two ranks look like the root." if gather else "",
         by_records=True,

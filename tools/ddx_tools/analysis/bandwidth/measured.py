@@ -143,7 +143,7 @@ def busbw_gb_per_s(operation: str, size_bytes: int, ranks: int, time_s: float) -
 # --- the bandwidth curve as a picture: bus bandwidth over message size, both logarithmic, one line an operation
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 860, 480, 70, 50, 600, 370
-# Okabe and Ito's colours, which people with colour-blindness can tell apart; marks differ besides.
+# Okabe and Ito's colours, which people with colour-blindness can distinguish; marks differ besides.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b", "#7f7f7f")
 _LEAST, _MOST = 1e-9, 1e9
 """GB/s; what somebody wrote beyond that is no measurement, and no axis reaches so far."""

@@ -1,4 +1,4 @@
-"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever tells of it."""
+"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever the source."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ ASPECTS: dict[Aspect, tuple[str, str]] = {
 
 State = Literal["outside", "device_behind", "elsewhere", "circle", "no_record", "stands_still", "silent", "unseen"]
 _WORDS: dict[State, str] = {
-    "outside": "and nothing of {their} own is pending",
-    "device_behind": "which called the operation, but {their} device never came to it",
-    "elsewhere": "which went another way than {their} peers",
-    "circle": "which {wait} for others that wait for {them}",
-    "no_record": "of which there is no record",
-    "stands_still": "whose own earlier calls {their} peers finished long ago",
-    "silent": "of which the log holds no report",
-    "unseen": "whose record does not show what {their} program is in",
+    "outside": "{has} no pending operation of {their} own",
+    "device_behind": "called the operation, but {their} GPU never started it",
+    "elsewhere": "took a different path from {their} peers",
+    "circle": "{wait} for others that wait for {them}",
+    "no_record": "left no record",
+    "stands_still": "{has} earlier calls pending that {their} peers finished long ago",
+    "silent": "{has} no report in the log",
+    "unseen": "{are} in a call that {their} flight record does not show",
 }
-_MANY = {"their": "their", "wait": "wait", "them": "them"}
-_ONE = {"their": "its", "wait": "waits", "them": "it"}
+_MANY = {"their": "their", "wait": "wait", "them": "them", "has": "have", "are": "are"}
+_ONE = {"their": "its", "wait": "waits", "them": "it", "has": "has", "are": "is"}
 _MOST_VALUES = 64
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which collective of which group, and what tells of it."""
+    """Which collective of which group, and its source."""
 
     basis: str
     group: str | None = None
@@ -49,7 +49,7 @@ class Where:
     def number(self) -> str:
         """`collective 412 of default_pg`."""
         number = "a collective" if self.seq is None else f"collective {self.seq}"
-        return f"{number} of {self.group or 'a group that nothing names'}"
+        return f"{number} of {self.group or 'an unnamed group'}"
 
     def __str__(self) -> str:
         return f"{self.operation} ({self.number})" if self.operation else self.number
@@ -162,14 +162,17 @@ def waited_for(
     place: bool = True,
     **facts: Any,
 ) -> Finding:
-    """Ranks that all waiting leads back to. `place`: say which collective the victims wait in."""
+    """Ranks that all waiting leads to. `place`: say which collective the victims wait in."""
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
-    waits = f": the waiting of {rank_list(set(victims))}{f' in {at}' if place else ''}" if victims else ""
+    who, others = rank_list(set(ranks)), set(victims) - set(ranks)
+    verb = "wait" if len(others) > 1 else "waits"
+    where = f" in {at}" if place else ""
+    waits = f"{rank_list(others).capitalize()} {verb} for {who}{where}; {who}" if others else who.capitalize()
     return finding(
         "rank.waited_for",
         Severity.WARNING if state in ("silent", "unseen") else Severity.FAILURE,
         ranks,
-        f"All waiting leads back to {rank_list(set(ranks))}, {words}{waits}.",
+        f"{waits} {words}.",
         at,
         shown,
         **{"state": state, "waiting": len(victims), **facts},
@@ -179,7 +182,8 @@ def waited_for(
 def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
     """Ranks that all others wait for, as long as nothing says whether the job hung."""
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
-    said = f"If the job hung when these records were taken, all waiting leads back to {rank_list(set(ranks))}, {words}."
+    who = rank_list(set(ranks))
+    said = f"If the job hung when these records were taken, all others wait for {who}; {who} {words}."
     return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, state=state, **facts)
 
 
@@ -187,5 +191,5 @@ def all_entered(
     at: Where, ranks: Collection[int], shown: FindingPlace, *, who: str, severity: Severity, **facts: Any
 ) -> Finding:
     """Everybody is in one collective, and nobody gets out. `who` names them."""
-    said = f"{who} entered {at}, and nobody finishes it."
+    said = f"{who} entered {at}, and none of them finishes it."
     return finding("collective.all_entered", severity, ranks, said, at, shown, **facts)

@@ -52,7 +52,7 @@ class GroupMember:
     """The last that its program called."""
     completed: int | None = None
     evidence: list[Evidence] = field(default_factory=list)
-    """All that tells of it."""
+    """All its evidence."""
     hosts: set[str] = field(default_factory=set)
 
     @property
@@ -262,7 +262,7 @@ class _Seen:
             self.at,
             self.entered,
             self.shown(self.entered, self.lines(self.here)),
-            who="All ranks that the log speaks of",
+            who="All ranks that the log mentions",
             severity=Severity.FAILURE if self.job.complete else Severity.WARNING,
             complete=self.job.complete,
             world_size=self.job.world_size,

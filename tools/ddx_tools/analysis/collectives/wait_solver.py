@@ -33,7 +33,7 @@ class Hold:
     lacking: tuple[int, ...] = ()
     """Ranks that had not called it then."""
     behind: tuple[int, ...] = ()
-    """Ranks that called it, but are in something older, or their device never came to it."""
+    """Ranks that called it, but are in an earlier call, or their GPU never started it."""
     elsewhere: tuple[int, ...] = ()
     """Ranks that called another operation in its place, against a majority if there is one."""
     unknown: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Known(Generic[H]):
     odd: Callable[[set[int]], tuple[Iterable[int], By]] = lambda circle: ((), "nothing")
     """The odd ones of a circle, if anything singles them out, and what does."""
     silence: State = "no_record"
-    """What it is called that nothing tells of a rank."""
+    """The name for a rank without evidence."""
 
 
 def graph_of(holds: Sequence[H], known: Known[H]) -> SolvedWaits[H] | None:
@@ -151,7 +151,7 @@ def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool,
         elif rank not in awaited or rank in waits_for_unknown:
             continue
         elif state == "unseen":
-            unseen = True  # What tells of it has lost what it is in.
+            unseen = True  # Its source has lost what it is in.
         else:
             tie = True  # It is in something of which nothing more is known, like a kernel that all are in.
     if roots:
@@ -214,7 +214,7 @@ def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
         for hold in ordered[:_MAX_SENTENCES]
     ]
     rest = len(ordered) - len(told)
-    return [*told, f"{rest} more operations wait behind these."] if rest else told
+    return [*told, f"{rest} more operations wait for these."] if rest else told
 
 
 def components(edges: Mapping[int, Set[int]]) -> list[set[int]]:

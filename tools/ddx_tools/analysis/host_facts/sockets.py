@@ -16,7 +16,7 @@ _Ends = tuple[str, str]
 def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Connections with bytes that their owner does not read; where ranks are known, theirs only.
 
-    Seen in two looks without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
+    Seen in two samples without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
     reads nothing either.
     """
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
@@ -79,7 +79,7 @@ def _unread(
         "network.unread_bytes",
         Severity.NOTICE if certain else Severity.INFO,
         [*seen, *other],
-        f"{words}: it does not receive on this connection" + (" now." if certain else " at this moment."),
+        f"{words}: it does not read from this connection" + (" now." if certain else " at this moment."),
         unread_bytes=count,
         unsent_bytes=other[-1].values.get("unsent_bytes") if other else None,
         local=last.values["local"],
@@ -149,12 +149,12 @@ def _is_unanswered(socket: HostFactRow) -> bool:
 def _unreachable(socket: HostFactRow, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
     sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
     # A host that is down, or an address that nobody has, answers neither ARP nor on another port.
-    below = " The host is there: it answers otherwise." if host_answers else ""
+    below = " The host is up: other connections to it work." if host_answers else ""
     return finding(
         "startup.endpoint_unreachable",
         Severity.WARNING,
         [socket],
-        f"A connection to {peer} is asked for and not answered: its first packet was sent {sent} times.{below}",
+        f"A connection to {peer} gets no answer: its first packet was sent {sent} times.{below}",
         address=host_of(peer),
         port=_port_of(peer),
         how="timed_out",
@@ -168,7 +168,7 @@ def _closed(owner: str, socket: HostFactRow, peer: str) -> Finding:
         "network.host_silent",
         Severity.WARNING,
         [socket],
-        f"{owner} does not answer on port {_port_of(peer)}, which {socket.host} asks for.",
+        f"{owner} does not answer {socket.host} on port {_port_of(peer)}.",
         address=host_of(peer),
         port=_port_of(peer),
         to=[socket.host],

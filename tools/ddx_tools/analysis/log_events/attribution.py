@@ -31,7 +31,7 @@ def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
 
 
 def _by_pid(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """A process id counts on one host; files that somebody brought do not say theirs."""
+    """A process id counts on one host; files from the user do not say theirs."""
     known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
     known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
     owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
@@ -239,7 +239,7 @@ def distinct_places(places: list[Location]) -> list[Location]:
 
 
 def by_ranks(values: Mapping[int, Any] | Mapping[int | None, Any]) -> dict[str, Any]:
-    """Values by rank for a reader: `{"ranks 0-6": 412, "rank 7": 411}`; None is a rank that nothing names."""
+    """Values by rank for a reader: `{"ranks 0-6": 412, "rank 7": 411}`; None is an unidentified rank."""
     ranks: dict[Any, list[int]] = {}
     for rank, value in sorted(values.items(), key=lambda item: -1 if item[0] is None else item[0]):
         ranks.setdefault(value, []).extend([] if rank is None else [rank])
@@ -249,4 +249,4 @@ def by_ranks(values: Mapping[int, Any] | Mapping[int | None, Any]) -> dict[str, 
 
 def who_reports(ranks: list[int]) -> str:
     """The ranks that report, at the beginning of a sentence."""
-    return rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    return rank_list(ranks).capitalize() if ranks else "An unidentified rank"

@@ -7,7 +7,7 @@
 The rank that reports is right about itself. Of its peer it may decode a wrong operation if one of the two has
 no tensor or two of them (barrier, reduce_scatter): measured on torch 2.13.
 
-Up to torch 1.12 a rank speaks of itself alone ("Rank 0 is running inconsistent collective: CollectiveFingerPrint(…)").
+Up to torch 1.12 a rank reports itself alone ("Rank 0 is running inconsistent collective: CollectiveFingerPrint(…)").
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class MismatchReport:
 
     own: Fingerprint
     peer: Fingerprint | None
-    """None where it speaks of itself alone."""
+    """None where it reports itself alone."""
     aspects: frozenset[str]
     """Of `operation`, `shape` and `dtype`; empty without a peer."""
 
 
 def parse_mismatch(text: str) -> MismatchReport | None:
-    """The report in a message; None if there is none or it is cut before an operation that it tells of."""
+    """The report in a message; None if there is none or it is cut before an operation that it reports."""
     start = text.find(_START)
     if start < 0:
         return None

@@ -75,7 +75,7 @@ def _made_before(event: LogEvent, steps: _Steps) -> int:
 
 
 def _was_handled(event: LogEvent, steps: _Steps, *, reported: bool) -> bool:
-    """A traceback was only logged if its process went on to make steps. `reported`: the log tells of ends of ranks."""
+    """A traceback was only logged if its process went on to make steps. `reported`: the log reports ends of ranks."""
     own = _own_steps(event, steps)
     # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
     # progress as there were before it are none.
@@ -110,7 +110,7 @@ def _raised_again(tracebacks: Sequence[LogEvent], events: Iterable[LogEvent]) ->
 
 
 def _goes_on(event: LogEvent, steps: Iterable[LogEvent]) -> bool:
-    """Whether one kind of line tells of a step before a traceback and of a later one behind it."""
+    """Whether one kind of line reports a step before a traceback and of a later one behind it."""
     before: dict[str, int] = {}
     for step in steps:
         number = step.details.get("step")

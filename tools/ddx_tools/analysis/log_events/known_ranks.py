@@ -19,9 +19,9 @@ class Crowd:
     world_size: int | None
     """If the output states one, and only one; else as it was seen otherwise."""
     known: frozenset[int]
-    """Ranks that the logs speak of."""
+    """Ranks that the logs mention."""
     silent: frozenset[int]
-    """Ranks that must exist, whose output would stand in these logs, and that tell of no failure, own or foreign."""
+    """Ranks that must exist, whose output would stand in these logs, and that report no failure, own or foreign."""
 
     @property
     def everybody(self) -> frozenset[int]:

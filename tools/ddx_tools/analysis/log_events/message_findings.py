@@ -68,7 +68,7 @@ class _Same:
 
 
 def message_findings(events: list[LogEvent]) -> list[Finding]:
-    """Findings of all known messages, those that tell of a failure of their own first."""
+    """Findings of all known messages, those that report a failure of their own first."""
     messages = _messages(events)
     everybody = read_crowd(events).everybody
     steps_done = True if any(event.kind == "step" for event in events) else None

@@ -81,7 +81,9 @@ def lay_out(framework: Framework, given: Mapping[str, int], world_size: int | No
     degrees = _with_defaults(framework, given)
     if wrong := next((name for name, size in degrees.items() if not _is_degree(framework, name, size)), None):
         allowed = "a positive number, or -1 for what is left" if wrong == framework.inferred else "a positive number"
-        return Misfit(f"{wrong} = {degrees[wrong]} is no degree: it has to be {allowed}.", {wrong: degrees[wrong]})
+        return Misfit(
+            f"{wrong} = {degrees[wrong]} is not a valid degree: it has to be {allowed}.", {wrong: degrees[wrong]}
+        )
     completed = _complete(framework, degrees, world_size)
     if isinstance(completed, Misfit):
         return completed
@@ -125,11 +127,11 @@ def _complete(framework: Framework, degrees: dict[str, int], world_size: int | N
     product = prod(known.values())
     if world_size is None:
         if open_:
-            why = f"{open_[0]} is what is left of the number of ranks, which nothing says."
+            why = f"{open_[0]} would be computed from the number of ranks, which is unknown."
             return Misfit(why, known, "Name it: --world-size N.", open_world=True)
         return degrees
     if world_size < 1:
-        return Misfit(f"A job of {world_size} ranks is none.", known)
+        return Misfit(f"A job needs at least one rank, not {world_size}.", known)
     if open_:
         if world_size % product:
             would = f"{open_[0]} = -1 would be {world_size} / {product} = {world_size / product:.4g}"

@@ -15,7 +15,7 @@ from ddx_tools.model.grouping import gathered
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
-_BLIND = "RAS counts launches and sees a busy job as mismatched, too: ask again, and compare."
+_BLIND = "RAS only counts launches, so a busy job looks mismatched, too: ask again and compare."
 _MEANINGS = {
     "dead": (
         "nccl_ras_dead",
@@ -47,7 +47,7 @@ def _of_polls(polls: RasPolls) -> list[Finding]:
                 severity=Severity.INFO,
                 ranks=ranks,
                 summary=f"The ranks launched further collectives in {len(going)} of {len(polls.communicators)} "
-                f"communicators {_meanwhile(polls)}: the job makes steps",
+                f"communicators {_meanwhile(polls)}: the job is running",
                 evidence=[evidence(row) for row in going[0].rows[-1][:1]],
                 attributes={"basis": BASIS, "brought": polls.span_s is None},
             )
@@ -63,7 +63,7 @@ def _meanwhile(polls: RasPolls) -> str:
 
 
 def _hangs(polls: RasPolls) -> bool:
-    """Whether counts have stood still for long enough, and nowhere got on."""
+    """Whether counts have made no progress for long enough, and nowhere made progress."""
     moved = any(one.moved for one in polls.communicators)
     return not moved and (polls.span_s or 0.0) >= STANDS_S
 
@@ -147,7 +147,7 @@ def _shown(hold: RasHold) -> FindingPlace:
     return FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]])
 
 
-# --- one answer, or several of which none says who stands still
+# --- one answer, or several of which none says who makes no progress
 
 
 def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
-"""Answers of NCCL's RAS, compared with each other: which communicators stand still, and who is behind in them.
+"""Answers of NCCL's RAS, compared with each other: which communicators make no progress, and who is behind in them.
 
 A job at work shows mismatches, too, so that one answer says little. What is the same in the first and the last of
-several answers stands still. Who launched less than the most is waited for by those who launched more; over all
+several answers makes no progress. Who launched less than the most is waited for by those who launched more; over all
 communicators these waits lead back to some processes, as the waits in flight records do.
 """
 
@@ -23,7 +23,7 @@ from ddx_tools.model.grouping import gathered
 
 BASIS = "nccl_ras"
 STANDS_S = 5.0
-"""For so long counts have to stand still that the job counts as hung, as with stacks."""
+"""For so long counts have to make no progress that the job counts as hung, as with stacks."""
 
 Seat = tuple[str, int, int]
 """Address of the host, process id, and NVML's index of the GPU (-1: not told)."""
@@ -141,21 +141,21 @@ class RasPolls:
 
     @property
     def moving(self) -> bool:
-        """Every process got on in some communicator."""
+        """Every process made progress in some communicator."""
         return bool(self.processes) and self.movers >= set(self.processes)
 
     def at_work(self, one: RasCommunicator) -> bool:
-        """Whether a member of a communicator got on in another one."""
+        """Whether a member of a communicator made progress in another one."""
         return any(seat in self.movers for seat in one.seats.values())
 
     @property
     def still(self) -> list[RasCommunicator]:
-        """The communicators that stand still while some are behind in them."""
+        """The communicators that make no progress while some are behind in them."""
         return [one for one in self.communicators if one.moved is False and one.behind]
 
     @cached_property
     def solved(self) -> SolvedWaits[RasHold] | None:
-        """The graph of who waits for whom in what stands still; its numbers are those of `processes`."""
+        """The graph of who waits for whom in what makes no progress; its numbers are those of `processes`."""
         holds = [hold for one in self.still for hold in self._holds(one)]
         elsewhere = {rank for hold in holds for rank in hold.elsewhere}
 
@@ -183,7 +183,7 @@ class RasPolls:
         return {seat: index for index, seat in enumerate(self.processes)}
 
     def _holds(self, one: RasCommunicator) -> Iterator[RasHold]:
-        """The wait in a communicator that stands still; none if who is behind in it is at work in another one."""
+        """The wait in a communicator that makes no progress; none if who is behind in it is at work in another one."""
         number = self._numbers
         launches = {rank: counts for rank, counts in one.launches().items() if rank in one.seats}
         if not launches or len(launches) + len(one.absent) < (one.nranks or 0):

@@ -28,7 +28,7 @@ Step = tuple[ast.AST, str, int]
 
 @dataclass(frozen=True)
 class Bypass:
-    """A way around a line."""
+    """A branch that skips a line."""
 
     guard: str
     """Source text of the condition, or `except …` where an exception leads around it or there."""
@@ -63,7 +63,7 @@ class Relation:
     same_call_ahead: bool = False
     """In its own branch, the rank has a call before it that the peer's line makes, too."""
     leaves: bool = False
-    """The block that only the rank is in ends in continue, break, return or raise: it goes around the peer's line."""
+    """The block that only the rank is in ends in continue, break, return or raise: it skips the peer's line."""
     ways_around: tuple[Bypass, ...] = ()
     """How one can pass the rank's line by, within the block that holds both lines; outermost first."""
     peer_ways_around: tuple[Bypass, ...] = ()
@@ -281,7 +281,7 @@ _BACK_OUT = (ast.Return, ast.Continue, ast.Break)
 
 
 def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
-    """The ways around the line that a path leads to, from the outermost block inwards.
+    """The branches that skip the line that a path leads to, from the outermost block inwards.
 
     A loop is none: how often it turns is another question. An exception that nobody catches ends the program.
     """

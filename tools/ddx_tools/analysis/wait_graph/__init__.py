@@ -1,1 +1,1 @@
-"""One graph of who waits for whom, out of all sources, and where all of its waiting ends."""
+"""One graph of who waits for whom, from all sources, and its roots."""

@@ -15,7 +15,7 @@ from ddx_tools.model.diagnosis import Finding, Seat
 
 
 def wait_graph(store: Store, seats: Mapping[int, Seat], findings: Sequence[Finding]) -> WaitGraph:
-    """All waits of the last attempt of a job that the rows of a store tell of.
+    """All waits of the last attempt of a job that the rows of a store report.
 
     `seats`: where ranks run. `findings`: what was found in the rows; of them the ends of ranks are taken.
     """

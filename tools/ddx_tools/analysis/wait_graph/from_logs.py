@@ -1,4 +1,4 @@
-"""Ends and waits out of what ranks printed: who raised, exited or was killed, and who never entered what others report.
+"""Exits and waits from what ranks printed: who raised, exited or was killed, and who never entered what others report.
 
 A line of a log is farther from the program than its stack or its record: it adds waits only of ranks of which neither
 tells, and the ends of all.
@@ -29,7 +29,7 @@ _NEARER = ("flight_records", "stacks")
 
 
 def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Add what the findings about printed lines tell."""
+    """Add the waits and exits that findings about printed lines show."""
     told = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
     looked_at = (
         {edge.waiter.rank for edge in graph.edges} | graph.doing.keys() | {node.rank for node in graph.conditions}
@@ -40,7 +40,7 @@ def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def ends(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Source]]:
-    """What tells that ranks ended by themselves, and from where: their processes are gone, or they printed it."""
+    """Evidence that ranks ended by themselves: their processes are gone, or they printed it."""
     for finding in findings:
         if finding.code == "rank.process_gone":
             yield finding, Source.PROCESSES
@@ -54,7 +54,7 @@ def _is_its_own(finding: Finding) -> bool:
 
 
 def add_ends(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Note which ranks ended: whatever they were in, they wait for nobody."""
+    """Note which ranks ended: they no longer wait for anything."""
     for finding, source in ends(findings):
         gone = set(finding.ranks)
         graph.edges = [edge for edge in graph.edges if edge.waiter.rank not in gone]
@@ -71,7 +71,7 @@ def _add_missing(graph: WaitGraph, finding: Finding, number: int, looked_at: Ite
     if not waiting or facts.get("tie") or (waiting | missing) & set(looked_at):
         return
     seq = facts.get("seq")
-    words = f"{facts.get('operation') or 'a collective'} ({finding.group or 'a group that nothing names'})"
+    words = f"{facts.get('operation') or 'a collective'} ({finding.group or 'an unnamed group'})"
     node = Node(NodeKind.OPERATION, f"log {number} {finding.group} {seq}")
     graph.operations[node] = Operation(words, EdgeKind.COLLECTIVE, Source.LOGS)
     evidence = finding.evidence[0] if finding.evidence else None

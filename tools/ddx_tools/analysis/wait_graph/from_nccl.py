@@ -1,4 +1,4 @@
-"""Waits out of what NCCL's RAS counts: who launched more in a communicator that stands still waits for the others.
+"""Waits out of what NCCL's RAS counts: who launched more in a communicator that makes no progress waits for the others.
 
 RAS counts launches only: of whoever it shows as behind it does not know what else is pending.
 """
@@ -26,7 +26,7 @@ from ddx_tools.evidence.store import Store
 
 
 def add_ras(graph: WaitGraph, store: Store) -> None:
-    """Add what RAS tells of communicators that stand still; nothing unless the ranks of all their processes are known.
+    """Add waits of communicators that make no progress; nothing unless the ranks of all their processes are known.
 
     RAS is farther from the program than records, stacks and processes are, and nearer than what logs say.
     """
@@ -40,7 +40,7 @@ def add_ras(graph: WaitGraph, store: Store) -> None:
     for hold in solved.holds:
         _add(graph, polls, hold)
     for rank in polls.ranks_of(sorted(solved.roots)):
-        said = "it launched fewer collectives than its peers, and RAS shows no wait of its own"
+        said = "it launched fewer collectives than its peers, and RAS shows it waiting for nothing"
         graph.note(program_of(rank), NodeCondition(NodeState.OUTSIDE, Source.RAS, said))
 
 

@@ -1,4 +1,4 @@
-"""Absences out of what hosts tell: those that do not answer, with their ranks."""
+"""Missing ranks: those of hosts that do not answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SILENT = ("unreachable", "silent")
 
 
 def add_absent(graph: WaitGraph, store: Store) -> None:
-    """Add the ranks of the one host that did not answer; of several nobody knows which ranks run where."""
+    """Add the ranks of the one host that did not answer; with several, it is unknown which ranks run where."""
     if not store.holds_any(("asked_hosts",)):
         return
     silent = store.query("SELECT coalesce(host, target) AS name FROM asked_hosts WHERE state IN ?", [list(_SILENT)])

@@ -35,16 +35,16 @@ _STATES = {
     "unseen": NodeState.UNSEEN,
 }
 _WORDS = {
-    NodeState.OUTSIDE: "nothing of its own is pending",
-    NodeState.DEVICE_BEHIND: "it called the operation, and its device never came to it",
-    NodeState.STANDS_STILL: "its peers finished long ago what it has pending",
-    NodeState.UNSEEN: "its record does not show what its program is in",
-    NodeState.ELSEWHERE: "it went another way than its peers",
+    NodeState.OUTSIDE: "it has no pending operation of its own",
+    NodeState.DEVICE_BEHIND: "it called the operation, but its GPU never started it",
+    NodeState.STANDS_STILL: "it has calls pending that its peers finished long ago",
+    NodeState.UNSEEN: "its flight record does not show what its program is doing",
+    NodeState.ELSEWHERE: "it took a different path from its peers",
 }
 
 
 def add_records(graph: WaitGraph, store: Store) -> None:
-    """Add what the flight records of a store tell; nothing if there are none."""
+    """Add the waits in the flight records of a store; nothing if there are none."""
     if not store.holds_any(("fr_dumps",)):
         return
     found = store.derived(solved)
@@ -70,7 +70,7 @@ def add_records(graph: WaitGraph, store: Store) -> None:
 
 
 def _unread(store: Store) -> set[int]:
-    """Ranks of which a file was brought that is no usable record."""
+    """Ranks of which a file was passed in that is no usable record."""
     rows = store.query(
         "SELECT DISTINCT rank FROM materials WHERE rank IS NOT NULL "
         "AND (why_not_read IS NOT NULL OR list_contains(string_split(kinds, ', '), 'dump')) "
@@ -162,7 +162,6 @@ def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[CallMismatch]:
         circle = {node for node in component if node >= 0}
         if len(circle) > 1 and (odd := odd_of_circle(found.records, circle, holds))[0]:
             ranks, told_by = odd
-            says = (
-                f"{rank_list(circle).capitalize()} wait for each other, and {rank_list(ranks)} parted from the others"
-            )
+            apart = f"{rank_list(ranks)} took a different path from the others"
+            says = f"{rank_list(circle).capitalize()} wait for each other, and {apart}"
             yield CallMismatch(f"circle_{told_by}", None, tuple(sorted(ranks)), True, Source.RECORDS, f"{says}.")

@@ -45,7 +45,7 @@ _MOST_EDGES = 500_000
 
 
 def add_stacks(graph: WaitGraph, store: Store) -> None:
-    """Add what the stacks of a store tell. Of a rank whose flight record shows what it is in, it tells no waits."""
+    """Add the waits that stacks show, except for ranks whose flight record shows their current call."""
     if not store.holds_any(("stack_threads", "unread")):
         return
     threads = _threads(store)
@@ -78,11 +78,11 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
 
 
 def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Say of ranks whose main thread waits for Python's global lock which thread has it."""
+    """Say of ranks whose main thread waits for the GIL which thread holds it."""
     for finding in findings:
         if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
             place = f" at {finding.locations[0].short()}" if finding.locations else ""
-            says = f"waits for Python's global lock, which its thread {finding.attributes.get('thread')} holds{place}"
+            says = f"waits for the GIL, which its thread {finding.attributes.get('thread')} holds{place}"
             held = replace(
                 graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]), moves=False
             )
@@ -90,7 +90,7 @@ def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def _threads(store: Store) -> dict[int, list[Thread]]:
-    """The threads and children of each rank, as the last look showed them; waits for handles of transfers are such."""
+    """The threads and children of each rank in the last sample; waits for handles of transfers are such."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE rank IS NOT NULL "
         "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY rank, host, pid, tid"

@@ -37,7 +37,7 @@ class NodeKind(StrEnum):
 
 
 class EdgeKind(StrEnum):
-    """In what a node waits for another."""
+    """How a node waits for another."""
 
     COLLECTIVE = "collective"
     TRANSFER = "transfer"
@@ -64,7 +64,7 @@ class Sure(StrEnum):
 
 
 class Source(StrEnum):
-    """What tells of a wait, the nearest to the program first."""
+    """The source of a wait, the nearest to the program first."""
 
     RECORDS = "flight_records"
     STACKS = "stacks"
@@ -87,12 +87,12 @@ class Node(NamedTuple):
 
 
 def program_of(rank: int) -> Node:
-    """The node that stands for a rank's program: its main thread, or whatever of it a record tells."""
+    """The node of a rank's program: its main thread, or what its record shows."""
     return Node(NodeKind.THREAD, rank=rank)
 
 
 class NodeState(StrEnum):
-    """What is known of a node beside its waits."""
+    """What is known about a node apart from its waits."""
 
     ENDED = "ended"
     STOPPED = "stopped"
@@ -106,11 +106,11 @@ class NodeState(StrEnum):
     ELSEWHERE = "elsewhere"
     """It called something else than its peers under one number."""
     UNSEEN = "unseen"
-    """What tells of it has lost what it is in."""
+    """Its source has lost what it is in."""
     UNKNOWN = "unknown"
-    """Nothing tells of it."""
+    """There is no evidence of it."""
     UNREAD = "unread"
-    """There is something that would tell of it, which could not be read."""
+    """Its evidence could not be read."""
 
 
 EVENTS = {
@@ -129,7 +129,7 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class NodeCondition:
-    """What one source knows of a node beside its waits."""
+    """What one source knows about a node apart from its waits."""
 
     state: NodeState
     source: Source
@@ -138,7 +138,7 @@ class NodeCondition:
     evidence: tuple[Evidence, ...] = ()
     locations: tuple[Location, ...] = ()
     moves: bool | None = None
-    """It works and gets on; None if nothing tells."""
+    """It works and makes progress; None if nothing shows it."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class CallMismatch:
 
 @dataclass
 class Operation:
-    """What is known of an operation in which ranks meet."""
+    """What is known about an operation between ranks."""
 
     words: str
     """`all_reduce (collective 412 of default_pg)`."""
@@ -209,11 +209,11 @@ class WaitGraph:
     absent: set[int] = field(default_factory=set)
     """Ranks that nobody could look at, since their host does not answer."""
     gone: set[int] = field(default_factory=set)
-    """Ranks that ended by themselves: their peers wait for them, whether or not anything else tells of them."""
+    """Ranks that ended by themselves: their peers wait for them, whether or not anything else reports them."""
     doing: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what the main thread does, as its stack shows it: for a person."""
     lone_source: bool = False
-    """One rank alone was looked at: that nothing tells of others means nothing."""
+    """Only one rank was sampled: missing evidence of others means nothing."""
 
     def wait(self, edge: WaitEdge) -> None:
         """Add an edge."""

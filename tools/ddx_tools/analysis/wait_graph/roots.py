@@ -1,4 +1,4 @@
-"""Where all waiting ends: the components of the wait graph without a way out.
+"""The roots of the wait graph: its components from which no wait leads out.
 
 A root is whom waits lead to and who waits for nobody. Ranks that wait for each other in a circle are told as a circle,
 unless something singles some of them out. Ranks of which nothing tells are blamed only for waits that nothing else
@@ -38,7 +38,7 @@ _STOPPING = ("operation", "call_site", "shape", "root")
 
 @dataclass(frozen=True)
 class Root:
-    """Ranks of one state that all waiting leads back to."""
+    """Ranks of one state that all waiting leads to."""
 
     ranks: tuple[int, ...]
     state: NodeState
@@ -53,7 +53,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Roots:
-    """What the graph says of who holds a job up."""
+    """The ranks that hold a job up according to the graph."""
 
     roots: tuple[Root, ...] = ()
     victims: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class _Search:
 
 
 def find_roots(graph: WaitGraph) -> Roots:
-    """The roots of a wait graph; none if nobody waits."""
+    """The roots of a wait graph; none if no rank waits."""
     found = _Search(graph, graph.leaving(*_KNOWN))
     awaited = {node for nodes in found.edges.values() for node in nodes}
     for sink in _sinks(graph, found.edges):
@@ -117,10 +117,10 @@ def find_roots(graph: WaitGraph) -> Roots:
         found.open.clear()
     if not found.roots:
         if found.unseen:
-            found.open.append("what tells of the ranks that all others wait for has lost what they are in")
+            found.open.append("the records of the ranks that all others wait for no longer hold their current call")
         _take_mismatch(found) or _take_unknown(found)
     elif found.unseen and NodeState.OUTSIDE not in found.roots.values():
-        found.open.append("a rank that others wait for is in something that nothing shows")
+        found.open.append("nothing shows what a rank that others wait for is doing")
     return _told(found)
 
 
@@ -160,7 +160,7 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
-        found.unexplained.append(f"what {rank_list([rank])} waits for is not known")
+        found.unexplained.append(f"nothing shows what {rank_list([rank])} waits for")
 
 
 def _take_possible(found: _Search, rank: int) -> None:
@@ -171,7 +171,9 @@ def _take_possible(found: _Search, rank: int) -> None:
     if possible and not any(_is_silent(graph, each) for each in possible):
         words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
         among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
-        found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}, and nothing shows which"))
+        found.possible.append(
+            (possible, f"{rank_list([rank])} waits in {words} for {among}; nothing shows for which of them")
+        )
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -234,13 +236,13 @@ def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
     return {node: ranks_of(waiters) for node, waiters in graph.in_operation().items() if node in sink}
 
 
-# --- what all members are in, and what nothing tells of
+# --- operations that all members are in, and ranks without evidence
 
 
 def _take_mismatch(found: _Search) -> bool:
     """Members of an operation that nobody gets out of, who differ in it from a majority.
 
-    That nothing tells of another member does not matter then: the difference alone keeps everybody in it.
+    Missing evidence of another member does not matter then: the difference alone keeps everybody in it.
     """
     stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
     lacking = {edge.waiter for edge in found.graph.edges if edge.certainty in _KNOWN}
@@ -269,9 +271,9 @@ def _take_unknown(found: _Search) -> bool:
         ranks = alone | more
         found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
         if tie or _says_little(graph, sets, ranks):
-            found.open.append("as many others that left no record would explain the waits")
+            found.open.append("equally many other ranks that left no record would explain the waits")
     if all_in_one:
-        found.open.append("some groups are complete and nobody gets out of their operation")
+        found.open.append("in some groups all members entered, yet none finishes the operation")
     return True
 
 
@@ -282,7 +284,7 @@ def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
     for edge in graph.edges:
         if edge.certainty is Sure.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
             found.setdefault(edge.waiter, set()).add(edge.awaited.rank)
-    # Who may wait for a rank that something tells of does not wait for one of which nothing does.
+    # Who may wait for a rank with evidence does not wait for one without.
     silent = {rank for rank in set().union(*found.values()) if _is_silent(graph, rank)} if found else set()
     return {node: ranks for node, ranks in found.items() if ranks <= silent}
 
@@ -293,7 +295,7 @@ def _is_silent(graph: WaitGraph, rank: int) -> bool:
 
 
 def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int]) -> bool:
-    """Whether that nothing tells of these ranks may mean nothing.
+    """Whether missing evidence of these ranks may mean nothing.
 
     Others left nothing either and are not to blame, so that what they wrote got lost. Nor do several ranks die at once,
     unless a host does. And where all are in one operation, all may be in it.
@@ -345,9 +347,9 @@ def _told(found: _Search) -> Roots:
     victims = waiting - found.roots.keys() - unsure
     reason = found.open[0] if found.open else ""
     if found.roots and _is_majority(found.roots, graph.ranks):
-        return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)
+        return Roots((), tuple(sorted(victims)), reason or "the waits would blame most of the ranks", found.circle)
     if not found.roots and victims and not reason:
-        reason = "what shows the waits does not show for whom"
+        reason = "the evidence shows who waits, but not for whom"
     by_state = gathered((state, rank) for rank, state in sorted(found.roots.items()))
     roots = tuple(_root(found, state, ranks) for state, ranks in by_state.items())
     return Roots(roots, tuple(sorted(victims)), reason, found.circle)
@@ -376,11 +378,11 @@ def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
     edges, near, inside = graph.leaving(*Sure), nearness(graph, roots), graph.in_operation()
     told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
     lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
-    return lines + ([f"{len(told) - most} more operations wait behind these."] if len(told) > most else [])
+    return lines + ([f"{len(told) - most} more operations wait for these."] if len(told) > most else [])
 
 
 def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
-    """By node from which waits lead to a root: over how many others they do."""
+    """For each node whose waits lead to a root, the length of the shortest path to it."""
     edges = graph.leaving(*Sure)
     # Members of an operation in which a root differs wait for that root, which is in it as well.
     near = {root.mismatch.at: 0 for root in roots.roots if root.mismatch and root.mismatch.at}

@@ -24,7 +24,7 @@ _IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle"
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread as the last look showed it."""
+    """A thread as the last sample showed it."""
 
     node: Node
     row: Mapping[str, Any]
@@ -52,12 +52,12 @@ class Thread:
 
     @property
     def works(self) -> bool:
-        """Whether it got on with something between two looks, other than to ask again for what it waits for."""
+        """Whether it made progress between two samples, other than to ask again for what it waits for."""
         return self.row["moved"] is True and self.activity not in _IDLE
 
     @property
     def moved(self) -> bool:
-        """Whether it got on between two looks; a wait that polls wakes now and then for nothing."""
+        """Whether it made progress between two samples; a wait that polls wakes now and then for nothing."""
         row = self.row
         shows_in = frame_rules().progress_shows_in(self.activity, row["wchan"], bool(row["running"]))
         column = {"switched": "switched", "ran": "moved"}.get(shows_in)
@@ -71,7 +71,7 @@ class Thread:
         )
 
     def evidence(self) -> Evidence:
-        """Where it is, in the words in which a look at the rank shows it."""
+        """Where it is, as `ddx show rank N` prints it."""
         if self.row["source_line"] is not None:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""

@@ -1,4 +1,4 @@
-"""Whom a thread in a send or a receive waits for: by its variables, by the program's text, or by where peers are."""
+"""Whom a thread in a send or receive waits for: by its variables, by the program's text, or by where peers are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRANSFERS = ("send", "recv", "isend", "irecv")
 
 
 class Peers:
-    """The other ends of the transfers that the threads of a job are in."""
+    """The partner ranks of the transfers that a job's threads are in."""
 
     def __init__(self, store: Store, threads: Mapping[int, Sequence[Thread]]) -> None:
         sizes = store.query("SELECT max(world_size) AS world FROM ranks") if store.holds_any(("ranks",)) else []
@@ -47,7 +47,7 @@ class Peers:
         return Sure.POSSIBLE, others & self._ranks
 
     def way(self, thread: Thread) -> Location | None:
-        """Where the way on which a thread came to its transfer parts from those of others there; None if none does."""
+        """Where a thread's call path to its transfer diverges from those of others there; None if none does."""
         ways = list(self._exchanges.get(thread.user_stack[-1:], {}))
         for depth, frame in enumerate(thread.user_stack):
             if any(way[depth : depth + 1] != (frame,) for way in ways):

@@ -25,7 +25,7 @@ _FILES_A_PROGRAM, _FILES_OF_OURS = 3, 100
 
 @dataclass(frozen=True)
 class FanOutLimits:
-    """How much of what. A host that has not answered in time is left, and the rest is judged."""
+    """Limits of one fan-out. A host that does not answer in time is left out, and the rest is judged."""
 
     host_s: float = 25.0
     total_s: float = 60.0

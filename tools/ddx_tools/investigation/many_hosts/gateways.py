@@ -70,7 +70,7 @@ class _Tree(TreeWorker):  # type: ignore[misc]
 
 
 class _Channel(PropagationChannel):  # type: ignore[misc]
-    """Hears a gateway: it speaks for hosts behind it that have not ended, and nothing of what it sends is executed."""
+    """Hears a gateway: it answers for hosts behind it that have not ended, and nothing of what it sends is executed."""
 
     def recv(self, msg: Any) -> None:
         gateway, tree = str(self.gateway), next(iter(self.workers.values()))

@@ -1,4 +1,4 @@
-"""One look at many hosts: rows of what they saw, and of the others why they did not answer."""
+"""One capture of many hosts: rows of what they saw, and of the others why they did not answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _AT_ONCE = 50
 
 @dataclass
 class HostsGathered:
-    """What came of asking many hosts; their rows are in the store."""
+    """The result of asking many hosts; their rows are in the store."""
 
     asked: list[AskedHost] = field(default_factory=list)
     said: Made = field(default_factory=Made)
@@ -61,7 +61,7 @@ def gather(
     *,
     raw: bool = False,
 ) -> HostsGathered:
-    """Put what all hosts make of a plan into the store; `raw`: their bundles are fetched into `scratch`, too.
+    """Run a plan on all hosts and put their rows into the store; `raw`: fetch their bundles into `scratch`, too.
 
     Raises UsageError if no host answers.
     """
@@ -137,7 +137,7 @@ def _checked(one: HostReplies, own: str, calls_itself: str | None) -> list[Bundl
                     raise UnreadableInput(f"it lacks {entry.path[:120]!r}")
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
-            raise UnreadableInput(f"it speaks for {min(strangers)[:60]!r}")
+            raise UnreadableInput(f"it answers for {min(strangers)[:60]!r}")
         parts.append(BundlePart(directory, host=own if own != calls_itself else None))
     return parts
 

@@ -1,4 +1,4 @@
-"""What a host makes of what it saw, as bytes and back: rows in Arrow's format, and what its probes say in words."""
+"""Encodes and decodes what a host sends: rows in Arrow's format, and what its probes say in words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_BYTES = 256 << 20
 """Of what one host made, unpacked."""
 _TABLE = b"table"
 _OF_ITS_OWN = {"ranks", "stack_threads", "host_facts"}
-"""Whose rows are about the host that was asked. A log may tell of others."""
+"""Whose rows are about the host that was asked. A log may report others."""
 
 
 def made_of(captured: Captured) -> Made:
-    """What the parsers of the probes make of a capture on one host."""
+    """The rows that the probes' parsers make from a capture on one host."""
     made = Made()
     for step, raw in captured.raws:
         made.add_rows(step.probe.parse(raw))
@@ -76,7 +76,7 @@ class Made:
         return {source.partition("!")[0].partition("#")[0] for source in found}
 
     def encoded(self, most_bytes: int) -> bytes:
-        """As few bytes; the largest tables stay here where it would be too much, which is said."""
+        """As few bytes as possible; tables that are too large are left out, and named."""
         while len(packed := zstandard.ZstdCompressor(_LEVEL).compress(self._plain())) > most_bytes and self.rows:
             name = max(self.rows, key=lambda name: int(self.rows[name].nbytes))
             del self.rows[name]
@@ -104,7 +104,7 @@ class Made:
 
 
 def decoded(packed: bytes, host: str) -> Made:
-    """What a host sent that calls itself so. Raises UnreadableInput, also where it speaks for another."""
+    """What a host sent that calls itself so. Raises UnreadableInput, also where it answers for another."""
     import pyarrow as pa
 
     try:
@@ -124,7 +124,7 @@ def decoded(packed: bytes, host: str) -> Made:
         raise UnreadableInput(f"{type(error).__name__}: {error}"[:200]) from error
     for name in _OF_ITS_OWN & made.rows.keys():
         if strangers := set(made.rows[name]["host"].unique().to_pylist()) - {host}:
-            raise UnreadableInput(f"it speaks for {str(min(strangers, key=str))[:60]!r}")
+            raise UnreadableInput(f"it answers for {str(min(strangers, key=str))[:60]!r}")
     return made
 
 

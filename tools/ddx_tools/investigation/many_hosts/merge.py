@@ -62,7 +62,7 @@ def merge(parts: Sequence[BundlePart], target: Path, asked_hosts: Sequence[Asked
 
 
 def _renamed(manifest: Manifest, host: str | None) -> Manifest:
-    """With another name of its only known host; what was brought stays of no host."""
+    """With another name of its only known host; what the user passed stays of no host."""
     if host is None:
         return manifest
     for entry in manifest.journal:

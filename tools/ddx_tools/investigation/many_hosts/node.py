@@ -1,4 +1,4 @@
-"""The side of one host among many: look when told, pack what was seen, write it to standard output, leave nothing."""
+"""What one host among many does: capture at a given time, write the packed result to standard output, leave nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking hosts: who answers a step of a plan, live or out of a bundle, and what of it a bundle keeps."""
+"""Asks hosts, live or in a bundle, for the steps of a plan, and keeps their answers in a bundle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
 
 
 class RecordedHosts:
-    """The hosts of a bundle, each as every probe asks it; what was brought is read once for all."""
+    """The hosts of a bundle, each as every probe asks it; what the user passed is read once for all."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -48,13 +48,13 @@ class RecordedHosts:
 
 
 class RecordingHosts:
-    """The hosts of one capture: this machine, and the one of files that somebody brought, which are read once."""
+    """The hosts of one capture: this machine, and the one of files from the user, which are read once."""
 
     def __init__(self, writer: BundleWriter, machine: Machine) -> None:
         self._writer = writer
         self._machine = machine
         self.brought: Host = RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
-        """Where files come from that somebody brought: no host that we know."""
+        """Where the user's files come from: no host that we know."""
 
     def of(self, step: Step) -> Host:
         """Who answers a step, recorded."""
@@ -77,7 +77,7 @@ class Captured:
     hosts: list[Host] = field(default_factory=list)
     """Who was asked, each once."""
     brought: Host | None = None
-    """Who answered for files that somebody brought; of them at least one has to be of use."""
+    """Who answered for files from the user; of them at least one has to be of use."""
     live: bool = False
     kept: bool = True
     """Somebody can open the bundle later."""
@@ -168,7 +168,7 @@ def capture_recorded(
 
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:
-    """What a bundle's manifest tells of a capture."""
+    """What a bundle's manifest says about a capture."""
     return ProbeRun(
         probe=step.probe.id,
         host=raw.host,
@@ -180,7 +180,7 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
 
 
 def result_of(step: Step, raw: Raw) -> ProbeResult:
-    """What is told of a capture before anything was found in it."""
+    """What is reported about a capture before anything was found in it."""
     return ProbeResult(probe=step.probe.id, status=raw.status, summary="", searched=raw.searched, problems=raw.problems)
 
 

@@ -41,6 +41,6 @@ def debug_server_plan(address: str) -> list[Step]:
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:
-    """What to run over files and directories that somebody brought."""
+    """What to run over files and directories from the user."""
     once = {"mesh": {"records": False}}  # which flight_recorder reads
     return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in FILE_PROBES]

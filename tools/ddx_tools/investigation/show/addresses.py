@@ -1,4 +1,4 @@
-"""The words that name one thing to look at: the same in `ddx show`, in the MCP tool and in the source of evidence.
+"""The words that name one thing to show: the same in `ddx show`, in the MCP tool and in the source of evidence.
 
 ranks                      all ranks, folded
 rank 77                    one rank: state, ends, stack, last collectives, last lines
@@ -101,7 +101,7 @@ class Names:
     places: dict[str, str] = field(default_factory=dict)
     """By raw file of the bundle: the path that opens it."""
     base: str = ""
-    """Where what was brought lies: paths below it are told from there."""
+    """Where what the user passed lies: paths below it are told from there."""
     ranks: dict[str, int] = field(default_factory=dict)
     """By source: the one rank whose stack or process it is."""
     processes: set[str] = field(default_factory=set)
@@ -132,7 +132,7 @@ class Names:
         if not source or source == NOTE_PATH:
             return NOTE if source else ""
         if source.split(" ")[0] in set(Thing):
-            return source  # handed in, and told in these words
+            return source  # submitted, and told in these words
         path, is_record, record = source.partition(_RECORD_MARK)
         if is_record:
             return f"{Thing.RECORD} {self.place(path)}#{record}"
@@ -164,7 +164,7 @@ def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bo
 
 
 def _base(folders: Iterable[str]) -> str:
-    """The folder that holds all that was brought."""
+    """The folder that holds all that the user passed."""
     absolute = [folder for folder in folders if folder.startswith("/")]
     return posixpath.commonpath(absolute).rstrip("/") if absolute else ""
 

@@ -15,7 +15,7 @@ _HELD = (
 
 
 def still_missing(store: Store, missing: Sequence[Missing]) -> list[Missing]:
-    """What of all that could not be read is not there in another form: a record in a file, a stack that was brought."""
+    """What could not be read and is not there in another form: a record in a file, a stack from the user."""
     if not missing:
         return []
     held = [(pattern, {row["rank"] for row in store.query(query)}) for pattern, query in _HELD]

@@ -1,4 +1,4 @@
-"""Hosts on which several jobs run: of which of them an answer speaks."""
+"""Hosts on which several jobs run: which of them an answer is about."""
 
 from __future__ import annotations
 

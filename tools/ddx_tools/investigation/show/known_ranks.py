@@ -1,4 +1,4 @@
-"""Which ranks a job has, as far as its material says, so that nobody hands in a finding about one that it has not."""
+"""Which ranks a job has, as far as its material says, so that no finding is submitted about a rank it does not have."""
 
 from __future__ import annotations
 

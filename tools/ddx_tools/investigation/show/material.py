@@ -45,12 +45,12 @@ def of_bundle(bundle: Bundle, path: str) -> bytes:
 
 
 def brought(host: Host, path: str, target: Sequence[str]) -> bytes:
-    """The bytes of a file among what was brought (`target`), by its path or the end of it; without any, by its path."""
+    """The bytes of a file of the user's `target`, by its path or the end of it; without any, by its path."""
     outermost = path if target or Path(path).exists() else path.partition(SEPARATOR)[0]
     taken = intake_of(host, [str(Path(place).absolute()) for place in target or [outermost]])
     by_path = {material.path: material for material in taken.materials}
     exact = str(Path(outermost).absolute()) + path.removeprefix(outermost)
-    # A file of the same name deeper down makes its end ambiguous, not its path from what was brought.
+    # A file of the same name deeper down makes its end ambiguous, not its path from what the user passed.
     below = {str(Path(place).absolute() / outermost) + path.removeprefix(outermost) for place in target} & set(by_path)
     found = below.pop() if len(below) == 1 else _ends_with(by_path, path)
     material = by_path.get(exact) or by_path.get(found or "")

@@ -71,7 +71,7 @@ def one_rank(store: Store, rank: int, names: Names) -> list[str]:
     lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank, names)]
     if not lines:
         known = set().union(*(_distinct(store, query) for query in _KNOWN.values()))
-        told = f"Known: {rank_list(known)}." if known else "Nothing here says of any rank."
+        told = f"Known: {rank_list(known)}." if known else "No rank is known here."
         raise UsageError(f"nothing is known of rank {rank}", told)
     return lines
 
@@ -91,7 +91,7 @@ def _stacks(store: Store, rank: int) -> Iterator[str]:
         yield f"main thread: {view.doing}{waits}"
         place = view.standing
         yield f"  {place}"
-        yield from (f"  at an earlier look {look}" for look in looks_of(store, rank) if look != place)
+        yield from (f"  in an earlier sample {look}" for look in looks_of(store, rank) if look != place)
     threads = store.query(_THREADS, [rank])
     last = {row["pid"]: row["snapshot"] for row in threads}
     shown = [row for row in threads if row["snapshot"] == last[row["pid"]] and row["thread"] != _OURS]

@@ -1,4 +1,4 @@
-"""The suspects beside their peers: where their stacks part, what each called, and the last thing they had in common."""
+"""Suspects and their peers compared: where stacks diverge, what each called, and the last thing they had in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 160
 
 
 def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Differs | None:
-    """What of the first suspect differs from its peers; None where nothing that was read compares them.
+    """How the first suspect differs from its peers; None if nothing compares them.
 
     `peers` are those that wait for them; without any, all others of whom something is known.
     """
@@ -161,7 +161,7 @@ def _site(row: Mapping[str, Any]) -> str:
 
 def _not_there(at: Mapping[str, Any] | None, seq: int) -> str:
     if at is None or at["last"] is None:
-        return f"no record of number {seq} or of any before"
+        return f"no record of number {seq} or any before"
     return f"no record of number {seq}; its last is {at['last']}"
 
 
@@ -186,11 +186,11 @@ WHERE rank IS NOT NULL AND NOT coalesce(superseded, false) AND (
 QUALIFY row_number() OVER (PARTITION BY rank, kind ORDER BY kind = 'traceback', attempt DESC, source_line DESC) = 1
 """
 _LONGEST_LINE = 160
-_NOTHING = "nothing of the kind"
+_NOTHING = "none"
 
 
 def _by_logs(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
-    """In what the last that logs tell of a rank differs from the last of most peers; without any, of all others."""
+    """How the last lines of a rank's log differ from the last of most peers; without any, of all others."""
     if not store.holds_any(["log_events"]):
         return
     by_kind: dict[str, dict[int, str]] = {}

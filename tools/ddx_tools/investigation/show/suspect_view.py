@@ -1,4 +1,4 @@
-"""What is seen of the suspects as long as the rows are there: they beside their peers, the program where they are."""
+"""Views of the suspects, made while the rows exist: compared with their peers, and their program text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_SUSPECTS = 64
 
 @dataclass(frozen=True)
 class Sight:
-    """Two views of whom an answer blames, or suspects."""
+    """Two views of the ranks that an answer blames or suspects."""
 
     ranks: tuple[int, ...] = ()
     differs: Differs | None = None

@@ -33,15 +33,15 @@ def wait_lines(waits: Waits, rank: int | None = None) -> list[str]:
     graph, roots = waits.graph, waits.roots
     edges = _leading_on(graph, rank)
     if rank is not None and rank not in graph.ranks | ranks_of(edge.waiter for edge in graph.edges):
-        return [f"nothing tells of rank {rank}"]
+        return [f"no evidence mentions rank {rank}"]
     if not edges:
-        return ["no rank is seen to wait" if rank is None else f"rank {rank} waits for nothing that is known"]
+        return ["no rank is seen to wait" if rank is None else f"rank {rank} is not known to wait for anything"]
     ends = [f"{rank_list(list(root.ranks))} ({root.state.replace('_', ' ')})" for root in roots.roots]
     if roots.clear:
-        lines = [f"all waiting ends at: {'; '.join(ends)}"]
+        lines = [f"all waits lead to: {'; '.join(ends)}"]
     else:
-        among = f"; it may be {'; '.join(ends)}" if ends else ""
-        lines = [f"where all waiting ends is open: {roots.open or 'nothing shows for whom ranks wait'}{among}"]
+        among = f"; possibly {'; '.join(ends)}" if ends else ""
+        lines = [f"the root of the waits is unknown: {roots.open or 'nothing shows for whom ranks wait'}{among}"]
     within = [edge for edge in edges if edge.waiter not in graph.operations and edge.awaited not in graph.operations]
     told = [*_of_operations(waits, edges), *(_line(graph, one) for one in _alike(graph, within))]
     return lines + told[:_MOST_LINES] + ([f"… and {len(told) - _MOST_LINES} more"] if len(told) > _MOST_LINES else [])

@@ -1,4 +1,4 @@
-"""What a file is, told by its first bytes: names lie, and dumps are given any name."""
+"""The kind of a file by its first bytes, since names are unreliable."""
 
 from __future__ import annotations
 

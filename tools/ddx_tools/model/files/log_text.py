@@ -100,7 +100,7 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """The same text, if its bytes are of an encoding that can be told."""
+    """The same text in UTF-8, if its encoding is recognised."""
     encoding = encoding_of(data)
     return data.decode(encoding, "replace").encode("utf-8", "replace") if encoding else data
 

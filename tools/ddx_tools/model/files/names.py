@@ -26,5 +26,5 @@ def ip_of(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | N
 
 
 def is_loopback(text: str | None) -> bool:
-    """Whether nobody else is reached at an address."""
+    """Whether an address reaches only the host itself."""
     return (address := ip_of(text)) is not None and address.is_loopback

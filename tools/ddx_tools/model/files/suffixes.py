@@ -1,4 +1,4 @@
-"""Names by which one sees that a file in a training directory is no text about the job; reading it would only cost."""
+"""Suffixes of files in a training directory that hold no text about the job, so that they are not read."""
 
 from __future__ import annotations
 

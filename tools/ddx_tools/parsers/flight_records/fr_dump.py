@@ -135,7 +135,7 @@ def _config(raw: Any) -> tuple[tuple[GroupConfig, ...], tuple[str, ...]]:
             )
     left_out = []
     if len(raw) > _MAX_GROUPS:
-        left_out.append(f"it tells of {len(raw):,} process groups; those after the first {_MAX_GROUPS:,} are left out")
+        left_out.append(f"it lists {len(raw):,} process groups; those after the first {_MAX_GROUPS:,} are left out")
     if without_members:
         left_out.append(
             f"the members of {without_members:,} of its {len(groups):,} process groups are left out: they take more "

@@ -1,4 +1,4 @@
-"""A file that somebody brought, as rows: environments, commands and versions, if it has any.
+"""A file from the user, as rows: environments, commands and versions, if it has any.
 
 Content decides what a file is; names help where content could be either. Of a log or of notes only whole launch
 commands are taken: a variable that is merely mentioned was not set ("works with NCCL_P2P_DISABLE=1").

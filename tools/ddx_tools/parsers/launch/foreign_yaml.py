@@ -1,4 +1,4 @@
-"""YAML that somebody brought, read so that it can do no harm: bounded, and refused where building it would explode."""
+"""YAML from the user, read so that it can do no harm: bounded, and refused where building it would explode."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _degree_options(words: Sequence[str]) -> Iterator[CommandOption]:
             yield CommandOption(found[1], value if is_known(value) else None, shown(f"{word} {value}"))
 
 
-# --- what the agent of a host (torchrun) was told of the other hosts: how many there are, and where they meet
+# --- what the agent of a host (torchrun) was told about the other hosts: how many there are, and where they meet
 # Options and their defaults: torch 2.13, distributed/run.py; each may come as a variable PET_<OPTION> instead.
 
 _SPAN = re.compile(r"([0-9]{1,5})(?::[0-9]{1,5})?")
@@ -180,7 +180,7 @@ _DEFAULT_ADDRESS, _DEFAULT_PORT = "127.0.0.1", "29500"
 
 @dataclass(frozen=True)
 class Meeting:
-    """A rendezvous of agents, as one of them was told of it."""
+    """A rendezvous of agents, as one of them was told about it."""
 
     nodes: int
     """Agents that have to come before any of them starts a rank: the smaller number of `--nnodes=1:4`."""

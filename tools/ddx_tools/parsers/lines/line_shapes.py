@@ -4,7 +4,7 @@ A shape is a line whose digits are all 0. Lines of one shape are of one length, 
 digits apart: what one of them says of a shape it says of all its lines.
 
 The lines that matter are those that hold the words with which a traceback, a summary, a launcher's word or a known
-message begins. Of the lines that tell of progress, those matter with which each kind of line of each process begins and
+message begins. Of the lines that report progress, those matter with which each kind of line of each process begins and
 ends, and a sample of those between.
 """
 
@@ -41,7 +41,7 @@ _BEFORE = 24
 """So many lines of progress before the ends of such a kind matter as well: they tell which step it is of."""
 _NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
 _VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))
-"""Left out where kinds of lines are told apart: numbers, and the filling of a progress bar."""
+"""Left out where kinds of lines are distinguished: numbers, and the filling of a progress bar."""
 # Labels that tell processes apart, in the formats of ddx_tools.parsers.logs.log_lines, before and behind a stamp.
 _ONE_LABEL = (
     rb"(?:\[(?:rank:? ?\d+|r\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
@@ -54,7 +54,7 @@ _RANK_BYTES = 10
 """Of a rank that the words name ("rank 3 step 7")."""
 
 _LAYOUTS_LIMIT = 128
-"""Of a block. Processes whose labels stand anywhere else are not told apart."""
+"""Of a block. Processes whose labels stand anywhere else are not distinguished."""
 
 _Layout = tuple[tuple[int, int], ...]
 """Where labels stand in a line: (start, end) of each."""
@@ -81,7 +81,7 @@ class Matters:
     shapes: list[tuple[int, int]]
     """and (hash, first place) of each of their shapes."""
     progress: Sequence[int]
-    """Those that tell of progress."""
+    """Those that report progress."""
     ends: list[ProgressSpan]
     """Kinds of these, those with most lines first."""
     samples: list[int]

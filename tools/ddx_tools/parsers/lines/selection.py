@@ -1,6 +1,6 @@
 """Which lines of a log can matter: found in blocks of megabytes, so that hardly any line is looked at by itself.
 
-A line matters if it can wake one of the readers (`ddx_tools.probes.job_log.scan`) or tells of progress
+A line matters if it can wake one of the readers (`ddx_tools.probes.job_log.scan`) or reports progress
 (`ddx_tools.parsers.lines.line_shapes`). A reader that is awake then takes the lines behind it as they come.
 
 What a log repeats without end is read where it begins and where it ends, in each block: `Allowance` bounds the time.
@@ -51,7 +51,7 @@ class Allowance:
     left_out: int = 0
     """Lines that could have woken a reader. Their like was read before and behind them."""
     kinds: set[bytes] = field(default_factory=set)
-    """What tells of progress, as far as it was read in blocks before."""
+    """What reports progress, as far as it was read in blocks before."""
     shapes: set[int] = field(default_factory=set)
     """Hashes of the shapes of waking lines in blocks before."""
 
@@ -116,7 +116,7 @@ class LineSelection:
 
     @property
     def kinds(self) -> set[bytes]:
-        """What its lines tell of progress, by kind and process."""
+        """What its lines report about progress, by kind and process."""
         return {end.kind for end in self._matters.ends} if self._matters else set()
 
     def choose(self, allowance: Allowance, following: set[bytes]) -> None:
@@ -167,7 +167,7 @@ class LineSelection:
         return self._places[at] if place - self._places[at - 1] > _FOLLOWED else None
 
     def skips_progress(self, start: int, end: int | None) -> bool:
-        """Whether lines between two places tell of progress."""
+        """Whether lines between two places report progress."""
         progress: Sequence[int] = self._matters.progress if self._matters else ()
         at = bisect_left(progress, start)
         return at < len(progress) and (end is None or progress[at] < end)

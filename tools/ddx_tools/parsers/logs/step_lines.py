@@ -170,7 +170,7 @@ def step_facts(text: str) -> StepFacts | None:
 
 
 def _only_says_when(facts: StepFacts) -> bool:
-    """Whether a line names a step and nothing of it, as one does that tells of other work at that step."""
+    """Whether a line names a step and nothing of it, as one does that reports other work at that step."""
     return facts.bar is None and (facts.total, facts.loss, facts.grad_norm, facts.step_s) == (None, None, None, None)
 
 

@@ -57,7 +57,7 @@ class Tried:
 
 
 def read_tried(data: bytes) -> Tried | None:
-    """The first attempt in a text; None if it tells of none."""
+    """The first attempt in a text; None if it reports none."""
     text = data[:_MOST_CHARS].decode("utf-8", "replace")
     found = _OPEN.search(text) or _FAILED.search(text) or _REFUSED.search(text)
     if found is None or int(found["port"]) > 0xFFFF:

@@ -115,7 +115,7 @@ _LEFT_OUT = re.compile(
 
 
 def _asked(sentence: Sentence) -> Iterator[str]:
-    """What a question tells of who asks it: whether all is well, say, is asked of a job that runs."""
+    """What a question says about who asks it: whether all is well, say, is asked of a job that runs."""
     text = normalised(sentence.text)
     if not _QUESTION.search(text):
         return

@@ -20,7 +20,7 @@ from ddx_tools.parsers.profiles.trace_json import TraceEvent, TraceReader, argum
 _MOST_NS = 1 << 62
 _MOST_NAME = 300
 _MOST_NAMES = 100_000
-"""Distinct names of kernels that are told apart."""
+"""So many names of kernels are kept apart."""
 _MOST_COLLECTIVES = 500_000
 _MOST_DIMS = 16
 

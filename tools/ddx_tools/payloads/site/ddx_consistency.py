@@ -140,7 +140,7 @@ class Recorder:
         self.handles, self.own, self.calls = [], {}, {}
 
     def _reductions(self) -> List[Line]:
-        """Reductions that were called since the last look, by the line that called them."""
+        """Reductions that were called since the last sample, by the line that called them."""
         import pickle
 
         of_nccl = "nccl" in sys.modules["torch.distributed"].get_backend()

@@ -28,7 +28,7 @@ _MOST_NAMES = 6
 _LEFT_OUT = {
     "past_wrapper": " The program calls the module itself, not DistributedDataParallel around it.",
     "no_sync": " Forward runs under no_sync.",
-    "not_summed": " Its gradient lies as a Partial: each rank holds a summand of it, and has not to be used alone.",
+    "not_summed": " Its gradient is a Partial: each rank holds one summand, which must not be used alone.",
 }
 
 
@@ -262,7 +262,7 @@ def _consistent(seen: Sequence[FingerprintStep]) -> Finding:
         code="numerics.consistent",
         severity=Severity.INFO,
         ranks=ranks,
-        summary=f"What {rank_list(ranks)} have to share is equal at steps {steps}: "
+        summary=f"Everything that {rank_list(ranks)} have to share is equal at steps {steps}: "
         + ", ".join(f"{count} of kind {what}" for what, count in kinds.items() if count),
         attributes={"steps": len(seen), "ranks_compared": len(ranks)},
     )

@@ -1,4 +1,4 @@
-"""The fingerprints of one look: all ranks at one step of one attempt of one run."""
+"""The fingerprints of one sample: all ranks at one step of one attempt of one run."""
 
 from __future__ import annotations
 

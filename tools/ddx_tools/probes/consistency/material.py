@@ -16,7 +16,7 @@ from ddx_tools.sources.kinds import TextKind
 from ddx_tools.sources.raw import Batches, Raw, RawItem
 
 _PRINTS = "fingerprints"
-_WHY = "What that rank holds is not known."
+_WHY = "What that rank holds is unknown."
 _BATCH, _MOST_LINES, _LINE_BYTES = 20_000, 5_000_000, 1 << 20
 _NUMBERS = ("norm", "projection", "low", "high")
 _COUNTS, _WORDS = ("shape", "local", "coordinate", "ranks"), ("placements", "mesh")

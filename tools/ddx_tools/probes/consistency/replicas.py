@@ -17,7 +17,7 @@ _EXACT = ("parameter", "buffer", "optimizer")
 
 
 class Replicas:
-    """The sets of ranks that share a tensor, as the first look of an attempt tells."""
+    """The sets of ranks that share a tensor, as the first sample of an attempt tells."""
 
     def __init__(self, first: FingerprintStep) -> None:
         self.wrapped = _wrapped(first)
@@ -109,7 +109,7 @@ def misplaced(look: FingerprintStep) -> list[Finding]:
                 f"{rank_list(ranks)}: {'plain' if placements is None else ', '.join(placements)} of {shape}"
                 for (placements, shape), ranks in sets
             )
-            said = f"The parameter {name} lies otherwise from rank to rank: {told}"
+            said = f"The parameter {name} is placed differently from rank to rank: {told}"
             odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
             axis = odd_axis(next(iter(of_rank.values())), [placements or () for (placements, _), _ in sets])
         elif (held := _held(of_rank)) and held[0] != held[1]:
@@ -138,7 +138,7 @@ def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
 
 
 def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
-    """The one dimension of the mesh in which what is told of each dimension (place, placement) differs."""
+    """The one dimension of the mesh in which what is reported about each dimension (place, placement) differs."""
     names = one.facts.get("mesh") or []
     odd = [name for name, *values in zip(names, *told, strict=False) if len(set(values)) > 1]
     return str(odd[0]) if len(odd) == 1 else None
@@ -150,7 +150,7 @@ _MOST_PLACES = 3
 
 
 class AttemptCalls:
-    """What the looks of one attempt tell, by rank: of each call as of the first look that tells it."""
+    """What the looks of one attempt tell, by rank: of each call as of the first sample that tells it."""
 
     def __init__(self, seen: Sequence[FingerprintStep]) -> None:
         self._of_rank: dict[int, dict[str, Any]] = {}

@@ -161,7 +161,7 @@ def _runs_differ(step: int, what: str, one: Print, other: Print) -> Finding:
     whole = f"; the norms are as {abs(size)} to 1" if size else ""
     code = "numerics.ratio_to_group" if size else "numerics.runs_differ"
     said = (
-        f"The runs differ first at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "
+        f"The runs first differ at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "
         f"{measure} {held:.6g} against {wanted:.6g}{whole}."
     )
     facts = {"step": step, "tensor": one.name, "ratio": round(ratio, 4), "size": size}

@@ -31,7 +31,7 @@ def capture_environments(host: Host, args: ProbeArgs) -> Raw:
         _capture_job(host, args.target, raw)
         return raw
     taken = intake_of(host, args.paths)
-    taken.note_gaps(raw, "What this file says of the job's settings is not known.")
+    taken.note_gaps(raw, "The job's settings in this file are unknown.")
     for material in taken.of(TextKind.LAUNCH):
         text = launch_text(material.path, material.head)
         raw.items.append(RawItem("file", text, material.source, {"path": material.name}))

@@ -93,7 +93,7 @@ def _mismatches(environment: Environment) -> Iterator[Finding]:
         relation = "is not" if wrong.whole else "does not divide"
         if wrong.left_out:
             text = f"The parallel dimensions {told} make {wrong.product}, and {wrong.world} processes are started: "
-            text += f"ranks from {wrong.product} on are outside of such a mesh, unless another dimension has them."
+            text += f"ranks from {wrong.product} on do not belong to such a mesh, unless another dimension holds them."
         else:
             text = f"The parallel dimensions {told} make {wrong.product}, which {relation} the {wrong.world} "
             text += "processes that are started."
@@ -124,7 +124,7 @@ _SHOWN_VALUES = 6
 
 
 def differences(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """What differs among environments of one kind: processes of one job, or listings that somebody brought."""
+    """What differs among environments of one kind: processes of one job, or listings from the user."""
     groups = gathered(
         ((environment.kind, environment.job), environment)
         for environment in environments
@@ -246,7 +246,7 @@ def _lacks(environment: Environment) -> Iterator[tuple[str, str]]:
         yield f"{dump.name}=1", "no flight record is written at a timeout"
     debug = environment.get("NCCL_DEBUG")
     if debug is None or (debug.value or "").upper() == "VERSION":
-        yield "NCCL_DEBUG=WARN", "NCCL, if it is used, does not say what failed"
+        yield "NCCL_DEBUG=WARN", "NCCL, if used, does not say what failed"
 
 
 def _lacking(lacks: tuple[tuple[str, str], ...], ones: list[Environment]) -> Finding:

@@ -149,7 +149,7 @@ def _starts(environment: Environment, launch: Launch, inner: Layer, facts: Facts
         summary = f"{inner.tool} waits for {facts.nodes} hosts, and the batch script starts it on its first host only."
         yield setting("only_on_first_host", summary, inner.tool, "nnodes", Severity.WARNING, inner)
     if hosts.number > 1 and facts.nodes not in (1, hosts.number):
-        summary = f"The job has {hosts.number} hosts, and {inner.tool} is told of {facts.nodes}."
+        summary = f"The job has {hosts.number} hosts, and {inner.tool} is started for {facts.nodes}."
         yield setting("nodes_differ", summary, inner.tool, "nnodes", Severity.WARNING, inner)
 
 
@@ -210,7 +210,7 @@ def _static_rendezvous(
     static = backend is None or backend.value == "static"
     rank = torchrun.option("node_rank")
     if static and (facts.nodes or 1) > 1 and rank is None and environment.is_unset("PET_NODE_RANK"):
-        summary = "No --node-rank is given: with the static rendezvous each host takes itself for host 0."
+        summary = "No --node-rank is given: with the static rendezvous each host acts as host 0."
         yield setting("node_rank_missing", summary, "torchrun", "node_rank", Severity.WARNING, torchrun)
     named = endpoint.value if endpoint and endpoint.value else ""
     if (port and port.number == DEFAULT_PORT) or named.endswith(f":{DEFAULT_PORT}"):

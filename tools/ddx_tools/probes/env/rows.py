@@ -16,7 +16,7 @@ _VALUE_CHARS = 1_000
 
 
 def rows_of_file(found: Found, path: str, source: str) -> Rows:
-    """Rows of one file that somebody brought."""
+    """Rows of one file from the user."""
     rows: Rows = {"env_values": [], "launch_options": [], "env_versions": []}
     named = file_identity(path).rank
     name = path.rsplit("/", 1)[-1]

@@ -137,10 +137,10 @@ def _debug_file(value: str) -> tuple[str, str] | None:
     """Only %h and %p are replaced (NVIDIA/nccl v2.30.7 src/debug.cc:212-250)."""
     odd = re.findall(r"%[^hp%]", value)
     if odd:
-        why = f"{odd[0]} is not replaced: every process of a host writes into, and empties, one and the same file"
+        why = f"{odd[0]} is not replaced: all processes of a host truncate and write the same file"
         return why, "%h for the host and %p for the process, as in /logs/nccl.%h.%p.log"
     if "%p" not in value and value.lower() not in ("/dev/null", "stdout", "stderr", "/dev/stdout", "/dev/stderr"):
-        why = "without %p every process of a host writes into, and empties, one and the same file"
+        why = "without %p all processes of a host truncate and write the same file"
         return why, "%h for the host and %p for the process, as in /logs/nccl.%h.%p.log"
     if value.startswith("~"):
         return "~ is not expanded", "the full path"

@@ -99,7 +99,7 @@ class _Trace:
             yield arrow_end(_FIRST_PID + each.rank, tid, at_ns, number, is_start=is_start)
 
     def _marked(self, rank: int, track: str, order: int, marks: Sequence[tuple[int, Finding, str]]) -> Iterator[str]:
-        """Findings on a track of their own: when, which, and what more is told of each."""
+        """Findings on a track of their own: when, which, and what more is reported about each."""
         tid = self._new_tid() if marks else 0
         yield from thread_name(_FIRST_PID + rank, tid, track, order) if marks else ()
         for at_ns, found, more in marks:

@@ -89,7 +89,7 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     title="Flight records",
     description="Which rank an NCCL timeout or a hanging collective waits for: compares what every rank recorded "
     "(PyTorch flight recorder, Gloo or NCCL): who never entered, where operations, sizes, data types or call sites "
-    "differ, and which rank all waiting leads back to. Reads live jobs of `ddx run`, dump files, directories and "
+    "differ, and which rank all waiting leads to. Reads live jobs of `ddx run`, dump files, directories and "
     "archives of them (nccl_trace_rank_*, comm_lib_trace_rank_*, JSON, gzip, zstd, tar, zip), and endpoints and pages "
     "of torch.distributed.debug.",
     args=FlightRecorderArgs,

@@ -158,7 +158,7 @@ def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
 def _counters(
     asking: HostQueries, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool
 ) -> None:
-    """What counts up, in both looks; what stands still, in the first."""
+    """What counts up, in both samples; what does not, in the first."""
     asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
     asking.ask("interfaces", asking.host.interfaces, INTERFACES)
     asking.ask("TCP counters", lambda: asking.host.read("/proc/net/snmp"))
@@ -264,7 +264,7 @@ _FILES_PER_QUESTION = 1_000
 
 
 class HostQueries:
-    """One look at one machine."""
+    """One capture of one machine."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -318,7 +318,7 @@ _HEAD_BYTES = 64 << 10
 _PART_BYTES = 8 << 20
 _ALL_BYTES = 64 << 20
 """Of all long texts together; of those that come later, only the beginnings are read."""
-_WHY = "What it says of the machine is not known."
+_WHY = "What it says about the machine is unknown."
 
 
 def read_files(host: Host, paths: Sequence[str]) -> Raw:

@@ -103,7 +103,7 @@ def _stalled(facts: list[HostFactRow]) -> Iterator[Finding]:
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
         words = (
-            f"A TCP connection to {socket.subject or 'a peer'} stands still: its oldest segment was sent again "
+            f"A TCP connection to {socket.subject or 'a peer'} makes no progress: its oldest segment was sent again "
             f"{socket.values['backoff']} times in a row without an answer."
         )
         yield finding("network.packet_loss", Severity.WARNING, [socket], words, counters=counters, how="stalled")
@@ -175,7 +175,7 @@ def _sent_again_now(readings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:
-    """Packets that an interface dropped or found damaged between two looks.
+    """Packets that an interface dropped or found damaged between two samples.
 
     Totals since boot say nothing: every interface drops what nobody has asked for, such as protocols it does not know.
     """
@@ -191,7 +191,7 @@ def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:
         "network.packet_loss",
         Severity.WARNING,
         readings,
-        f"{readings[0].subject} lost {share:.2%} of its packets between two looks ({named}).",
+        f"{readings[0].subject} lost {share:.2%} of its packets between two samples ({named}).",
         counters=lost,
         rate=round(share, 6),
         how="between_readings",
@@ -219,7 +219,7 @@ def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: boo
 
 
 def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Pairs of hosts between which a connection stands still, while each of them is looked at and reaches others.
+    """Pairs of hosts between which a connection makes no progress, while each of them is looked at and reaches others.
 
     The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
     """
@@ -249,8 +249,8 @@ def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
         again = max(int(socket.values["backoff"]) for socket in sockets)
         first, second = sorted(pair)
         words = (
-            f"Between {first} and {second} a TCP connection stands still: its oldest segment was sent again {again} "
-            f"times in a row without an answer, while both hosts are up{' and reach others' if all(others) else ''}."
+            f"A TCP connection between {first} and {second} makes no progress: its oldest segment was retransmitted "
+            f"{again} times without an answer, while both hosts are up{' and reach others' if all(others) else ''}."
         )
         both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
         yield finding(

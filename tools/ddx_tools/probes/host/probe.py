@@ -1,4 +1,4 @@
-"""Probe `host`: one read-only look at a machine, or at the texts that somebody brought of one."""
+"""Probe `host`: one read-only capture of a machine, or the user's texts about one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 _FILES_LIMIT = 2_000
 _ERROR_FILE = re.compile(r"(/.{1,4000})/attempt_\d+/\d+/error\.json$")
-_WHY = "What this log says of the ranks is not known."
+_WHY = "What this log says about the ranks is unknown."
 
 
 def capture_logs(host: Host, args: ProbeArgs) -> Raw:
@@ -107,7 +107,7 @@ def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]
     raw.searched.append(f"the output of {job.id}: {', '.join(outputs[:8]) or 'unknown'}")
     if outputs and not files:
         raw.problems.append(
-            f"The output of {job.id} goes to no file ({', '.join(outputs[:3])}): what it printed cannot be read. "
+            f"The output of {job.id} is not written to a file ({', '.join(outputs[:3])}), so its log cannot be read. "
             "Start it with `ddx run -- …`, or redirect its output into a file."
         )
     processes = [member.process for member in job.members if member.process]
@@ -151,14 +151,10 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
     log: JobLog = item.facts["lines"]
     rows = log.rows()
     if log.left_out:
-        raw.problems.append(
-            f"{path}: {log.left_out:,} of its lines were only counted: what they say was read many times in others."
-        )
+        raw.problems.append(f"{path}: {log.left_out:,} of its lines were only counted: they repeat what others say.")
     if log.too_long:
         lines = "1 of its lines is" if log.too_long == 1 else f"{log.too_long:,} of its lines are"
-        raw.problems.append(
-            f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; what stands behind that was not read."
-        )
+        raw.problems.append(f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; the rest of each was not read.")
     return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 
 

@@ -50,7 +50,7 @@ def collective_findings(
 ) -> list[Finding]:
     """Findings about collectives.
 
-    `signature_findings`: codes that each signature raises; `known_ranks`: all ranks that the logs speak of;
+    `signature_findings`: codes that each signature raises; `known_ranks`: all ranks that the logs mention;
     `seen_size`: how many ranks there are, by something else than logs.
     """
     enclosing = Enclosing(events)
@@ -259,7 +259,7 @@ def _values(said: Fingerprint, differing: list[Aspect]) -> dict[Aspect, str]:
 
 
 def _differs(aspect: str, reports: list[MismatchReport]) -> bool:
-    """Whether a report names it, or ranks that speak of themselves alone differ in it."""
+    """Whether a report names it, or ranks that report themselves alone differ in it."""
     own = {getattr(report.own, aspect) for report in reports if report.peer is None}
     return len(own) > 1 or any(aspect in report.aspects for report in reports)
 

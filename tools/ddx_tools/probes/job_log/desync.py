@@ -244,14 +244,14 @@ def _of_attempt(
     if elsewhere:
         code, ranks = "p2p.unmatched", elsewhere
         summary = (
-            f"{rank_list(held).capitalize()} wait in a {half.lower()}, and of the ranks that the log speaks of "
+            f"{rank_list(held).capitalize()} wait in a {half.lower()}, and of the ranks that the log mentions "
             f"nobody is in a {'recv' if half == 'SEND' else 'send'}: {rank_list(ranks)} "
             f"{'is' if len(ranks) == 1 else 'are'} in a collective."
         )
     elif half == "SEND":
         code, ranks = "p2p.circular_wait", held
         summary = (
-            f"All ranks that the log speaks of ({rank_list(ranks)}) are held in a send: each waits for one that "
+            f"All ranks that the log mentions ({rank_list(ranks)}) are held in a send: each waits for one that "
             "sends itself and receives nothing."
         )
     else:

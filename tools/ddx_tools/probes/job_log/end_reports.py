@@ -31,7 +31,7 @@ class EndReports:
     @property
     def who(self) -> str:
         """The ranks, at the beginning of a sentence."""
-        return rank_list(self.ranks).capitalize() if self.ranks else "A rank that the log does not name"
+        return rank_list(self.ranks).capitalize() if self.ranks else "An unidentified rank"
 
     @property
     def attempts(self) -> set[int]:

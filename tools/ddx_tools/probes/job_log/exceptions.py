@@ -51,7 +51,7 @@ def _judge(event: LogEvent) -> tuple[bool | None, str | None]:
     if short_name(event.exception) in _INTERRUPTED:
         return False, "interrupted"
     if event.details.get("aside"):
-        return None, "of a helper thread, or ignored: by itself it ended no process"
+        return None, "raised in a helper thread or ignored: it did not end the process"
     if told := _tells_of_peers(event, origin=True):
         return False, told
     causes = event.details.get("causes")

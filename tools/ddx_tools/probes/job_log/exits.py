@@ -71,7 +71,7 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
     elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
         # A rank's own watchdog also aborts it for a peer's timeout, and its words may be in another file.
         spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
-        case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog was at work")
+        case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog acted")
 
 
 def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:

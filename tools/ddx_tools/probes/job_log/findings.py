@@ -85,11 +85,11 @@ def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding])
         return
     steps = any(event.kind == "step" for event in events)
     ended = any(finding.code in _ENDS or finding.severity is Severity.FAILURE for finding in findings)
-    how = f"{'steps' if steps else 'no step'} and {'of an end' if ended else 'no end'}"
+    how = f"{'training steps' if steps else 'no training step'} and {'an end' if ended else 'no end'}"
     yield Finding(
         code="job.ranks_unseen",
         severity=Severity.INFO,
-        summary=f"Nobody looked at a rank: no stack, no flight record. What the job printed tells of {how}.",
+        summary=f"No stacks or flight records were captured; the log shows {how}.",
         attributes={"steps": steps, "ended": ended, "basis": "log"},
     )
 
@@ -118,16 +118,16 @@ def _job_ended(events: list[LogEvent], codes: dict[int, int]) -> Iterator[Findin
     )
 
 
-# --- which ranks were seen alive and getting on: what such a rank wrote of an exception, it caught
+# --- which ranks were seen alive and making progress: what such a rank wrote of an exception, it caught
 
 _OUTSIDE_PROGRAM = "shutdown"
 
 
 def living_ranks(store: Store) -> frozenset[int]:
-    """The ranks whose main thread was seen in the program, and moved between looks; none unless all of them did.
+    """The ranks whose main thread was seen in the program, and moved between samples; none unless all of them did.
 
-    A rank that failed may live on in a thread or in its clean-up, where its peers or it stand still. One that moved has
-    just come to where it is, so that who stands there, too, gets on like it.
+    A rank that failed may live on in a thread or in its clean-up, and hang there. One that moved has just come to where
+    it is, so that another one at that place moves, too.
     """
     views = rank_views(store)
     reached = {view.user_stack for view in views if view.moved}
@@ -198,10 +198,7 @@ def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
     who = rank_list(list(said)).capitalize()
     steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
     at = f", whose last step is {steps[-1]}" if steps else ""
-    words = (
-        f"{who} {'says' if len(said) == 1 else 'say'} on the way out that the loop is left; "
-        f"{rank_list(list(stay))} do not{at}."
-    )
+    words = f"{who} {'says' if len(said) == 1 else 'say'} that it leaves the loop; {rank_list(list(stay))} do not{at}."
     yield step_finding(
         "rank.left_loop", Severity.WARNING, [*said.values(), *stay.values()], words, {"others": len(stay)}, ranks=said
     )
@@ -269,7 +266,7 @@ def _through_with_epoch(through: dict[int, LogEvent], others: list[LogEvent]) ->
         "data.exhausted",
         Severity.WARNING,
         list(through.values()),
-        f"{who} {says} through with the epoch after {', '.join(map(str, batches))} batches, and nothing since; "
+        f"{who} {says} finished the epoch after {', '.join(map(str, batches))} batches, and printed nothing since; "
         f"others had {usual} in an epoch.",
         {"epoch": epochs.pop() if len(epochs) == 1 else None, "batches": batches, "batches_of_others": usual},
         ranks=through,

@@ -15,7 +15,7 @@ _ALIKE = 0.15
 
 
 def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crowd) -> Iterator[Finding]:
-    """Findings about work that got on and was not done: of ranks that others waited for, or of all ranks alike."""
+    """Findings about work that moved and was not done: of ranks that others waited for, or of all ranks alike."""
     timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
         return
@@ -76,7 +76,7 @@ def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s
 
 
 def _outlasts(event: LogEvent, timeouts: list[LogEvent]) -> bool:
-    """Whether it is told of after a limit expired: its writer was not in the call that expired."""
+    """Whether it is reported after a limit expired: its writer was not in the call that expired."""
     return any(
         timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
         for timeout in timeouts
@@ -103,14 +103,14 @@ def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd
         ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
     waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
     percent, bar = _percent(event), label or "a progress bar"
-    who = rank_list(ranks).capitalize() if ranks else "A rank that the log does not name"
+    who = rank_list(ranks).capitalize() if ranks else "An unidentified rank"
     was = f"was at {percent:g} % of work of its own ({bar}) when its"
     were = f"were at up to {percent:g} % of work of their own ({bar}) when their"
     return step_finding(
         "rank.progress_continues",
         Severity.WARNING,
         [event],
-        f"{who} {were if len(ranks) > 1 else was} peers gave up waiting.",
+        f"{who} {were if len(ranks) > 1 else was} peers timed out.",
         {
             "what": label or None,
             "percent": percent,
@@ -129,8 +129,8 @@ def _all_at_work(label: str, told: list[LogEvent]) -> Finding:
         "rank.progress_continues",
         Severity.WARNING,
         [furthest, *(event for event in told if event is not furthest)],
-        f"{rank_list(ranks).capitalize()} all were at the same work ({label}, {_percent(furthest):g} %), which got on "
-        "until the limit expired.",
+        f"{rank_list(ranks).capitalize()} were all doing the same work ({label}, {_percent(furthest):g} %), and it "
+        "progressed until the timeout.",
         {"what": label or None, "percent": _percent(furthest), "everybody": True},
     )
 

@@ -11,7 +11,7 @@ class JobLogArgs(ProbeArgs):
 
 PROBE: Probe[JobLogArgs] = Probe(
     id="job_log",
-    title="Logs and last words",
+    title="Logs and exits",
     description=(
         "Says from its output how each rank of a job crashed or ended: exceptions with the line that raised them, "
         "signals and exit codes, fatal errors, watchdog timeouts and lost connections; and which failure stands on "

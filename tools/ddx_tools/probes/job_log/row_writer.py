@@ -156,7 +156,7 @@ class RowWriter:
         self._row(known.kind, line, known.id, line.text, rank=rank, details={**group, **match.groups})
 
     def step(self, line: LogLine, details: Row) -> None:
-        """A line that tells of progress."""
+        """A line that reports progress."""
         rank = _first(line.rank, details.pop("stated_rank"), self._identity.rank)
         known = {name: value for name, value in details.items() if value is not None}
         self._row("step", line, None, line.text, rank=rank, details=known)

@@ -109,7 +109,7 @@ _SHARE = 0.75
 
 
 def slow_input(steps: list[LogEvent]) -> Iterator[Finding]:
-    """One finding, if the same rank is clearly the slowest in most of the steps that at least two ranks tell of."""
+    """One finding, if the same rank is clearly the slowest in most of the steps that at least two ranks report."""
     lasts = [event for event in steps if event.details.get("inputs") and len(event.ranks) == 1]
     took: dict[float, dict[int, float]] = defaultdict(dict)
     attempt = max((event.attempt for event in lasts), default=0)

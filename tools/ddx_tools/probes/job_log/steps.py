@@ -103,7 +103,7 @@ def _before_the_first(steps: list[LogEvent]) -> list[Finding]:
             "job.preparing",
             Severity.INFO,
             [latest, *(event for event in grown if event is not latest)],
-            f"No step is printed yet; what is counted before it grows, to {done} of {total} at the last.",
+            f"No training step yet; preprocessing is progressing ({done} of {total}).",
             {"done": done, "total": total, "counters": len(grown)},
         )
     ]

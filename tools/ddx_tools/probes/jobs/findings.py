@@ -27,7 +27,7 @@ def _found(members: list[dict[str, Any]]) -> Finding:
     size = first["world_size"]
     if ranks:
         seen = f"{len(ranks)} of {size} ranks run here" if size else f"{len(ranks)} rank processes run here"
-        seen += "" if size else "; nothing outside of them says the world size"
+        seen += "" if size else "; the world size is unknown"
     elif roles["unreadable"]:
         seen = "its ranks cannot be read by this user"
     else:
@@ -67,7 +67,7 @@ def _gone(members: list[dict[str, Any]]) -> Iterator[Finding]:
         return
     ranks, pids = _numbers(gone), [row["pid"] for row in gone if row["pid"]]
     who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
-    dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not asked for it yet" if pids else ""
+    dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not reaped it yet" if pids else ""
     verb = "has" if len(ranks or pids) == 1 else "have"
     said = f"{_capital(who)} {verb} no live process on {gone[0]['host']}{dead}."
     facts = {"launcher": gone[0]["launcher"], "pids": pids}
@@ -88,7 +88,7 @@ def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 _HELD = {
-    "T": ("rank.stopped", "is stopped by a signal (state T): it does nothing until it gets SIGCONT"),
+    "T": ("rank.stopped", "is stopped by a signal (state T): it does nothing until it receives SIGCONT"),
     "t": ("rank.stopped", "is held by a debugger or tracer (state t)"),
     "D": ("rank.uninterruptible", "sits in an uninterruptible kernel call (state D), usually storage or a driver"),
 }
@@ -176,7 +176,7 @@ def _clocks(store: Store) -> Iterator[Finding]:
             severity=Severity.NOTICE,
             hosts=[row["host"]],
             summary=f"The clock of {row['host']} is at least {apart} that of the host that asked: times in logs and "
-            "records of both cannot be compared as they stand.",
+            "records of the two cannot be compared directly.",
             evidence=[Evidence(source=f"asked_hosts:{row['host']}", quote=f"{row['low']} to {row['high']} s ahead")],
             attributes={"ahead_s": ahead, "uncertainty_s": round(row["high"] - row["low"], 3)},
         )

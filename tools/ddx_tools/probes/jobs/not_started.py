@@ -116,7 +116,7 @@ def _do_not_meet(hosts: Sequence[str], endpoint: str | None, waited_s: float, ag
         agents,
         _command,
         f"The launchers of all hosts run ({', '.join(hosts)}), and for {waited_s:.0f} s none has started a "
-        f"rank: they do not meet{where}.",
+        f"rank: they do not find each other{where}.",
         endpoint=endpoint,
         address=address.strip("[]") or None,
         port=int(port) if port.isascii() and port.isdigit() else None,
@@ -148,7 +148,7 @@ def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart
         live,
         environment_words,
         f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
-        f"{verb} no process there, not even an ended one, and nobody got past the start.{own}",
+        f"{verb} no process there, not even an ended one, and no rank got past initialisation.{own}",
         ranks=(row["rank"] for row in live if row["rank"] is not None),
         joined=len(live),
         expected=size,

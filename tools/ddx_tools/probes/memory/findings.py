@@ -273,7 +273,7 @@ def _unsharded(store: Store) -> list[Finding]:
             code="memory.unsharded",
             severity=Severity.WARNING if size >= _MUCH_UNSHARDED * total else Severity.INFO,
             ranks=ranks,
-            summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) lie whole on "
+            summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) are whole on "
             f"every rank while the rest is sharded: {named}.",
             evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{name}"')],
             attributes={
@@ -299,8 +299,8 @@ def _whole_beside_shards(store: Store) -> list[Finding]:
     if not whole or size < _MUCH_UNSHARDED * total:
         return []
     said = (
-        f"{_whose(whole[0])} holds {size_text(size)} of parameters as they were built, beside "
-        f"{size_text(total - size)} that FSDP has cut; the largest was allocated at {_place(whole[0])}."
+        f"{_whose(whole[0])} holds {size_text(size)} of unsharded parameters, beside "
+        f"{size_text(total - size)} that FSDP has sharded; the largest was allocated at {_place(whole[0])}."
     )
     facts = {"modules": [], "bytes": size, "share": round(size / total, 3)}
     return [_finding("memory.unsharded", Severity.WARNING, whole[0], said, **facts)]

@@ -21,7 +21,7 @@ from ddx_tools.sources.raw import Batches, Raw, RawItem, Rows
 from ddx_tools.sources.workers import WorkerEnded, workers
 
 ANSWER, PLAN = "answer", "plan"
-_WHY = "what that rank holds is not known"
+_WHY = "what that rank holds is unknown"
 _CPU_S_AT_LEAST, _BYTES_A_CPU_S = 10, 4 << 20
 _MEMORY_AT_LEAST, _MEMORY_A_BYTE = 1 << 30, 24
 """A frame of a snapshot is a few bytes of the pickle and some hundred as Python objects."""
@@ -37,7 +37,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> None:
     """Ask the rank agents of a live job, so many times."""
     if job.run_dir is None:
-        raw.problems.append("Only ranks that `ddx run` started tell what they hold; ddx host tells of the GPUs.")
+        raw.problems.append("Only ranks that `ddx run` started report what they hold; ddx host shows the GPUs.")
         return
     for look in range(looks):
         if look:

@@ -24,7 +24,7 @@ class MemoryArgs(ProbeArgs):
         "tp=1,cp=1,pp=1,batch=1,recompute=none,gpu_gib=80.",
     )
     looks: int = Field(1, ge=1, le=100, description="How often a live job is asked.")
-    interval_s: float = Field(5.0, ge=0, le=60, description="Seconds between two looks.")
+    interval_s: float = Field(5.0, ge=0, le=60, description="Seconds between two samples.")
 
 
 def capture(host: Host, args: MemoryArgs) -> Raw:

@@ -53,7 +53,7 @@ def capture_mesh(host: Host, args: MeshArgs) -> Raw:
 
 def _read_files(host: Host, raw: Raw, paths: list[str]) -> None:
     taken = intake_of(host, paths)
-    taken.note_gaps(raw, "What it says of the parallel dimensions is not known.")
+    taken.note_gaps(raw, "The parallel dimensions in it are unknown.")
     for material in taken.of(TextKind.MESH):
         text = launch_text(material.path, material.head)
         raw.items.append(RawItem(FILE, text, material.source, {"path": material.name}))

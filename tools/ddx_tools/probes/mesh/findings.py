@@ -51,7 +51,7 @@ _TOLD = {
 
 
 def check(mesh: Mesh) -> Iterator[Finding]:
-    """Everything that speaks against one mesh."""
+    """Everything that contradicts one mesh."""
     yield from _larger_than_its_cluster(mesh)
     if isinstance(mesh.outcome, Misfit) and not mesh.outcome.open_world:
         yield _misfit(mesh, mesh.outcome)

@@ -1,4 +1,4 @@
-"""The plans in a file that somebody brought: configuration files, scripts, logs and notes with commands."""
+"""The plans in a file from the user: configuration files, scripts, logs and notes with commands."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _WHY = "it would tell which rank launched fewer collectives than its peers, of a
 
 
 def ask_job(host: Host, raw: Raw, job: Job, *, among_others: bool) -> None:
-    """Add what RAS says of a job's ranks, several times where they may stand still.
+    """Add what RAS says of a job's ranks, several times where they may make no progress.
 
     `among_others`: other hosts have ranks of the job, too; then the first and the last rank's hosts ask for all.
     """

@@ -1,4 +1,4 @@
-"""Where the logs of NCCL are: files that somebody brought, and the files that live ranks write."""
+"""Where the logs of NCCL are: files from the user, and the files that live ranks write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 LOG = "log"
 
 _MOST_RAS_BYTES = 64 << 20
-_WHY = "What NCCL logged there is not known."
+_WHY = "What NCCL logged there is unknown."
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:

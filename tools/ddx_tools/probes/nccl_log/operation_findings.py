@@ -227,7 +227,7 @@ def _behind(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
         last_seq={names[rank]: lasts.get(rank) for rank in behind},
         balance=0 if tie else 1,
         says=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
-        f"{_reached(lasts, behind)}, the others up to launch {front}. The log tells of enqueueing only.",
+        f"{_reached(lasts, behind)}, the others up to launch {front}. The log reports enqueueing only.",
         aborted=aborted,
         enqueue_only=True,
     )

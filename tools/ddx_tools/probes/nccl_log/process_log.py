@@ -31,7 +31,7 @@ _MOST_WARNINGS = 50
 _MOST_SETTINGS = 200
 _QUOTE = 400
 _TROUBLE = re.compile(r", retrying|async event")
-"""Words of messages of level INFO that tell of trouble."""
+"""Words of messages of level INFO that report trouble."""
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 

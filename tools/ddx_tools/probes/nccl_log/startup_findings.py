@@ -140,7 +140,7 @@ def _interfaces(case: NcclLogs) -> Iterator[Finding]:
     for (interface, loopback), rows in by_interface.items():
         hosts = sorted({row["host"] for row in rows})
         what = "the loopback interface" if loopback else "an interface for containers or virtual machines"
-        text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {interface} ({rows[0]['address']}), "
+        text = f"NCCL on {', '.join(hosts[:8])} uses {interface} ({rows[0]['address']}), "
         text += f"{what}, and the job has {len(case.hosts)} hosts."
         differ = len({row["interface"] for row in chosen}) > 1
         yield _unusable(case, Severity.FAILURE, rows, text, loopback=loopback, hosts_differ=differ)
@@ -174,10 +174,10 @@ def _shared_addresses(case: NcclLogs) -> Iterator[Finding]:
         where = f"{rows[0]['interface']} ({address})"
         if shared:
             text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {where}, and all of these hosts have "
-            text += "that very address: who calls it reaches itself."
+            text += "that same address: a host that connects to it reaches itself."
         else:
-            text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it holds on one "
-            text += "cable only, and no router passes it on."
+            text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it is valid on one "
+            text += "link only, and no router forwards it."
         severity = Severity.INFO if not failed else Severity.FAILURE if shared else Severity.WARNING
         facts = {"link_local": local, "shared_by": hosts if shared else [], "hosts_differ": len(chosen) > 1}
         yield _unusable(case, severity, rows, text, loopback=False, **facts)

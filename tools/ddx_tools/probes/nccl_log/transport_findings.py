@@ -121,7 +121,7 @@ def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: 
         return
     first = named[0]
     text = f"NCCL found no RDMA device on {', '.join(hosts[:_MOST_NAMED])} and took sockets, though "
-    text += f"{first['variable']}={first['value']} speaks of some."
+    text += f"{first['variable']}={first['value']} expects some."
     why = "no RDMA device was found"
     facts = {"expected": "IB", "used": "Socket", "edges": len(_pairs(edges)), "hosts": hosts, "why": why}
     rows = [row for row in networks if row["host"] in slow]
@@ -171,10 +171,8 @@ def _devices_unlike(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
     host, lacking = next(iter(odd.items()))
     if lacking and found[host] < usual and host not in chosen:
         rows = [row for row in case.processes.values() if row["host"] == host]
-        text = (
-            f"NCCL on {host} does not use {', '.join(lacking)}, as it does on the other hosts: it leaves out what is "
-        )
-        text += "not there or has no active port."
+        text = f"NCCL on {host} skipped {', '.join(lacking)}, which the other hosts use: a device that is "
+        text += "missing or without an active port."
         shown = case.said(rows[:2], "devices")
         yield case.finding("network.rdma_devices", Severity.WARNING, rows, text, shown, unused=lacking)
 
@@ -187,7 +185,7 @@ def _within_hosts(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
     between_hosts = any(row["transport"] == "net" and row["source_host"] != row["target_host"] for row in edges)
     if through_net and not between_hosts:
         hosts = sorted({row["source_host"] for row in through_net})
-        text = f"{len(_pairs(through_net))} pairs of ranks on one host ({', '.join(hosts[:_MOST_NAMED])}) talk over "
+        text = f"{len(_pairs(through_net))} pairs of ranks on one host ({', '.join(hosts[:_MOST_NAMED])}) use "
         text += f"the network ({through_net[0]['via']}) instead of P2P or shared memory."
         facts = {"expected": "P2P", "used": "NET", "edges": len(_pairs(through_net)), "hosts": hosts}
         yield _downgraded(case, through_net, text, facts, Severity.WARNING, _evidence(through_net))
@@ -199,9 +197,7 @@ def _within_hosts(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
     without = sorted(host for host, seen in best.items() if not seen["p2p"])
     if without and len(with_p2p) > len(without):
         rows = [row for row in inside if row["source_host"] in without]
-        text = (
-            f"GPUs of {', '.join(without[:_MOST_NAMED])} talk through shared memory; on the other hosts they use P2P."
-        )
+        text = f"{', '.join(without[:_MOST_NAMED])} use shared memory between GPUs; the other hosts use P2P."
         facts = {"expected": "P2P", "used": "SHM", "edges": len(_pairs(rows)), "hosts": without}
         yield _downgraded(case, rows, text, facts, Severity.WARNING, _evidence(rows))
 
@@ -246,7 +242,7 @@ def _without_gpudirect(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
         "transport.without_gpudirect",
         Severity.NOTICE if where == "everywhere" else Severity.WARNING,
         without,
-        f"RDMA goes without GPUDirect {where}{unlike}: {without[0]['via']}.",
+        f"RDMA runs without GPUDirect {where}{unlike}: {without[0]['via']}.",
         _evidence([*without[:4], *[row for row in rdma if row["gpudirect"]][:2]]),
         nodes=nodes,
         everywhere=where == "everywhere",

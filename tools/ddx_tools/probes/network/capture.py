@@ -221,7 +221,7 @@ _MOST_BYTES = 64 << 20
 _DEADLINE_S = 120.0
 _MAGIC = tuple(bytes.fromhex(words) for words in ("d4c3b2a1", "a1b2c3d4", "4d3cb2a1", "a1b23c4d", "0a0d0d0a"))
 """pcap of either byte order, with microseconds or nanoseconds (draft-ietf-opsawg-pcap), and pcapng."""
-_WHY = "What the capture shows is not known."
+_WHY = "What the capture shows is unknown."
 
 
 def read_captures(asking: NetworkQueries, paths: Sequence[str]) -> None:

@@ -103,7 +103,7 @@ def _shut(flows: Sequence[Flow]) -> Iterator[Finding]:
     for flow, counter, side in shut[:_MOST_SHOWN]:
         other = "server" if side == "client" else "client"
         words = (
-            f"{flow[side]} told {flow[other]} {flow[counter]} times to send nothing more (zero window): its program "
+            f"{flow[side]} told {flow[other]} {flow[counter]} times to stop sending (zero window): its program "
             "does not read what arrives."
         )
         yield _finding(
@@ -203,7 +203,7 @@ def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
             "network.mtu_differs",
             Severity.WARNING,
             [smallest, *arrived[-1:], *lost],
-            f"From {first.host} to {first.peer_text} packets of {_sum(smallest)} vanish without a word, those of "
+            f"From {first.host} to {first.peer_text} packets of {_sum(smallest)} vanish without an error, those of "
             f"{largest} arrive; {first.facts['interface']} sends up to {first.facts['interface_mtu']}.",
             how="path",
             vanishes_bytes=vanishes,

@@ -7,7 +7,7 @@ from ddx_tools.probes.network.args import NetworkArgs
 
 PROBE: Probe[NetworkArgs] = Probe(
     id="network",
-    title="The way to other hosts",
+    title="Network to other hosts",
     description="Tries the way from here to other hosts: ports, MTU, loss, throughput. Says whether a port of the "
     "master and one as NCCL and Gloo get them from the kernel are open or refused or dropped or without a route or a "
     "name or mean this very host; the largest packet that arrives in one piece, to the byte; how many are lost; who "

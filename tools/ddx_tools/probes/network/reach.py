@@ -13,7 +13,7 @@ from ddx_tools.probes.network.kinds import ANSWERS
 _WORDS = {
     "refused": "is refused: nobody listens there, or a firewall rejects it",
     "timed_out": "gets no answer at all: a firewall drops it, or the host is not there",
-    "no_route": "has no way there, or a firewall says so",
+    "no_route": "has no route there, or a firewall rejects it",
     "closed": "was closed at once",
     "failed": "failed",
 }

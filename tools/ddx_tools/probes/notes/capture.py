@@ -21,7 +21,7 @@ def capture_notes(host: Host, target: Sequence[str]) -> Raw:
     raw = Raw(host.name)
     paths = [item for item in target if not item.isdigit()]
     taken = intake_of(host, paths)
-    taken.note_gaps(raw, "What somebody wrote there is not known.")
+    taken.note_gaps(raw, "What the note says is unknown.")
     for note in taken.of(TextKind.NOTE):
         raw.items.append(RawItem("note", note.head[:NOTE_BYTES], note.source, {"path": note.path, "named": note.named}))
     raw.searched.append(f"{len(raw.items)} notes among {len(taken.materials)} files")

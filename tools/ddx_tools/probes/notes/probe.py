@@ -43,7 +43,7 @@ PROBE = Probe(
     id="notes",
     title="Notes and reports",
     description=(
-        "Reads what somebody wrote about the job (notes, an issue, `ddx why --note`): what was tried and how it went; "
+        "Reads what people wrote about the job (notes, an issue, `ddx why --note`): what was tried and how it went; "
         "and programs and printed values beside the logs. docs/notes.md lists the vocabulary."
     ),
     args=NotesArgs,

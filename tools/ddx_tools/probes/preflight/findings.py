@@ -140,11 +140,11 @@ def _finding(rows: Sequence[dict[str, Any]]) -> Finding:
     if not seen_by:
         words = "nccl-tests counted wrong elements, and does not say at which rank"
     elif suspects == seen_by and len(suspects) == (rows[0]["world_size"] or 0):
-        words = "results are wrong at all ranks alike, which does not tell whose data were wrong"
+        words = "results are wrong on all ranks alike, which does not show whose data were wrong"
     elif suspects == seen_by:
         words = f"{whose}: results are wrong there" + ("" if len(suspects) > 1 else ", and right at all others")
     else:
-        words = f"{whose}: what comes from there is wrong at {rank_list(seen_by)}"
+        words = f"{whose}: data from there are wrong on {rank_list(seen_by)}"
     first = rows[0]
     return Finding(
         code="preflight.wrong_result",
@@ -225,7 +225,7 @@ def _standstill(run: dict[str, Any], last: Sequence[dict[str, Any]]) -> Finding:
         if came:
             words += f", where {rank_list({row['rank'] for row in came})} wait{'s' if len(came) == 1 else ''} {quiet}"
     elif came and all(row["finished"] for row in came):
-        words = f"all steps are done, and the processes do not end {quiet}"
+        words = f"all steps are done, but the processes did not end {quiet}"
     else:
         words = f"{_step(came)} does not end {quiet}" + ("" if absent else ", though all ranks began it")
     if culprits and run["cause_title"]:

@@ -243,7 +243,7 @@ _RANK_FILE = re.compile(r"rank-\d{1,8}\.jsonl")
 _KINDS = {"preflight.json": OUTCOME, "diagnosis.json": DIAGNOSIS}
 _MOST_FILES = 20_000
 _MOST_BYTES = 64 << 20
-_WHY = "What it says of the ranks is not known."
+_WHY = "What it says about the ranks is unknown."
 
 
 def capture_preflight(host: Host, args: PreflightArgs) -> Raw:

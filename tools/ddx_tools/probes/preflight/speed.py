@@ -120,7 +120,7 @@ def _slow_pairs(store: Store) -> list[Finding]:
                 code="preflight.slow_pair",
                 severity=Severity.WARNING,
                 ranks=ranks,
-                summary=f"between ranks {words} data pass at {float(str(slow[0]['busbw'])):.3g} GB/s, "
+                summary=f"between ranks {words} data move at {float(str(slow[0]['busbw'])):.3g} GB/s, "
                 f"between others at {usual:.3g} (median of {len(pairs)} pairs)",
                 evidence=[Evidence(source=str(slow[0]["source"]), line=int(str(slow[0]["line"])))],
                 attributes={"pairs": [list(pair) for pair in named], "usual_gb_per_s": usual, "common": sorted(shared)},

@@ -147,7 +147,7 @@ def _finding(slow: Slow, device: str, host: str | None, source: str, waited_s: f
         ranks=[slow.rank],
         hosts=[host] if host else [],
         summary=f"{rank_list([slow.rank])} needs {slow.compute_s * 1e3:.0f} ms for work that its peers do in "
-        f"{slow.peers_compute_s * 1e3:.0f} ms ({ratio:.1f} times), and came last in {slow.last} of {slow.rounds} "
+        f"{slow.peers_compute_s * 1e3:.0f} ms ({ratio:.1f} times), and was last in {slow.last} of {slow.rounds} "
         f"rounds{why}",
         evidence=[Evidence(source=source, quote=f"equal work: {slow.compute_s * 1e3:.1f} ms (median)")],
         attributes={

@@ -112,7 +112,7 @@ def _parts(compared: TraceComparison, steps: list[ProfiledStep]) -> Finding:
     idle = shares["host"] + shares["wait"]
     much = avoidable >= _MUCH or (is_compared and exposed >= _MUCH_EXPOSED) or idle >= _MUCH_IDLE
     said = [f"{_WORDS[name]} {100 * shares[name]:.0f} %" for name in ("compute", "data", "wait", "host")]
-    said.insert(1, f"communication that nothing hides {100 * exposed:.0f} %")
+    said.insert(1, f"exposed communication {100 * exposed:.0f} %")
     said += [f"waiting for late ranks {100 * waiting:.0f} %"] if is_compared else []
     ranks = sorted({step.rank for step in steps if step.rank is not None})
     usual_s = median(step.ns for step in steps) / 1e9
@@ -138,7 +138,7 @@ def _parts(compared: TraceComparison, steps: list[ProfiledStep]) -> Finding:
 def _hidden_words(hidden: float, exposed: float) -> str:
     if hidden + exposed < 0.005:
         return "there is hardly any communication"
-    return f"{100 * hidden / (hidden + exposed):.0f} % of the communication lies beside computing"
+    return f"{100 * hidden / (hidden + exposed):.0f} % of the communication overlaps with computing"
 
 
 def _input_wait(steps: list[ProfiledStep]) -> Iterator[Finding]:
@@ -199,9 +199,8 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
         "rank.arrives_late",
         Severity.WARNING,
         [rank],
-        f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} at "
-        f"which ranks wait for the last, by {median(late_ns) / 1e6:.3g} ms (median); {100 * cost:.0f} % of the time is "
-        "lost so.",
+        f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} "
+        f"in which ranks wait, by {median(late_ns) / 1e6:.3g} ms (median); that costs {100 * cost:.0f} % of the time.",
         mine,
         late_s=round(median(late_ns) / 1e9, 6),
         collectives=matched,

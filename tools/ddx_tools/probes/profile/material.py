@@ -19,7 +19,7 @@ from ddx_tools.sources.raw import Batches, Raw, RawItem
 
 _MOST_BYTES = 1 << 40
 _MOST_KERNELS = 200
-_WHY = "where the time of that rank went is not known"
+_WHY = "where that rank spent its time is unknown"
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
@@ -71,7 +71,7 @@ def _rows(trace: RankTrace, rank: int | None, source: str) -> Batches:
 
 # --- where the time of a rank went: unions of intervals, never sums of them, since streams and threads overlap
 # All boundaries in the order of time cut it into segments in which nothing begins or ends. Of each is known what is
-# active, so that each ns counts once: as computing, else as communication that nothing hides, else as a copy, else as
+# active, so that each ns counts once: as computing, else as exposed communication, else as a copy, else as
 # idle, for its cause. DuckDB sorts and adds, in parallel and beyond the memory; nothing here grows with the trace.
 
 PARTS = ("compute_ns", "exposed_ns", "copy_ns", "data_ns", "wait_ns", "host_ns")

@@ -62,7 +62,7 @@ PROBE: Probe[ProfileArgs] = Probe(
     id="profile",
     title="Profiler traces",
     description="Why a training step is slow: where its time goes in torch.profiler (Kineto) traces of one or all "
-    "ranks, of any size, gz too, of GPU jobs (NCCL) and CPU jobs (Gloo): computing, communication that nothing hides "
+    "ranks, of any size, gz too, of GPU jobs (NCCL) and CPU jobs (Gloo): computing, exposed communication "
     "and what of it is waiting for a late rank (straggler, on aligned clocks), overlap, copies, the data loader, idle "
     "time of the GPU; collectives with their bandwidth, DDP's buckets, classes of kernels.",
     args=ProfileArgs,
@@ -75,7 +75,7 @@ PROBE: Probe[ProfileArgs] = Probe(
     rest="every step and collective is in the trace that --perfetto writes",
     examples={
         "traces/": "a directory of trace_rank*.json or *.pt.trace.json.gz of all ranks",
-        "rank0.json.gz": "one rank: what waits and what sends cannot be told apart then",
+        "rank0.json.gz": "one rank: what waits and what sends cannot be distinguished then",
         "--record 4242 --flame stacks.txt": "a live job, by the pid of its launcher or of any rank",
         "traces/ --perfetto all.json.gz": "and the steps and collectives of all ranks on one clock",
     },

@@ -17,7 +17,7 @@ from ddx_tools.sources.hosts.debug_endpoints import ask_endpoints
 from ddx_tools.sources.job_target import job_on
 from ddx_tools.sources.raw import Raw, RawItem
 
-_WHY = "where the time of that rank goes is not known"
+_WHY = "where that rank spends its time is unknown"
 _MOST_BYTES = 1 << 40
 _WRITING_S = 60
 _AT_ONCE = 64

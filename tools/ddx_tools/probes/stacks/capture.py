@@ -1,4 +1,4 @@
-"""Looking at every rank of a live job, once or several times; or at the dumps that somebody brought."""
+"""Samples every rank of a live job, once or several times; or reads stack dumps from the user."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         host.pause(args.apart_s)
         _look(host, raw, watched, 2)
         _look_into_native_code(host, raw)
-        # Where none waits and none is elsewhere than before, two looks were too close to each other to tell.
+        # Where none waits and none is elsewhere than before, two samples were too close to each other to tell.
         again = args.among_others or (args.confirm_s > 0 and not _anybody_moved(raw))
         short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if again else None)
         if short_s is not None:
@@ -116,7 +116,7 @@ def _outputs(members: Iterable[JobProcess]) -> dict[str, list[int | None]]:
 
 
 def _read_ends(host: Host, raw: Raw, outputs: Mapping[str, list[int | None]]) -> None:
-    """The end of each output file; compared between two looks it shows whether the job prints."""
+    """The end of each output file; compared between two samples it shows whether the job prints."""
     for path, ranks in outputs.items():
         try:
             end = host.read(path, max_bytes=_END_BYTES, tail=True)
@@ -126,7 +126,7 @@ def _read_ends(host: Host, raw: Raw, outputs: Mapping[str, list[int | None]]) ->
 
 
 def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
-    """One look: what the kernel says before the dump, the dump, what the kernel says after it.
+    """One sample: what the kernel says before the dump, the dump, what the kernel says after it.
 
     A dump pauses the process, which counts as having run; so movement is measured between the reading after
     one dump and the reading before the next, when nothing of ours touches the threads.
@@ -138,7 +138,7 @@ def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
             if failure:
                 process, error = failure
                 what = f"rank {process.rank} (pid {process.pid})"
-                raw.failed(what, error, "nobody knows what this rank is doing")
+                raw.failed(what, error, "what this rank is doing is unknown")
                 if look == 1 and process.role == "rank":
                     facts = {"rank": process.rank, "pid": process.pid, "reason": error.message, "remedy": error.help}
                     raw.items.append(RawItem(UNREAD, b"", "", facts))
@@ -178,7 +178,7 @@ def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
 
 
 def _look_into_native_code(host: Host, raw: Raw) -> None:
-    """One dump with native frames of each rank that runs native code at the same place in two looks.
+    """One dump with native frames of each rank that runs native code at the same place in two samples.
 
     A thread that waits for its GPU spins in the driver. To the kernel and to Python's frames that is work.
     """
@@ -234,7 +234,7 @@ def _processes_of_interest(raw: Raw, members: Iterable[JobProcess]) -> list[_Pro
 
 
 def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:
-    """How many seconds are still to pass until every waiting rank has stood still for `confirm_s`.
+    """How many seconds are still to pass until every waiting rank has made no progress for `confirm_s`.
 
     None if there is nothing to confirm: one of them moved, or all have waited long enough. Where none waits, it is what
     the caller says.
@@ -258,7 +258,7 @@ def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> fl
 
 
 def _anybody_moved(raw: Raw) -> bool:
-    """Whether a rank is elsewhere in its program than at the first look."""
+    """Whether a rank is elsewhere in its program than at the first sample."""
     earlier = {item.facts["pid"]: thread.frames for item, thread in _main_threads(raw, 1)}
     return any(earlier.get(item.facts["pid"]) != thread.frames for item, thread in _main_threads(raw, 2))
 

@@ -1,4 +1,4 @@
-"""Work of its own that a rank counts while its peers wait: whether it gets on, is through in time, and is usual."""
+"""Work of its own that a rank counts while its peers wait: whether it moves, ends in time, and is usual."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SHORTEST_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class CountedWork:
-    """Work that was counted on between the looks."""
+    """Work that was counted on between samples."""
 
     ranks: tuple[int, ...]
     done_before: int
     done: int
     total: int
     left_s: float
-    """How long the rest takes, at the pace between the looks or since the peers wait, whichever is slower."""
+    """How long the rest takes, at the pace between samples or since the peers wait, whichever is slower."""
     limit_s: float | None
     """When the peers that wait give up, as the flight records of the call say; None if they say nothing."""
     waited_s: float
@@ -41,7 +41,7 @@ class CountedWork:
     def words(self) -> str:
         """Who counts what."""
         return (
-            f"{rank_list(list(self.ranks))} counts on work of its own: {self.done_before}, then {self.done} of "
+            f"{rank_list(list(self.ranks))} counts work of its own: {self.done_before}, then {self.done} of "
             f"{self.total}, which takes about {self.left_s:.0f} s more at this pace"
         )
 
@@ -58,7 +58,7 @@ def counted_work(store: Store, outside: Sequence[RankView], waiting: Sequence[Ra
         apart_s = _seconds_apart(store, row["host"])
         if not own or (row["rank"] is None and len(outside) > 1) or not apart_s:
             continue
-        # Counts are printed now and then: those between two looks may be few.
+        # Counts are printed now and then: those between two samples may be few.
         pace_s = max(apart_s / (row["done"] - row["done_before"]), waited_s / row["done"])
         found.append(
             CountedWork(

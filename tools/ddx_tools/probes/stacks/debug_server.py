@@ -2,7 +2,7 @@
 
 A rank's server runs beside Python: it tells a rank that answers nothing from one whose interpreter does not answer,
 because something keeps the global lock. What the kernel says of a thread is not to be had here, so that a rank
-which stands in one place at both looks may be at its next round; the numbers in its flight record tell.
+which stands in one place at both samples may be at its next round; the numbers in its flight record tell.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ddx_tools.sources.raw import Raw, RawItem
 _STACKS_S = 3.0
 _OTHERS_S = 2.0
 _MOST_FOLLOWED = 8
-"""Ranks whose records are read at both looks: that any of them goes on says that the job does."""
+"""Ranks whose records are read at both samples: that any of them goes on says that the job does."""
 _SILENT = (
     "Is its process stopped (state T), or its host cut off? On its host: cat /proc/PID/status; ping HOST. "
     "A rank that is in destroy_process_group() or ends may answer no more, too."
 )
-_GIL = "Something keeps Python's global lock there: on its host, py-spy dump --native --pid PID"
+_GIL = "Some thread keeps the GIL there: on its host, py-spy dump --native --pid PID"
 
 
 def read_server(host: Host, raw: Raw, args: StacksArgs, address: str) -> None:
@@ -119,7 +119,7 @@ def _why_silent(worker: Worker, error: Reply | HostError) -> tuple[str, str]:
 
 
 def _note_unread(raw: Raw, worker: Worker, reason: str, remedy: str, pids: dict[int, int]) -> None:
-    raw.failed(f"stack of rank {worker.rank}", HostError(reason, remedy), "nobody knows what this rank is doing")
+    raw.failed(f"stack of rank {worker.rank}", HostError(reason, remedy), "what this rank is doing is unknown")
     if worker.rank not in pids:
         facts = {"host": worker.host, "rank": worker.rank, "pid": None, "reason": reason, "remedy": remedy}
         raw.items.append(RawItem(UNREAD, b"", "", facts))

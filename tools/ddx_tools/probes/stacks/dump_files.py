@@ -1,4 +1,4 @@
-"""Stack dumps that somebody brought: py-spy's text or JSON, one rank or several in a file, data workers with each.
+"""Stack dumps from the user: py-spy's text or JSON, one rank or several in a file, data workers with each.
 
 What the kernel says of these processes may stand in the same files or beside them: a `ps`, a `cat /proc/PID/wchan`.
 """

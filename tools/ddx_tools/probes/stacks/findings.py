@@ -144,7 +144,7 @@ def _held_in_kernel(views: Sequence[RankView]) -> list[Finding]:
             "rank.uninterruptible",
             Severity.FAILURE,
             [view],
-            f"{who([view])} sits in an uninterruptible kernel call (state D){at(view)}",
+            f"{who([view])} is in an uninterruptible kernel call (state D){at(view)}",
             moving=view.moved,
             wchan=view.wchan,
             kernel_part=frame_rules().kernel_part(view.wchan),
@@ -173,9 +173,9 @@ def _progress(
 def _at_work(
     waiting: Sequence[RankView], outside: Sequence[RankView], works: Sequence[CountedWork], *, steps_printed: bool
 ) -> tuple[Sequence[RankView], str]:
-    """Ranks that show that the job gets on, and how they do; nobody where nothing shows it."""
+    """Ranks that show that the job makes progress, and how they do; nobody where nothing shows it."""
     if moving := [view for view in waiting if view.moved]:
-        return moving, f"{who(moving)} moved on between two looks: the job makes steps"
+        return moving, f"{who(moving)} made progress between two samples: the job is running"
     # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
     if waiting and steps_printed and all(view.activity == "device_sync" for view in waiting):
         return waiting, "the job prints further steps, and no rank waits in a collective call"
@@ -183,7 +183,7 @@ def _at_work(
     if waiting and outside and usual >= {view.rank for view in outside}:
         return outside, f"{works[0].words}; training went on after the same work before"
     if outside and not waiting and all(view.moved for view in outside):
-        alone = f"no rank waits for another, all {len(outside)} run"
+        alone = f"no rank waits for another; all {len(outside)} run"
         if steps_printed:
             return outside, f"{alone}, and the job prints further steps"
         if works:
@@ -229,14 +229,14 @@ def _outside(
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
         let_alone = nearest.operation == "barrier" and by_rank
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
-        # Who sleeps wakes up; who stands still in anything else may wait for ever.
+        # Who sleeps wakes up; who makes no progress in anything else may wait for ever.
         awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
             Severity.WARNING,
             members,
-            f"{who(members)} {verb} elsewhere: {_activity_words(odd, moving)}{at(odd)}",
+            f"{who(members)} {verb} outside the collective: {_activity_words(odd, moving)}{at(odd)}",
             places=[odd.place, parting.place],
             minority=len(outside) < len(waiting),
             moving=moving,
@@ -269,10 +269,10 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
     return max(peers, key=shared)
 
 
-# --- of a job that makes steps: who is at work of its own in every look, while its peers wait in every look
+# --- of a job that makes steps: who is at work of its own in every sample, while its peers wait in every sample
 
 _LEAST_LOOKS = 2
-"""One look finds somebody outside of the collectives in every healthy job."""
+"""One sample finds somebody outside of the collectives in every healthy job."""
 
 
 def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Finding]:
@@ -301,7 +301,7 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
         "rank.outside_in_every_look",
         Severity.INFO,
         members,
-        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside of any collective in {looks} looks, at last "
+        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside any collective in {looks} samples, at last "
         f"{words}{at(members[0])}; all other ranks waited in one each time",
         activity=members[0].activity,
         contexts=list(members[0].contexts),
@@ -309,16 +309,16 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
     )
 
 
-# --- a thread that keeps Python's global lock from the thread that trains
+# --- a thread that keeps the GIL from the thread that trains
 
 _LEAST_OF_HOLDER = 2
-"""Somebody holds the lock in every look at a healthy program; seldom the same thread, in the same call."""
+"""Somebody holds the lock in every sample of a healthy program; seldom the same thread, in the same call."""
 _WAKES_OF_A_REQUEST = 100
-"""Between two looks: who wants the global lock asks for it every 5 ms (CPython's switch interval)."""
+"""Between two samples: who wants the global lock asks for it every 5 ms (CPython's switch interval)."""
 
 
 def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Ranks of which one side thread had the lock in every look, in one call, while the main thread did not get on."""
+    """Ranks of which one side thread held the GIL in every sample, in one call, while the main thread did not move."""
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
@@ -329,7 +329,7 @@ def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Fin
 
 
 def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
-    """The rows of each thread that every look showed, in the order of the looks."""
+    """The rows of each thread that every sample showed, in the order of the looks."""
     rows = store.query(
         "SELECT t.*, f.is_user AS in_own_code FROM stack_threads t "
         "LEFT JOIN (SELECT * FROM stack_frames WHERE depth = 0) f USING (host, pid, snapshot, tid) "
@@ -364,8 +364,8 @@ def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
         "rank.gil_held",
         Severity.FAILURE,
         [view],
-        f"thread {name} of {who([view])} has Python's global lock at {place.short()} in {looks} looks, "
-        f"and the main thread does not get on{at(view)}",
+        f"thread {name} of {who([view])} held the GIL at {place.short()} in {looks} samples, "
+        f"and the main thread made no progress{at(view)}",
         evidence=[evidence_of_row(holder)],
         places=[place],
         thread=str(name),

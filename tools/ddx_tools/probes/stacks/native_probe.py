@@ -46,7 +46,7 @@ PROBE = Probe(
     title="Native stacks and locals",
     description=(
         "Dump one or all ranks with native (C, C++, CUDA runtime) frames, or with local variables. Holds each "
-        "process for up to seconds; use it after `stacks`, where Python frames do not tell enough."
+        "process for up to seconds; use it after `stacks`, where Python frames do not show enough."
     ),
     args=NativeStacksArgs,
     capture=capture,

@@ -10,14 +10,14 @@ from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 class StacksArgs(ProbeArgs):
     """Arguments of `stacks`."""
 
-    looks: int = Field(1, ge=1, le=2, description="Look once, or twice to see which ranks move.")
-    apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two looks.")
+    looks: int = Field(1, ge=1, le=2, description="Samples to take: two show which ranks move.")
+    apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two samples.")
     confirm_s: float = Field(
         0.0,
         ge=0,
         le=120,
-        description="If ranks wait and none moved, wait until they have stood still for this many seconds (the kernel "
-        "says for how long they have already), and look once more.",
+        description="If ranks wait and none moved, wait until they have been stuck for this many seconds (the kernel "
+        "knows since when), and take one more sample.",
     )
     debug_server: str | None = Field(
         None,

@@ -293,7 +293,7 @@ def _frames_key(frames: tuple[Frame, ...]) -> str:
     return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:16]
 
 
-# --- what ranks printed between the first and the last look: further steps, or further counts of work of their own
+# --- what ranks printed between the first and the last sample: further steps, or further counts of work of their own
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def _rises(ends: Sequence[_End]) -> bool | None:
 
 
 def _work(ends: Sequence[_End]) -> dict[str, Any]:
-    """The work that was counted on between the looks."""
+    """The work that was counted on between samples."""
     first, last = ends[0], ends[-1]
     if first.done is None or last.done is None or (first.counted, first.total) != (last.counted, last.total):
         return {}

@@ -63,7 +63,7 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
 def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work.
 
-    One look cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
+    One sample cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
     hardly anybody who would give it back.
     """
     for view in outside:
@@ -93,7 +93,7 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
 
 
 def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:
-    """The main threads of a rank's processes of this role (a pattern of LIKE), each as the last look showed it."""
+    """The main threads of a rank's processes of this role (a pattern of LIKE), each as the last sample showed it."""
     return store.query(
         "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE ? AND is_main "
         "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",

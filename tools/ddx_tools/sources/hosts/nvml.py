@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML, NVIDIA's management library, tells of them: JSON, one GPU a line.
+"""The GPUs of this machine as NVML, NVIDIA's management library, reports them: JSON, one GPU a line.
 
     {"driver", "cuda", "nvml", "error", "gpus": [    error: null, or why NVML could not be used (driver_mismatch, nvml)
       {"index", "bus", "name", "uuid", "lost",       bus: as NVML writes it; lost: the driver has lost the GPU

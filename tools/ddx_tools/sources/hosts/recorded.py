@@ -93,7 +93,7 @@ class RecordedHost(Host):
         }
 
     def pause(self, seconds: float) -> None:
-        """Time stands still in a bundle."""
+        """No time passes in a bundle."""
 
     def answer(self, call: HostCall) -> Reply:
         """The answer of the same question at its same occurrence.

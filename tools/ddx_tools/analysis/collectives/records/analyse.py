@@ -138,7 +138,7 @@ def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding
         entries if tie else odd,
         f"{one.op} at {place.short() if place else 'one call path'} is called in different groups: "
         f"{rank_list(sorted(first.waiting))} in {first.group.label}, {rank_list(sorted(second.waiting))} in "
-        f"{second.group.label}. Each side is a member of both and waits for the other.",
+        f"{second.group.label}. Each side is a member of both groups and waits for the other.",
         where(first.group, None, one.op),
         shown(ordered, ordered if tie else [entries[rank] for rank in odd]),
         groups={first.group.label: sorted(first.waiting), second.group.label: sorted(second.waiting)},
@@ -158,7 +158,7 @@ def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], i
     return {row["rank"]: (row["groups"], row["calls"]) for row in rows}
 
 
-# --- gathers and scatters in which more than one rank takes itself for the root
+# --- gathers and scatters in which more than one rank acts as the root
 # Only the root of a gather lists what it receives, only the root of a scatter what it sends: NCCL records an
 # undefined tensor of no elements for the others, Gloo nothing. The root of a broadcast or a reduce is in no record.
 
@@ -182,7 +182,8 @@ def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
     tie = len(odd) != 1
     ranks = odd if not tie else [entry.rank for entry in roots] or sorted(hold.waiting)
     who = rank_list([entry.rank for entry in roots])
-    many = f"{who} each take themselves for the root" if roots else "nobody is the root"
+    act = "both act" if len(roots) == 2 else "each act"
+    many = f"{who} {act} as root" if roots else "no rank acts as root"
     before = f"; so far it was {rank_list(usual)}" if len(usual) == 1 else ""
     entries = roots or hold.entries()
     return raising.finding(
@@ -231,8 +232,8 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         "collective.nobody_started",
         Severity.WARNING,
         ranks,
-        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, and no device has come to it: "
-        "all are still at what they were given before.",
+        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, but no GPU has started it: "
+        "all GPUs are still busy with earlier work.",
         where(None, None, called[0].op),
         shown(called),
         complete=len(ranks) == len(records.ranks),

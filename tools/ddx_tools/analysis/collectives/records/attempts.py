@@ -20,7 +20,7 @@ _Row = Mapping[str, Any]
 _Recorder = tuple[int, str]
 
 _SAME_TIME_NS = 600_000_000_000
-"""In a job that stands still no rank goes on calling operations for longer: NCCL's default timeout."""
+"""In a job that makes no progress no rank goes on calling operations for longer: NCCL's default timeout."""
 _SETTLED_NS = 2_000_000_000
 """As much later another rank of the same attempt may have written its last dump, whatever the others did."""
 _LIVE = frozenset({"agent", "endpoint"})
@@ -49,7 +49,7 @@ class _Set:
     world_sizes: set[int] = field(default_factory=set)
     newest_ns: int | None = None
     last_call_ns: int | None = None
-    """Of a job that stands still, all ranks' last calls are of about one time, however long the records wait."""
+    """Of a job that makes no progress, all ranks' last calls are of about one time, however long the records wait."""
     number: str | None = None
     """Of the attempt, if the name has one."""
 
@@ -165,7 +165,9 @@ def _of_the_last_moment(dumps: list[_Row], left_out: list[str]) -> list[_Row]:
     kept = [
         dump for dump in dumps if _recorder(dump) not in gone and _time(dump) in (None, latest.get(_recorder(dump)))
     ]
-    line = f"{len(dumps) - len(kept)} flight records of earlier moments were left out: of each rank the last one counts"
+    line = (
+        f"{len(dumps) - len(kept)} flight records of earlier moments were left out: only the last of each rank counts"
+    )
     if gone:
         line += f". There is none of the last moment of {rank_list({rank for rank, _ in gone})}"
     left_out.append(line)

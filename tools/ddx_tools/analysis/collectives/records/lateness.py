@@ -4,7 +4,7 @@ All members of a group leave an all_reduce or an all_to_all together. So who spe
 how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
 are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end, but it
 blocks, so the rank's next call has to do: that says nothing of collectives that a step's work follows. Where all
-members are on one host, and so read one clock, the moment of the last one's call tells of these, too. It tells less:
+members are on one host, and so read one clock, the moment of the last one's call reports these, too. It tells less:
 who calls last in every step may have the most to do.
 
 Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
@@ -137,8 +137,8 @@ def _finding(records: Records, late: Late) -> Finding:
         "rank.arrives_late",
         Severity.WARNING,
         [late.rank],
-        f"{rank_list([late.rank]).capitalize()} comes last to {late.last} of {late.collectives} collectives of "
-        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank in {late.others_last}.",
+        f"{rank_list([late.rank]).capitalize()} was last to enter {late.last} of {late.collectives} collectives of "
+        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank at most {late.others_last}.",
         where(late.group),
         FindingPlace([entry.evidence() for entry in calls[-1:]]),
         late_s=round(late.late_s, 2),

@@ -123,7 +123,7 @@ def _peers_called(records: Records, group: Group, odd: Entry, sides: Sides) -> b
 
 
 def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides: Sides) -> tuple[Sides, dict[str, Any]]:
-    """The sides, and which calls the deviating ranks went around, if the rounds before tell it.
+    """The sides, and which calls the deviating ranks skipped, if the rounds before tell it.
 
     Of two sides without a majority the rounds may single out the one that did not keep to them.
     """
@@ -295,7 +295,7 @@ _Call = tuple[str, str | None, str | None]
 
 
 def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual: Entry) -> list[Entry]:
-    """The calls that `odd` went around when they came to their own, as a peer made them the last time; often none.
+    """The calls that `odd` skipped when they came to their own, as a peer made them the last time; often none.
 
     `odd` and `usual` are what some ranks and the others recorded under the first number at which they differ.
     """

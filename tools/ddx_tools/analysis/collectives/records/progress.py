@@ -1,4 +1,4 @@
-"""Whether the job was moving while its records were taken, and whose record stands still though it should not.
+"""Whether the job was moving while its records were taken, and whose record makes no progress though it should not.
 
 If a peer finished an operation that nobody finishes alone, every member was in it and got out. A member whose record
 still has it unfinished, or lacks it, was recorded earlier: the job went on meanwhile. Or its completion is not noted,
@@ -55,7 +55,7 @@ def ranks_behind(records: Records) -> list[Behind]:
 def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Recorded] | None) -> set[int]:
     """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
 
-    They are few, they are what all waiting leads back to, and all others agree with each other: had the job been
+    They are few, they are what all waiting leads to, and all others agree with each other: had the job been
     moving, more ranks would differ, and not all would wait for these. And their records are later; where no times tell
     that, it can be a single one only, and not of Gloo, in which no device and no watchdog is late to note an end.
     """
@@ -73,8 +73,7 @@ def is_unsettled(
 ) -> bool:
     """Whether undated records show ranks at work that do not wait for the same as the others.
 
-    A job that has stood still for long has nobody left who is not held up by what holds up all, and that is one rank or
-    the ranks of one host.
+    In a job that has hung for long every rank waits for the same fault: of one rank, or of the ranks of one host.
     """
     if graph is None or not graph.roots or any(record.taken_ns is not None for record in records.ranks.values()):
         return False

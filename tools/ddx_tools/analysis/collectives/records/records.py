@@ -359,7 +359,7 @@ SELECT e.* FROM ({with_texts("same_numbers")}) e WHERE NOT e.is_p2p ORDER BY e.g
 
 
 def make_differences(store: Store) -> None:
-    """The view `tokens`, and the table `differences`: one look at all entries instead of one for each question."""
+    """The view `tokens`, and the table `differences`: one pass over all entries instead of one for each question."""
     store.execute(
         "CREATE OR REPLACE TEMP VIEW tokens AS SELECT group_id, rank, seq, op, sizes, dtypes, "
         "CASE WHEN rooted THEN caller ELSE site END AS place "

@@ -26,7 +26,7 @@ def missing_records(records: Records) -> Finding | None:
         "records.rank_missing",
         Severity.NOTICE,
         absent,
-        f"{rank_list(absent).capitalize()} left no flight record: what they do cannot be seen in the others'.",
+        f"{rank_list(absent).capitalize()} left no flight record: the others' records cannot show what they do.",
         where(None),
         FindingPlace([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
         recorded=len(records.ranks),
@@ -68,7 +68,7 @@ def different_moments(
         ranks,
         f"The flight records were taken at different moments ({rank_list(ranks)} earliest"
         + (f", {spread_s:.0f} s apart" if spread_s >= 1 else "")
-        + "): a collective that is missing there may only not have come yet.",
+        + "): a collective missing there may only not have been called yet.",
         where(None),
         FindingPlace(evidence),
         spread_s=round(spread_s, 1),

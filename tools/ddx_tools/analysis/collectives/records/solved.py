@@ -46,7 +46,7 @@ class Solved:
 
 
 def solved(store: Store) -> Solved:
-    """The waits that the flight records of a store tell of; see `Store.derived`."""
+    """The waits that the flight records of a store report; see `Store.derived`."""
     return solve(store.derived(Records))
 
 

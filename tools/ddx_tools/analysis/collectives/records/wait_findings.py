@@ -222,7 +222,7 @@ def point_to_point(records: Records, graph: SolvedWaits[Recorded] | None) -> lis
             records,
             "p2p.unmatched",
             [hold],
-            f"{hold.op} of {rank_list(list(hold.waiting))} has no partner on {rank_list(list(hold.lacking))}",
+            f"{hold.op} of {rank_list(list(hold.waiting))} has no matching call on {rank_list(list(hold.lacking))}",
         )
         for hold in lacking[:_MAX_EVIDENCE]
     ]

@@ -19,7 +19,7 @@ def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts
     """All ranks wait for each other: in what do they differ?"""
     numbered = numbered_within_group(waiting, texts)
     if any(finding.attributes["first_group_through"] for finding in numbered):
-        return numbered  # who is through is not the odd one, however few they are
+        return numbered  # who has finished is not the odd one, however few they are
     return numbered + _differences(store, waiting, texts)
 
 
@@ -72,7 +72,7 @@ def _world_size(store: Store) -> int | None:
 
 
 def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
-    """The finding's ranks are the clear minority, or the one of two parties that a condition on the rank led there.
+    """The finding's ranks are the clear minority, or those of two sets that a condition on the rank led there.
 
     Else it names nobody.
     """
@@ -90,7 +90,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
         during = f" ({phase_words(phase)})" if phase else ""
         return f"{who(members)} in {members[0].operation}{during}{at(members[0])}"
 
-    sides = "; ".join(map(words, parties)) + (f"; they part in {below.short()}" if below else "")
+    sides = "; ".join(map(words, parties)) + (f"; their stacks diverge in {below.short()}" if below else "")
     description = described(views[0], parting)
     alone_by_rank = parting.alone_by is not None and description["guard_side"] != "both"
     if alone_by_rank and parting.alone_by:
@@ -134,7 +134,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
 
 
 def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
-    """Of more than two parties, who is in a step of training and who beside it, where that is told of all ranks.
+    """Of more than two sets of ranks, which are in a training step and which are not, if that is known of all ranks.
 
     Once a rank has left the steps, its peers go on until they need it, some further than others.
     """
@@ -148,7 +148,7 @@ def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
 def _told_apart(
     parties: list[list[RankView]], texts: ProgramTexts
 ) -> tuple[list[RankView], list[RankView], str] | None:
-    """Of two equal parties (the odd one, the other, what tells), by the first thing that holds of one alone.
+    """Of two equal sets of ranks (the odd one, the other, why), by the first criterion that holds for one alone.
 
     rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
     what is made beside the steps of training, and its peers are in a step.

@@ -23,7 +23,7 @@ class Parting:
     place: Location | None
     """The rank's line in the shared function; None if the stacks share none."""
     left_out_by: Bypass | None = None
-    """The way around its peers' call that the rank took.
+    """The branch by which the rank skipped its peers' call.
 
     Their call can be passed by, the rank's own cannot: whoever is where the peers are has made it in this round of
     the program or in the one before. So that the rank is in it, while they are in theirs, means that it left theirs
@@ -31,16 +31,15 @@ class Parting:
     left_out_at: Location | None = None
     """Where that way stands."""
     by_value: bool = False
-    """One of the ways around their call, which was left out, is taken by what a rank's own data say."""
+    """One of the branches that skip their call, which was left out, is taken by what a rank's own data say."""
     alone_by: Bypass | None = None
     """The condition on the rank that the rank's call stands under, and its peers' does not."""
     in_turns: bool = False
-    """The rank's call stands in a loop that its peers are not in (or in a step, and they are beside it): one turn more
-    than theirs, as with more data, looks like a call of theirs that was left out. Not of loops in a forward pass: their
-    turns are layers."""
+    """The rank's call is in a loop that its peers are not in, or in a step that they have left. One more iteration, as
+    with more data, then looks like a skipped call. Not of loops in a forward pass: their iterations are layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in such a loop and the other through with it, in calls that nobody can pass by: so the rank's loop
-    has had fewer or more turns than its peers'."""
+    """One side is in such a loop and the other has left it, in calls that no rank can skip: the rank's loop had fewer
+    or more iterations."""
     extra_by: Bypass | None = None
     """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
 
@@ -135,7 +134,7 @@ class ProgramTexts:
         )
         turns: Literal["fewer", "more"] | None = None
         if known and not own_parting and not their_parting and in_turns != peer_in_turns:
-            # Who is through with a loop is behind it, or, where a loop holds both, in the next round of that.
+            # Who has finished with a loop is behind it, or, where a loop holds both, in the next round of that.
             past = relation.kind in ("after", "past_loop")
             if relation.kind in _ORDERED and (relation.in_loop or past is peer_in_turns):
                 turns = "more" if in_turns else "fewer"

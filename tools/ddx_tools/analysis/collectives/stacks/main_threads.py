@@ -31,11 +31,11 @@ class RankView:
     operation: str | None
     contexts: tuple[str, ...]
     moved: bool | None
-    """It ran or its stack changed between looks; None if there was one look only or the kernel says nothing."""
+    """It ran or its stack changed between samples; None if there was one sample only or the kernel says nothing."""
     wait_s: float
     """For how long at least it has not moved, seconds."""
     brought: bool
-    """The dump was brought as a file: nothing says when it was taken."""
+    """The dump was passed in as a file: nothing says when it was taken."""
     user_stack: tuple[UserFrame, ...]
     """User frames, outermost first."""
     user_source: str | None
@@ -102,7 +102,7 @@ def rank_views(store: Store) -> list[RankView]:
 
 
 def looks_of(store: Store, rank: int) -> list[str]:
-    """Where the main thread of a rank was in each look, as `RankView.standing` tells it."""
+    """Where the main thread of a rank was in each sample, as `RankView.standing` tells it."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank = ? ORDER BY snapshot, host, pid", [rank]
     )
@@ -181,7 +181,7 @@ def make_finding(
 def shown(views: Sequence[RankView]) -> FindingPlace:
     """Dumps and places of ranks.
 
-    A dump that somebody brought is of no known host: where it was read says nothing of where it was taken.
+    A dump from the user is of no known host: where it was read says nothing of where it was taken.
     """
     hosts = {view.host for view in views if not view.brought}
     return FindingPlace([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
@@ -193,7 +193,7 @@ def at(view: RankView) -> str:
 
 
 def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[RankView], bool]:
-    """(the ranks of all parties but the largest, the largest party, tie): the odd ones only without a tie."""
+    """(the ranks of all sets but the largest, the largest set, tie): the odd ones only without a tie."""
     ordered = sorted(parties, key=len, reverse=True)
     rest = [view for members in ordered[1:] for view in members]
     tie = len(rest) >= len(ordered[0])
@@ -224,7 +224,7 @@ def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[l
 
 STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread", "output"
 ADVANCE, COUNTERS = "advance", "counters"
-"""Of a rank's debug server: whether its record went on between the looks, and torch's wait counters."""
+"""Of a rank's debug server: whether its record went on between samples, and torch's wait counters."""
 NATIVE = "native"
 """The dump of a rank with native frames, which tell a wait for its GPU from work."""
 BEFORE, AFTER = "before", "after"

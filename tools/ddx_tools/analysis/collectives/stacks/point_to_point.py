@@ -50,7 +50,7 @@ def _awaits(view: RankView, texts: ProgramTexts) -> bool:
 def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
     """Ranks that wait in a function which takes numbers within a group for ranks of the job.
 
-    That harms nobody in the group that begins with rank 0. So it tells if a whole group of ranks, that one, is through.
+    That does no harm in the group that begins with rank 0: it is certain if exactly that group has finished.
     """
     findings = []
     for members in grouped(waiting, lambda view: view.place and (view.place.file, view.place.function)):
@@ -64,7 +64,7 @@ def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> l
                 Severity.FAILURE,
                 members,
                 f"{who(members)} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} "
-                f"takes `{peer.expression}` for the other rank: a number within a group, which is the rank of the "
+                f"takes `{peer.expression}` for the other rank: a rank within the group, which is the rank of the "
                 "whole job only in the group that begins with rank 0",
                 operation=peer.operation,
                 expression=peer.expression,
@@ -150,7 +150,7 @@ def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
     """Where the function that ranks send (or receive) in has the other end of it; None if its text is not known.
 
     in_turn: the same rank does it, before or behind, as where two trade.  other_branch: other ranks do it, while
-    these are in their call, so that who is in neither is through with it.  absent: the function has none.
+    these are in their call, so that who is in neither has finished with it.  absent: the function has none.
     """
     kinds = set()
     for view in views:

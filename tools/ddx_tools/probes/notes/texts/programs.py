@@ -214,7 +214,7 @@ def _guarded(code: Lines) -> Iterator[TextFact]:
                         if "group" not in inner:
                             yield seen(
                                 "program.group_left_out", number, inner,
-                                f"{found[1]} is called by a part of the ranks, on the group of all: {line.strip()}",
+                                f"{found[1]} is called by some ranks only, on the group of all: {line.strip()}",
                                 call=found[1], severity="warning",
                             )  # fmt: skip
                         break
@@ -295,7 +295,7 @@ def _decisions(code: Lines) -> Iterator[TextFact]:
         if timed and any(_TOGETHER.search(inner) for _, inner in _block(code, index)):
             yield seen(
                 "program.rank_local_decision", index + 1, line,
-                "Each rank decides by its own clock whether to go into a call of all", by="clock",
+                "Each rank decides by its own clock whether to call a collective", by="clock",
             )  # fmt: skip
         own = _OWN_VALUE.match(line)
         if own and any(_COLLECTIVE.search(inner) for _, inner in _block(code, index)):
@@ -305,7 +305,7 @@ def _decisions(code: Lines) -> Iterator[TextFact]:
             if not any(reduced.search(before) for before in code[:index]):
                 yield seen(
                     "program.rank_local_decision", index + 1, line,
-                    f"Each rank decides by its own {own['name']} whether to go into a collective", by="metric",
+                    f"Each rank decides by its own {own['name']} whether to call a collective", by="metric",
                 )  # fmt: skip
     sets = {found["name"] for _, found in matches(_SET, code)}
     for number, found in matches(_FOR, code):
