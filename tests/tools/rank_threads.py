@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ddx_tools.analysis.collectives.stacks.main_threads import AFTER, BEFORE, SOURCE, STACK, THREADS
+from ddx_tools.analysis.collectives.stacks.main_threads import AFTER, BEFORE, LOCKS, SOURCE, STACK, THREADS
 from ddx_tools.diagnosis.waits import Waits, waits_of
 from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Finding
 from ddx_tools.probes.stacks.probe import PROBE
 from ddx_tools.sources.raw import Raw, RawItem
 
@@ -31,6 +32,8 @@ class Ranks:
         self.threads: dict[int, list[dict[str, Any]]] = {}
         self.state: dict[int, str] = {}
         self.wakes: dict[str, int] = {}
+        self.wchan: dict[int, str] = {}
+        self.locks = ""
 
     def thread(
         self, rank: int, line: int, *calls: tuple[str, str], name: str = "MainThread", **variables: object
@@ -68,15 +71,30 @@ class Ranks:
         self.wakes[name] = 20
         return self
 
-    def waits(self) -> Waits:
-        """What the graph says."""
+    def sleep_in(self, kernel_function: str, *ranks: int) -> Ranks:
+        """Let the threads of ranks sleep in a function of the kernel."""
+        self.wchan |= dict.fromkeys(ranks, kernel_function)
+        return self
+
+    def lock_file(self, waiter: int, holder: int) -> Ranks:
+        """Let a rank wait for a lock on a file that another holds, as /proc/locks shows it."""
+        self.locks += (
+            f"1: FLOCK  ADVISORY  WRITE {100 * (holder + 1)} fd:00:1312 0 EOF\n"
+            f"1: -> FLOCK  ADVISORY  WRITE {100 * (waiter + 1)} fd:00:1312 0 EOF\n"
+        )
+        return self.sleep_in("locks_lock_inode_wait", waiter)
+
+    def waits(self, *more: Finding) -> Waits:
+        """What the graph says. `more`: findings of other probes."""
         with Store() as store:
             store.insert(PROBE.parse(self._raw()))
-            return waits_of(store, PROBE.analyse(store), {})
+            return waits_of(store, [*PROBE.analyse(store), *more], {})
 
     def _raw(self) -> Raw:
         raw = Raw("node1")
         raw.items.append(RawItem(SOURCE, self.program.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
+        if self.locks:
+            raw.items.append(RawItem(LOCKS, self.locks.encode(), "raw/locks.txt"))
         for rank, threads in sorted(self.threads.items()):
             pid = 100 * (rank + 1)
             for look in (1, 2):
@@ -100,7 +118,7 @@ class Ranks:
             {
                 "tid": thread["os_thread_id"],
                 "state": self.state.get(rank, "S"),
-                "wchan": "futex_wait_queue",
+                "wchan": self.wchan.get(rank, "futex_wait_queue"),
                 "voluntary_switches": look * self.wakes.get(thread["thread_name"], 0),
                 "cpu_ns": 0,
             }

@@ -36,6 +36,7 @@ from ddx_tools.model.diagnosis import (
 _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
+_MOST_DOINGS = 3
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
 _UNLESS_BUSY = "it is at work and gets on: look again after a minute"
@@ -269,9 +270,14 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """What the stacks of some ranks show that they do, if it is one thing; else nothing."""
-    told = {graph.doing[rank].says if rank in graph.doing else "" for rank in ranks}
-    return _numbered(told.pop(), many=len(ranks) > 1) if len(told) == 1 else ""
+    """What the stacks of some ranks show that they do, if it is known of all, and few different things."""
+    told = list(dict.fromkeys(graph.doing[rank].says if rank in graph.doing else "" for rank in ranks))
+    if not all(told) or len(told) > _MOST_DOINGS:
+        return ""
+    alike = len({says.partition(" ")[0] for says in told}) == 1
+    first, *others = (_numbered(says, many=len(ranks) > 1) for says in told)
+    more = [says.partition(" ")[2] for says in others] if alike else others
+    return " and ".join([first, *more])
 
 
 def _numbered(says: str, *, many: bool) -> str:
@@ -289,7 +295,7 @@ def _doing(graph: WaitGraph, root: Root) -> str:
         told = {condition.says for condition in root.conditions if condition.source is Source.STACKS}
         said = _numbered(told.pop(), many=many) if root.within and len(told) == 1 else doing_of(graph, root.ranks)
         places = [place for rank in root.ranks if rank in graph.doing for place in graph.doing[rank].locations]
-        if root.within and " at " not in said and places:
+        if root.within and places and f" at {places[0].short()}" not in said:
             verb, _, whom = said.partition(" for ")
             said = f"{verb} at {places[0].short()} for {whom}" if whom else said
         if said:

@@ -28,6 +28,7 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
 )
+from ddx_tools.analysis.wait_graph.polls import add_polls
 from ddx_tools.analysis.wait_graph.threads import Thread
 from ddx_tools.analysis.wait_graph.transfer_ends import Peers
 from ddx_tools.evidence.store import Store
@@ -69,6 +70,7 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     for rank in sorted(alone):
         _add_rank(graph, rank, alone[rank])
     _add_operations(graph, threads, alone.keys(), Peers(store, threads))
+    add_polls(graph, alone, ProgramTexts(store))
     for row in store.query("SELECT DISTINCT rank FROM unread WHERE rank IS NOT NULL"):
         if row["rank"] not in threads and row["rank"] not in recorded:
             graph.ranks.add(row["rank"])
@@ -107,7 +109,8 @@ def _threads(store: Store) -> dict[int, list[Thread]]:
     for row in rows:
         rank, view = row["rank"], views.get(row["rank"])
         if row["role"] == "rank" and row["is_main"] and view is not None and view.pid == row["pid"]:
-            row = row | {"activity": view.activity, "operation": view.operation, "moved": view.moved}
+            seen = {"activity": view.activity, "operation": view.operation, "moved": view.moved, "still_s": view.wait_s}
+            row = row | seen
         own = frames.get((row["host"], row["pid"], row["tid"]), [])
         found.setdefault(rank, []).append(Thread(_node_of(row), row, own))
     return found

@@ -51,6 +51,8 @@ class EdgeKind(StrEnum):
     SOCKET = "socket"
     STORE_KEY = "store_key"
     DEVICE = "device"
+    POLL = "poll"
+    """It sleeps and asks again."""
 
 
 class Sure(StrEnum):

@@ -168,10 +168,25 @@ def _take_possible(found: _Search, rank: int) -> None:
     graph = found.graph
     inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
     possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
+    words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
+    if len(possible) > 1 and all(rank in _waits_in_transfers(found, each, words) for each in possible):
+        # Whichever of them it waits for waits for it in the same exchange: it is the one in each of these pairs.
+        found.roots[rank] = NodeState.ELSEWHERE
+        return
     if possible and not any(_is_silent(graph, each) for each in possible):
-        words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
         among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
         found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}, and nothing shows which"))
+
+
+def _waits_in_transfers(found: _Search, rank: int, words: str) -> set[int]:
+    """The ranks that a rank is known to wait for in sends and receives of one kind, at one place."""
+    operations = {
+        node: found.graph.operations[node]
+        for node in found.edges.get(program_of(rank), set())
+        if node in found.graph.operations
+    }
+    alike = [node for node, each in operations.items() if each.kind is EdgeKind.TRANSFER and each.words == words]
+    return ranks_of(each for node in alike for each in found.edges.get(node, ()))
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -207,9 +222,19 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         # Nobody sends (or receives) first: these hold up all others together.
         found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
         return
+    if not odd and (locking := _ends_of_file_locks(found.graph, sink)):
+        # Who holds the file waits for who wants it: neither gives way.
+        found.roots.update(dict.fromkeys(sorted(locking), NodeState.OUTSIDE))
+        return
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
+
+
+def _ends_of_file_locks(graph: WaitGraph, sink: Set[Node]) -> set[int]:
+    """The ranks of a circle of which one waits for a file that another has locked."""
+    locks = [edge for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and {edge.waiter, edge.awaited} <= sink]
+    return ranks_of(node for edge in locks for node in (edge.waiter, edge.awaited))
 
 
 def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:

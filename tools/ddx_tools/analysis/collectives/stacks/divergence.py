@@ -88,6 +88,25 @@ class ProgramTexts:
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
 
+    def has_passed(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
+        """Whether who is at one user stack has been through what stands at another, in this round of their program.
+
+        Both are in one function, theirs before ours, no loop of that function holds both, and nothing leads around it.
+        """
+        for depth, (own, other) in enumerate(zip(ours, theirs, strict=False)):
+            if not _same_function(own, other):
+                return False
+            if own[1] == other[1]:
+                continue
+            text = self.of(own[0])
+            relation = text.relation(own[1], other[1]) if text else UNKNOWN
+            certain = not relation.in_loop and not relation.peer_ways_around
+            inner = [self.of(file) for file, _, _ in theirs[depth + 1 :]]
+            below = zip(inner, theirs[depth + 1 :], strict=True)
+            passable = any(text is None or text.ways_around(line) for text, (_, line, _) in below)
+            return relation.kind in ("after", "past_loop") and certain and not passable
+        return False
+
     def library_parting(self, rank: RankView, peer: RankView) -> Location | None:
         """Where the rank is in the innermost function that all of both stacks share, user's or a library's.
 
