@@ -34,6 +34,8 @@ class Ranks:
         self.wakes: dict[str, int] = {}
         self.wchan: dict[int, str] = {}
         self.locks = ""
+        self.workers: dict[int, int] = {}
+        self.apart_s = 60.0
 
     def thread(
         self, rank: int, line: int, *calls: tuple[str, str], name: str = "MainThread", **variables: object
@@ -76,6 +78,11 @@ class Ranks:
         self.wchan |= dict.fromkeys(ranks, kernel_function)
         return self
 
+    def loader_worker(self, rank: int, line: int) -> Ranks:
+        """Let a worker of a rank's data loader sleep in a line of the program."""
+        self.workers[rank] = line
+        return self
+
     def lock_file(self, waiter: int, holder: int) -> Ranks:
         """Let a rank wait for a lock on a file that another holds, as /proc/locks shows it."""
         self.locks += (
@@ -103,7 +110,7 @@ class Ranks:
                     "rank": rank,
                     "role": "rank",
                     "look": look,
-                    "taken_s": 60.0 * look,
+                    "taken_s": self.apart_s * look,
                 }
                 data = json.dumps(threads).encode()
                 raw.items.append(RawItem(STACK, data, f"raw/stacks/{rank}-{look}.json", dict(facts)))
@@ -111,7 +118,23 @@ class Ranks:
                     seen = json.dumps({"pid": pid, "reason": None, "threads": self._kernel(rank, look)}).encode()
                     name = f"raw/stacks/threads-{rank}-{look}-{phase}.json"
                     raw.items.append(RawItem(THREADS, seen, name, {**facts, "phase": phase}))
+        for rank, line in self.workers.items():
+            for look in (1, 2):
+                self._add_worker(raw, rank, line, look)
         return raw
+
+    def _add_worker(self, raw: Raw, rank: int, line: int, look: int) -> None:
+        pid = 5000 + rank
+        facts = {"pid": pid, "rank": rank, "role": "dataloader_worker", "look": look, "taken_s": self.apart_s * look}
+        frame = {"name": "run", "filename": "/srv/job/job.py", "line": line}
+        thread = {"pid": pid, "os_thread_id": pid, "thread_name": "MainThread", "active": False, "owns_gil": False}
+        stack = json.dumps([thread | {"frames": [frame]}]).encode()
+        raw.items.append(RawItem(STACK, stack, f"raw/stacks/worker-{rank}-{look}.json", dict(facts)))
+        asleep = {"tid": pid, "state": "S", "wchan": "hrtimer_nanosleep", "voluntary_switches": 0, "cpu_ns": 0}
+        for phase in (BEFORE, AFTER):
+            seen = json.dumps({"pid": pid, "reason": None, "threads": [asleep]}).encode()
+            name = f"raw/stacks/worker-{rank}-{look}-{phase}.json"
+            raw.items.append(RawItem(THREADS, seen, name, {**facts, "phase": phase}))
 
     def _kernel(self, rank: int, look: int) -> list[dict[str, Any]]:
         return [

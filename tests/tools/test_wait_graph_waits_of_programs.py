@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rank_threads import C10D, Ranks
+from rank_threads import C10D, LIBRARY, Ranks
 
 from ddx_tools.diagnosis.waits import doing_of
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -29,6 +29,15 @@ STORE = "def run(store):\n    store.wait(names)\n    dist.all_reduce(loss)\n"
 POLL = "def run(path):\n    while not path.exists():\n        time.sleep(0.1)\n    load()\n"
 ONCE = "def run(path):\n    if not path.exists():\n        time.sleep(0.1)\n    load()\n"
 LOCK = "def run(file):\n    fcntl.flock(file, fcntl.LOCK_EX)\n    dist.all_reduce(loss)\n    time.sleep(3600)\n"
+EXTRA = """\
+def run(rank, plan):
+    if rank == 3:
+        dist.barrier(group=cross)
+    dist.broadcast(plan, src=0, group=low)
+    dist.all_reduce(loss)
+"""
+OTHER_BRANCH = EXTRA.replace("    dist.broadcast(plan", "    else:\n        dist.broadcast(plan")
+FETCH = ("_next_data", f"{LIBRARY}/site-packages/torch/utils/data/dataloader.py")
 ALL_REDUCE = ("all_reduce", C10D)
 ASLEEP = "hrtimer_nanosleep"
 GONE = Finding(code="rank.process_gone", severity=Severity.FAILURE, ranks=[3], summary="Rank 3 has no live process.")
@@ -130,3 +139,32 @@ def test_locks_of_a_host_are_read_with_who_waits_for_them() -> None:
     )
     (wait,) = parse_file_locks(text)
     assert (wait.waiter_pid, wait.holder_pid, wait.file, wait.line) == (4712, 4711, "fd:00:1312", 3)
+
+
+def _two_that_wait_for_one(program: str, broadcast: int) -> Ranks:
+    """Of eight ranks, rank 3 is in a barrier, two wait in a broadcast, and all others in the collective behind."""
+    ranks = Ranks(program).thread(3, 3, ("barrier", C10D))
+    for rank in (0, 1):
+        ranks.thread(rank, broadcast, ("broadcast", C10D))
+    for rank in (2, 4, 5, 6, 7):
+        ranks.thread(rank, broadcast + 1, ALL_REDUCE)
+    return ranks
+
+
+def test_who_waits_where_another_would_come_by_itself_is_a_victim_of_that_one() -> None:
+    assert _two_that_wait_for_one(EXTRA, 4).waits().roots.ranks == (3,)
+
+
+def test_ranks_in_two_branches_that_do_not_lead_to_each_other_stay_together() -> None:
+    assert _two_that_wait_for_one(OTHER_BRANCH, 5).waits().roots.ranks == (0, 1, 3)
+
+
+@pytest.mark.parametrize(("apart_s", "roots"), [(8.0, []), (60.0, [2])])
+def test_a_loader_whose_worker_sleeps_is_to_blame_only_when_it_has_slept_for_long(
+    apart_s: float, roots: list[int]
+) -> None:
+    ranks = Ranks(STORE).loader_worker(2, 3)
+    ranks.apart_s = apart_s
+    for rank in range(4):
+        ranks.thread(rank, 2, FETCH) if rank == 2 else ranks.thread(rank, 3, ALL_REDUCE)
+    assert [rank for suspect in ranks.waits().suspects for rank in suspect.ranks] == roots

@@ -64,7 +64,7 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
     moving = any(finding.code == "job.progressing" for finding in findings)
-    if not roots.clear or moving:
+    if not roots.clear or moving or set(roots.ranks) <= _loading(findings):
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
     if _is_seen_otherwise(roots, before):
@@ -77,6 +77,18 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     known = {*roots.ranks, *roots.victims}
     suspects[0].otherwise = [one.says for one in before if set(one.ranks) - known][:_MOST_OTHERS]
     return Waits(graph, roots, tuple(suspects), chain)
+
+
+def _loading(findings: Sequence[Finding]) -> set[int]:
+    """Ranks that wait for a data loader which wakes up by itself: every job waits for that now and then."""
+    return {
+        rank
+        for finding in findings
+        if finding.code == "rank.outside_collective"
+        and finding.attributes.get("activity") == "data_wait"
+        and finding.attributes.get("awaited_work")
+        for rank in finding.ranks
+    }
 
 
 def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Suspect]:

@@ -251,7 +251,16 @@ def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> se
             fitting.append(set(away))
     smallest = min(map(len, fitting), default=0)
     best = [few for few in fitting if len(few) == smallest]
-    return best[0] if len(best) == 1 else set()
+    return _first_of(graph, best[0]) if len(best) == 1 else set()
+
+
+def _first_of(graph: WaitGraph, ranks: set[int]) -> set[int]:
+    """Of ranks in several operations, those that no other of them comes to by itself: who is there waits for that."""
+    inside = {node: ranks_of(waiters) & ranks for node, waiters in graph.in_operation().items()}
+    awaiting = {
+        rank for first, then in graph.precedes if inside.get(first) for rank in inside.get(then, set()) - inside[first]
+    }
+    return ranks - awaiting or ranks
 
 
 def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
