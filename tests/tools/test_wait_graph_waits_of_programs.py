@@ -123,12 +123,40 @@ def test_who_holds_a_file_that_a_peer_wants_to_lock_is_the_root() -> None:
     assert waits.roots.ranks == (0,) and waits.roots.victims == (1, 2, 3)
 
 
-def test_a_holder_that_waits_for_who_wants_the_lock_is_told_with_it() -> None:
-    waits = _locking(3).waits()
-    assert waits.roots.ranks == (0, 1) and waits.roots.victims == (2, 3)
+def test_a_holder_that_waits_for_who_wants_the_lock_is_the_root_of_the_circle() -> None:
+    waits = _locking(3).lock_file(2, 0).waits()
+    assert waits.roots.ranks == (0,) and waits.roots.victims == (1, 2, 3)
     assert doing_of(waits.graph, [0, 1]) == (
         "are in all_reduce at job.py:3 run and waiting for a lock on a file at job.py:2 run, which rank 0 holds"
     )
+
+
+PIPELINE = """\
+def run(rank, steps):
+    for step in range(steps):
+        dist.recv(x, src=rank - 1)
+        dist.recv(gradient, src=rank + 1)
+    dist.all_reduce(loss)
+"""
+
+
+def _pipeline(*behind: int) -> Ranks:
+    """Four stages: the last waits for an activation, the others for gradients, some are through."""
+    ranks = Ranks(PIPELINE)
+    for rank in range(4):
+        call, line = (ALL_REDUCE, 5) if rank in behind else (("recv", C10D), 3 if rank == 3 else 4)
+        ranks.thread(rank, line, call)
+    return ranks
+
+
+def test_the_stage_that_left_the_exchange_all_others_are_in_is_the_root() -> None:
+    waits = _pipeline(2).waits()
+    assert waits.roots.clear and waits.roots.ranks == (2,) and waits.roots.victims == (0, 1, 3)
+
+
+def test_where_as_many_stages_left_an_exchange_as_are_in_it_nobody_is_singled_out() -> None:
+    waits = _pipeline(0, 2).waits()
+    assert waits.suspects == ()
 
 
 def test_locks_of_a_host_are_read_with_who_waits_for_them() -> None:

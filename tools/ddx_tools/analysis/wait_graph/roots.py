@@ -222,19 +222,16 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         # Nobody sends (or receives) first: these hold up all others together.
         found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
         return
-    if not odd and (locking := _ends_of_file_locks(found.graph, sink)):
-        # Who holds the file waits for who wants it: neither gives way.
-        found.roots.update(dict.fromkeys(sorted(locking), NodeState.OUTSIDE))
-        return
+    odd = odd or _holders_of_files(found.graph, sink)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
 
 
-def _ends_of_file_locks(graph: WaitGraph, sink: Set[Node]) -> set[int]:
-    """The ranks of a circle of which one waits for a file that another has locked."""
+def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:
+    """The ranks of a circle that keep a file locked which others want to lock, while they wait for these."""
     locks = [edge for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and {edge.waiter, edge.awaited} <= sink]
-    return ranks_of(node for edge in locks for node in (edge.waiter, edge.awaited))
+    return ranks_of(edge.awaited for edge in locks) - ranks_of(edge.waiter for edge in locks)
 
 
 def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:
@@ -249,6 +246,13 @@ def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> se
         away = circle - there
         if away and len(away) < len(there & circle) and away not in fitting:
             fitting.append(set(away))
+    exchanging = [node for node in sink if (its := graph.operations.get(node)) and its.kind is EdgeKind.TRANSFER]
+    there = set().union(*(waits_in.get(node, set()) for node in exchanging))
+    away = set(circle - there)
+    beside = ranks_of(waiter for waiters in inside.values() if ranks_of(waiters) & away for waiter in waiters)
+    if away and len(away | beside) < len(there) and away not in fitting:
+        # All others exchange with each other, and these, for whom their transfers wait, have left that.
+        fitting.append(away)
     smallest = min(map(len, fitting), default=0)
     best = [few for few in fitting if len(few) == smallest]
     return _first_of(graph, best[0]) if len(best) == 1 else set()
