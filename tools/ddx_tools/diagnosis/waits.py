@@ -14,7 +14,16 @@ from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.analysis.wait_graph.build import wait_graph
-from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, Sure, WaitGraph, program_of, ranks_of
+from ddx_tools.analysis.wait_graph.model import (
+    EdgeKind,
+    NodeCondition,
+    NodeState,
+    Source,
+    Sure,
+    WaitGraph,
+    program_of,
+    ranks_of,
+)
 from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
 from ddx_tools.diagnosis.suspects import blames, find_suspects, seated
 from ddx_tools.evidence.store import Store
@@ -271,6 +280,9 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
     ]
     inside = graph.in_operation()
     waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(ranks)
+    locking = {edge.waiter.rank for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and edge.awaited in nodes}
+    if not waiting and locking:
+        return f"; {rank_list(locking)} {'wait' if len(locking) > 1 else 'waits'} for a lock on a file that it holds"
     if not waiting:
         return ""
     words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
