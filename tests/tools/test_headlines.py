@@ -21,7 +21,8 @@ EXPECTED = {
     "full-pipe": "Rank 2 is blocked writing to a full pipe or socket at metrics.py:24 MetricsLog.log; ranks 0-1, 3",
     "save-on-rank0": "Rank 0 is in all_gather at train.py:42 save_checkpoint; ranks 1-3 wait for it in barrier",
     "signed-snapshots": "Rank 3 waits for the GIL, which its thread snapshots_0 holds at signature.py",
-    "dataloader-worker": "Rank 1 waits for its process 307 (dataloader worker), which is waiting for a lock at",
+    "dataloader-worker": "Rank 1 waits at train.py:68 main for its process 307 (dataloader worker), which is "
+    "waiting for a lock at data.py:38 Shard.read",
     "raised-unreaped": "Rank 3 raised ValueError: shard 3: the length filter left no validation documents at "
     "data.py:38 validation_batch; ranks 0-2 wait for it in new_group at train.py:29",
 }

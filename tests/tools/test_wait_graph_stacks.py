@@ -89,7 +89,7 @@ def test_where_a_thread_of_the_rank_itself_holds_it_up_the_answer_says_what_that
     assert [place.line for place in suspect.locations] == [33, 10]
     assert (
         "Rank 2" in suspect.says
-        and "waits for its thread producer, which is waiting on a socket at job.py:33" in suspect.says
+        and "waits at job.py:10 run for its thread producer, which is waiting on a socket at job.py:33" in suspect.says
     )
     assert "ranks 0-1, 3 wait for it in all_reduce" in suspect.says
 

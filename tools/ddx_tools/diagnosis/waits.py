@@ -14,7 +14,16 @@ from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
 from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.analysis.wait_graph.build import wait_graph
-from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, Sure, WaitGraph, program_of, ranks_of
+from ddx_tools.analysis.wait_graph.model import (
+    EdgeKind,
+    NodeCondition,
+    NodeState,
+    Source,
+    Sure,
+    WaitGraph,
+    program_of,
+    ranks_of,
+)
 from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
 from ddx_tools.diagnosis.suspects import blames, find_suspects, seated
 from ddx_tools.evidence.store import Store
@@ -36,6 +45,7 @@ from ddx_tools.model.diagnosis import (
 _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
+_MOST_DOINGS = 3
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
 _UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
@@ -63,7 +73,7 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
     moving = any(finding.code == "job.progressing" for finding in findings)
-    if not roots.clear or moving:
+    if not roots.clear or moving or set(roots.ranks) <= _loading(findings):
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
     if _is_seen_otherwise(roots, before):
@@ -75,6 +85,18 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
         return Waits(graph, roots, tuple(_agreed(suspects, before)), chain, agrees=True)
     suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
     return Waits(graph, roots, tuple(suspects), chain)
+
+
+def _loading(findings: Sequence[Finding]) -> set[int]:
+    """Ranks that wait for a data loader which wakes up by itself: every job waits for that now and then."""
+    return {
+        rank
+        for finding in findings
+        if finding.code == "rank.outside_collective"
+        and finding.attributes.get("activity") == "data_wait"
+        and finding.attributes.get("awaited_work")
+        for rank in finding.ranks
+    }
 
 
 def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Suspect]:
@@ -257,6 +279,9 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
     ]
     inside = graph.in_operation()
     waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(ranks)
+    locking = {edge.waiter.rank for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and edge.awaited in nodes}
+    if not waiting and locking:
+        return f"; {rank_list(locking)} {'wait' if len(locking) > 1 else 'waits'} for a lock on a file that it holds"
     if not waiting:
         return ""
     words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
@@ -268,9 +293,14 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """What some ranks are doing according to their stacks, if all do the same; else an empty text."""
-    told = {graph.doing[rank].says if rank in graph.doing else "" for rank in ranks}
-    return _numbered(told.pop(), many=len(ranks) > 1) if len(told) == 1 else ""
+    """What the stacks of some ranks show that they do, if it is known of all, and few different things."""
+    told = list(dict.fromkeys(graph.doing[rank].says if rank in graph.doing else "" for rank in ranks))
+    if not all(told) or len(told) > _MOST_DOINGS:
+        return ""
+    alike = len({says.partition(" ")[0] for says in told}) == 1
+    first, *others = (_numbered(says, many=len(ranks) > 1) for says in told)
+    more = [says.partition(" ")[2] for says in others] if alike else others
+    return " and ".join([first, *more])
 
 
 def _numbered(says: str, *, many: bool) -> str:
@@ -288,7 +318,7 @@ def _doing(graph: WaitGraph, root: Root) -> str:
         told = {condition.says for condition in root.conditions if condition.source is Source.STACKS}
         said = _numbered(told.pop(), many=many) if root.within and len(told) == 1 else doing_of(graph, root.ranks)
         places = [place for rank in root.ranks if rank in graph.doing for place in graph.doing[rank].locations]
-        if root.within and " at " not in said and places:
+        if root.within and places and f" at {places[0].short()}" not in said:
             verb, _, whom = said.partition(" for ")
             said = f"{verb} at {places[0].short()} for {whom}" if whom else said
         if said:

@@ -112,6 +112,16 @@ CREATE TABLE unread (
     remedy          VARCHAR   -- what to do about it
 );
 
+CREATE TABLE file_locks (
+    host            VARCHAR,  -- host name
+    waiter_pid      INTEGER,  -- process that waits for a lock on a file
+    holder_pid      INTEGER,  -- process that holds it
+    file            VARCHAR,  -- MAJOR:MINOR:INODE
+    line            INTEGER,  -- the line of /proc/locks that shows the wait, 1-based
+    quote           VARCHAR,  -- what it says
+    source          VARCHAR   -- raw file of the bundle
+);
+
 CREATE TABLE sources (
     host            VARCHAR,  -- host name
     file            VARCHAR,  -- full file name as the frames have it

@@ -224,7 +224,7 @@ def in_stacks(store: Store) -> dict[int, str]:
         "SELECT rank, arg_max(coalesce(operation, ''), snapshot) AS op, arg_max(activity, snapshot) AS activity "
         "FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL GROUP BY rank ORDER BY rank"
     )
-    waits = ("collective", "rendezvous", "p2p")
+    waits = ("collective", "rendezvous", "store_wait", "p2p")
     return {row["rank"]: op_of(row["op"]) if row["activity"] in waits else "" for row in rows}
 
 

@@ -116,8 +116,14 @@ class PythonSource:
     def calls_of(self, line: int, names: Collection[str]) -> list[int]:
         """The lines of a line's innermost function at which one of some functions or methods is called."""
         function = self.function(line)
-        calls = [] if function is None else [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-        return sorted({call.lineno for call in calls if called_name(call) in names})
+        return [] if function is None else sorted({call.lineno for call in calls_below(function, names)})
+
+    def beside(self, line: int) -> list[list[ast.AST]]:
+        """The functions of a line's class, then those of its module: what a line waits for may be made in one."""
+        around = [scope for scope in self.enclosing(line) if isinstance(scope, (ast.ClassDef, ast.Module))]
+        return [
+            [node for node in ast.iter_child_nodes(scope) if isinstance(node, _SCOPES[:2])] for scope in around[::-1]
+        ]
 
     def function(self, line: int) -> ast.AST | None:
         """The innermost function or class that holds a line."""
@@ -212,6 +218,11 @@ class PythonSource:
             steps.append((node, field, index))
             node = statement
         return steps
+
+
+def calls_below(node: ast.AST, names: Collection[str]) -> Iterator[ast.Call]:
+    """The calls of some functions or methods that stand in a part of a program."""
+    return (each for each in ast.walk(node) if isinstance(each, ast.Call) and called_name(each) in names)
 
 
 def _statements(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:

@@ -107,8 +107,27 @@ class _Reader:
         wanted = [call for call in here if called_name(call) in _PEERS and called_name(call) == operation]
         if not wanted and operation not in (*_SENDS, *_RECEIVES):
             wanted = self._awaited(scope.function, here) or [c for c in reached if called_name(c) in _HANDLES]
+        if not wanted and operation not in (*_SENDS, *_RECEIVES):
+            return self._made_beside(scope)
         found = [self._peer(call, scope) for call in wanted]
         return None if not found or None in found else frozenset().union(*(each for each in found if each))
+
+    def _made_beside(self, scope: _Scope) -> Values | None:
+        """Of all transfers whose handles the other functions of a class (else of a module) make."""
+        for place in range(len(scope.functions) - 1, -1, -1):
+            holder = scope.functions[place]
+            if not isinstance(holder, (ast.ClassDef, ast.Module)):
+                continue
+            functions = [each for each in ast.iter_child_nodes(holder) if isinstance(each, _SCOPES)]
+            made = [
+                self._peer(call, _Scope((*scope.functions[: place + 1], function), call.lineno))
+                for function in functions
+                for call in self._calls(function, _Scope((*scope.functions[: place + 1], function), function.lineno))
+                if called_name(call) in _HANDLES
+            ]
+            if made:
+                return None if None in made else frozenset().union(*(each for each in made if each))
+        return None
 
     def _awaited(self, function: ast.AST, here: Sequence[ast.Call]) -> list[ast.Call]:
         """The transfer whose handle a line waits for, where it names the handle."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddx_tools.analysis.wait_graph.from_logs import add_ends, add_logs, ends
 from ddx_tools.analysis.wait_graph.from_nccl import add_ras
-from ddx_tools.analysis.wait_graph.from_processes import add_absent
+from ddx_tools.analysis.wait_graph.from_processes import add_absent, add_file_locks
 from ddx_tools.analysis.wait_graph.from_records import add_records
 from ddx_tools.analysis.wait_graph.from_stacks import add_held_locks, add_stacks
 from ddx_tools.analysis.wait_graph.model import WaitGraph
@@ -26,6 +26,7 @@ def wait_graph(store: Store, seats: Mapping[int, Seat], findings: Sequence[Findi
     add_records(graph, store)
     add_stacks(graph, store)
     add_held_locks(graph, findings)
+    add_file_locks(graph, store)
     add_ends(graph, findings)
     add_logs(graph, findings)
     add_ras(graph, store)

@@ -1,9 +1,21 @@
-"""Missing ranks: those of hosts that do not answer."""
+"""What hosts tell of processes: hosts that do not answer, with their ranks, and who holds a file that others lock."""
 
 from __future__ import annotations
 
-from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, WaitGraph, program_of
+from dataclasses import replace
+
+from ddx_tools.analysis.wait_graph.model import (
+    EdgeKind,
+    NodeCondition,
+    NodeState,
+    Source,
+    Sure,
+    WaitEdge,
+    WaitGraph,
+    program_of,
+)
 from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence
 
 _SILENT = ("unreachable", "silent")
 
@@ -26,3 +38,22 @@ def add_absent(graph: WaitGraph, store: Store) -> None:
         graph.note(program_of(rank), gone)
         graph.absent.add(rank)
         graph.unreported.add(rank)
+
+
+def add_file_locks(graph: WaitGraph, store: Store) -> None:
+    """Add that ranks wait for the ranks that hold a lock on a file."""
+    if not store.holds_any(("file_locks",)):
+        return
+    rows = store.query(
+        "WITH pids AS (SELECT DISTINCT host, pid, rank FROM stack_threads WHERE role = 'rank' AND rank IS NOT NULL) "
+        "SELECT DISTINCT waiter.rank AS waiter, holder.rank AS holder, line, quote, source FROM file_locks "
+        "JOIN pids AS waiter ON waiter.host = file_locks.host AND waiter.pid = waiter_pid "
+        "JOIN pids AS holder ON holder.host = file_locks.host AND holder.pid = holder_pid "
+        "WHERE waiter.rank <> holder.rank ORDER BY ALL"
+    )
+    for row in rows:
+        evidence = Evidence(source=row["source"], line=row["line"], quote=row["quote"])
+        ends = program_of(row["waiter"]), program_of(row["holder"])
+        graph.wait(WaitEdge(*ends, EdgeKind.FILE_LOCK, Source.PROCESSES, Sure.SEEN, evidence))
+        if doing := graph.doing.get(row["waiter"]):
+            graph.doing[row["waiter"]] = replace(doing, says=f"{doing.says}, which rank {row['holder']} holds")

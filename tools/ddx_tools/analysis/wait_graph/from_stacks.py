@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
-from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, rank_views
+from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, UserFrame, rank_views
 from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.analysis.wait_graph.model import (
     EdgeKind,
@@ -28,6 +28,7 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
 )
+from ddx_tools.analysis.wait_graph.polls import add_polls
 from ddx_tools.analysis.wait_graph.threads import Thread
 from ddx_tools.analysis.wait_graph.transfer_ends import Peers
 from ddx_tools.evidence.store import Store
@@ -42,6 +43,7 @@ _CHILDREN: Mapping[str, EdgeKind] = {
     "child_wait": EdgeKind.CHILD,
 }
 _MOST_EDGES = 500_000
+_MOST_COMPARED = 16
 
 
 def add_stacks(graph: WaitGraph, store: Store) -> None:
@@ -68,7 +70,9 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     alone = {rank: mine for rank, mine in threads.items() if rank not in recorded}
     for rank in sorted(alone):
         _add_rank(graph, rank, alone[rank])
-    _add_operations(graph, threads, alone.keys(), Peers(store, threads))
+    texts = ProgramTexts(store)
+    _add_operations(graph, threads, alone.keys(), Peers(store, threads), texts)
+    add_polls(graph, alone, texts)
     for row in store.query("SELECT DISTINCT rank FROM unread WHERE rank IS NOT NULL"):
         if row["rank"] not in threads and row["rank"] not in recorded:
             graph.ranks.add(row["rank"])
@@ -107,7 +111,8 @@ def _threads(store: Store) -> dict[int, list[Thread]]:
     for row in rows:
         rank, view = row["rank"], views.get(row["rank"])
         if row["role"] == "rank" and row["is_main"] and view is not None and view.pid == row["pid"]:
-            row = row | {"activity": view.activity, "operation": view.operation, "moved": view.moved}
+            seen = {"activity": view.activity, "operation": view.operation, "moved": view.moved, "still_s": view.wait_s}
+            row = row | seen
         own = frames.get((row["host"], row["pid"], row["tid"]), [])
         found.setdefault(rank, []).append(Thread(_node_of(row), row, own))
     return found
@@ -201,7 +206,13 @@ def _kind_of(thread: Thread) -> EdgeKind:
 # --- between ranks
 
 
-def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], waiting: Set[int], peers: Peers) -> None:
+def _add_operations(
+    graph: WaitGraph,
+    threads: Mapping[int, Sequence[Thread]],
+    waiting: Set[int],
+    peers: Peers,
+    texts: ProgramTexts,
+) -> None:
     """Who is in which operation, and who is in it with no thread. `waiting`: the ranks whose waits count."""
     meeting: dict[tuple[str, str, str], list[Thread]] = {}
     for mine in threads.values():
@@ -214,21 +225,26 @@ def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], w
     if len(meeting) * len(known) > _MOST_EDGES:
         # In so many different places hardly anybody is awaited by all of them but who is in none.
         known -= {thread.node.rank for inside in meeting.values() for thread in inside}
+    places: dict[Node, tuple[UserFrame, ...]] = {}
     for (activity, *_), inside in sorted(meeting.items()):
         if not any(thread.node.rank in waiting for thread in inside) or any(thread.moved for thread in inside):
             continue  # what somebody got out of is no wait
         kind = {"p2p": EdgeKind.TRANSFER, "device_sync": EdgeKind.DEVICE}.get(activity, EdgeKind.COLLECTIVE)
         if kind is EdgeKind.COLLECTIVE:
-            _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
+            node = _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
+            places[node] = inside[0].user_stack
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
                     _add_own(graph, thread, kind, peers)
+    if len(places) <= _MOST_COMPARED:
+        pairs = ((one, other) for one in places for other in places if one != other)
+        graph.precedes |= {(one, other) for one, other in pairs if texts.comes_to(places[one], places[other])}
 
 
 def _add_meeting(
     graph: WaitGraph, inside: Sequence[Thread], waiting: Set[int], sure: Set[int], unsure: Set[int]
-) -> None:
+) -> Node:
     """`sure`: ranks whose stacks show what they are in; `unsure`: those of which only their device would."""
     there = {thread.node.rank for thread in inside}
     first = inside[0].row
@@ -246,6 +262,7 @@ def _add_meeting(
     for rank in [*away, *sorted(graph.absent - there)]:
         certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
         graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
+    return node
 
 
 def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> None:

@@ -51,6 +51,8 @@ class EdgeKind(StrEnum):
     SOCKET = "socket"
     STORE_KEY = "store_key"
     DEVICE = "device"
+    POLL = "poll"
+    """It sleeps and asks again."""
 
 
 class Sure(StrEnum):
@@ -200,6 +202,8 @@ class WaitGraph:
     conditions: dict[Node, list[NodeCondition]] = field(default_factory=dict)
     operations: dict[Node, Operation] = field(default_factory=dict)
     mismatches: list[CallMismatch] = field(default_factory=list)
+    precedes: set[tuple[Node, Node]] = field(default_factory=set)
+    """Two operations: who is in the first comes to the second by itself."""
     ranks: set[int] = field(default_factory=set)
     """All ranks that the job is known to have."""
     hosts: dict[int, str] = field(default_factory=dict)

@@ -168,12 +168,27 @@ def _take_possible(found: _Search, rank: int) -> None:
     graph = found.graph
     inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
     possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
+    words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
+    if len(possible) > 1 and all(rank in _waits_in_transfers(found, each, words) for each in possible):
+        # Whichever of them it waits for waits for it in the same exchange: it is the one in each of these pairs.
+        found.roots[rank] = NodeState.ELSEWHERE
+        return
     if possible and not any(_is_silent(graph, each) for each in possible):
-        words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
         among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
         found.possible.append(
             (possible, f"{rank_list([rank])} waits in {words} for {among}; nothing shows for which of them")
         )
+
+
+def _waits_in_transfers(found: _Search, rank: int, words: str) -> set[int]:
+    """The ranks that a rank is known to wait for in sends and receives of one kind, at one place."""
+    operations = {
+        node: found.graph.operations[node]
+        for node in found.edges.get(program_of(rank), set())
+        if node in found.graph.operations
+    }
+    alike = [node for node, each in operations.items() if each.kind is EdgeKind.TRANSFER and each.words == words]
+    return ranks_of(each for node in alike for each in found.edges.get(node, ()))
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -209,9 +224,16 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         # Nobody sends (or receives) first: these hold up all others together.
         found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
         return
+    odd = odd or _holders_of_files(found.graph, sink)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
+
+
+def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:
+    """The ranks of a circle that keep a file locked which others want to lock, while they wait for these."""
+    locks = [edge for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and {edge.waiter, edge.awaited} <= sink]
+    return ranks_of(edge.awaited for edge in locks) - ranks_of(edge.waiter for edge in locks)
 
 
 def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:
@@ -226,9 +248,25 @@ def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> se
         away = circle - there
         if away and len(away) < len(there & circle) and away not in fitting:
             fitting.append(set(away))
+    exchanging = [node for node in sink if (its := graph.operations.get(node)) and its.kind is EdgeKind.TRANSFER]
+    there = set().union(*(waits_in.get(node, set()) for node in exchanging))
+    away = set(circle - there)
+    beside = ranks_of(waiter for waiters in inside.values() if ranks_of(waiters) & away for waiter in waiters)
+    if away and len(away | beside) < len(there) and away not in fitting:
+        # All others exchange with each other, and these, for whom their transfers wait, have left that.
+        fitting.append(away)
     smallest = min(map(len, fitting), default=0)
     best = [few for few in fitting if len(few) == smallest]
-    return best[0] if len(best) == 1 else set()
+    return _first_of(graph, best[0]) if len(best) == 1 else set()
+
+
+def _first_of(graph: WaitGraph, ranks: set[int]) -> set[int]:
+    """Of ranks in several operations, those that no other of them comes to by itself: who is there waits for that."""
+    inside = {node: ranks_of(waiters) & ranks for node, waiters in graph.in_operation().items()}
+    awaiting = {
+        rank for first, then in graph.precedes if inside.get(first) for rank in inside.get(then, set()) - inside[first]
+    }
+    return ranks - awaiting or ranks
 
 
 def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
 from ddx_tools.analysis.collectives.stacks.main_threads import UserFrame
 from ddx_tools.analysis.program.transfer_peers import peers_of
-from ddx_tools.analysis.wait_graph.model import Sure
+from ddx_tools.analysis.wait_graph.model import Sure, program_of
 from ddx_tools.analysis.wait_graph.threads import Thread
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Location
@@ -30,6 +30,12 @@ class Peers:
         self._world = max([1 + max(self._ranks, default=0), *(row["world"] or 0 for row in sizes)])
         self._texts = ProgramTexts(store)
         self._exchanges = _exchanges(threads, self._world)
+        self._meeting = {
+            rank: thread.user_stack
+            for rank, mine in threads.items()
+            for thread in mine
+            if thread.node == program_of(rank) and thread.activity == "collective"
+        }
 
     def of(self, thread: Thread) -> tuple[Sure, Set[int]]:
         """The ranks that a thread in a transfer waits for, and how sure that is; several, if it may be any of them."""
@@ -37,6 +43,8 @@ class Peers:
             return Sure.SEEN, {told}
         rank = thread.node.rank
         known = peers_of(self._texts.of, thread.user_stack, str(thread.row["operation"]), rank, self._world)
+        if len(known) > 1:
+            known -= self._passed(thread, known)
         if len(known) == 1:
             return Sure.INFERRED, known
         elsewhere = self._exchanges.get(thread.user_stack[-1:], {})
@@ -45,6 +53,11 @@ class Peers:
             return Sure.INFERRED, away
         others = known or (self._ranks - {rank} if len(self._ranks) <= _MOST_PEERS else set())
         return Sure.POSSIBLE, others & self._ranks
+
+    def _passed(self, thread: Thread, ranks: Set[int]) -> Set[int]:
+        """Of some ranks, those that have been through what a thread is in, and wait behind it."""
+        behind = {rank: self._meeting[rank] for rank in ranks & self._meeting.keys()}
+        return {rank for rank, stack in behind.items() if self._texts.has_passed(stack, thread.user_stack)}
 
     def way(self, thread: Thread) -> Location | None:
         """Where a thread's call path to its transfer diverges from those of others there; None if none does."""

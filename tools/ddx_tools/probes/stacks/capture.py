@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from ddx_tools.analysis.collectives.stacks.main_threads import (
     AFTER,
     BEFORE,
     CHILD,
+    LOCKS,
     NATIVE,
     OUTPUT,
     SOURCE,
@@ -49,6 +51,8 @@ _END_BYTES = 2048
 _STOPPED_STATES = frozenset("TtD")
 _GPUS = "/dev/nvidia[0-9]*"
 _MOST_NATIVE = 16
+_LOCKS, _MOST_LOCK_BYTES = "/proc/locks", 256 << 10
+_LOCKING = re.compile(r"^(flock|fcntl)\b|\b(locks_lock|flock_lock|posix_lock|fcntl_setlk)\w*")
 _MOST_CHILDREN = 16
 
 
@@ -93,6 +97,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         host.pause(args.apart_s)
         _look(host, raw, watched, 2)
         _look_into_native_code(host, raw)
+        _read_file_locks(host, raw)
         # Where none waits and none is elsewhere than before, two samples were too close to each other to tell.
         again = args.among_others or (args.confirm_s > 0 and not _anybody_moved(raw))
         short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if again else None)
@@ -205,6 +210,17 @@ def _look_into_native_code(host: Host, raw: Raw) -> None:
         # Of one that does not answer the plain frames are there; what it waits for stays unknown.
         if isinstance(reply, Reply):
             raw.items.append(RawItem(NATIVE, reply.data, reply.source, facts))
+
+
+def _read_file_locks(host: Host, raw: Raw) -> None:
+    """Who holds the files that ranks wait to lock."""
+    if not any(_LOCKING.search(f"{reading.syscall} {reading.wchan}") for reading in readings_by_look(raw).values()):
+        return
+    try:
+        text = host.read(_LOCKS, max_bytes=_MOST_LOCK_BYTES)
+    except HostError:
+        return  # whom such a rank waits for stays unknown
+    raw.items.append(RawItem(LOCKS, text.data, text.source, {}))
 
 
 def _activity(

@@ -27,6 +27,7 @@ from ddx_tools.probes.stacks.within_rank import (
     awaited_children,
     busy_threads,
     called_by_program,
+    loads,
     lock_waits,
     stuck_workers,
 )
@@ -231,6 +232,7 @@ def _outside(
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         # Who sleeps wakes up; who makes no progress in anything else may wait for ever.
         awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
+        awaited = awaited or all(loads(store, view) for view in members)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",

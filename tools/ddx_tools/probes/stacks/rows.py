@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from ddx_tools.analysis.collectives.stacks.main_threads import (
     BEFORE,
     CHILD,
     COUNTERS,
+    LOCKS,
     NATIVE,
     OUTPUT,
     SOURCE,
@@ -34,6 +35,7 @@ from ddx_tools.model.stack_frame import Frame
 from ddx_tools.model.user_frames import is_program_file
 from ddx_tools.parsers.logs.progress import parse_progress
 from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
+from ddx_tools.parsers.machine.file_locks import parse_file_locks
 from ddx_tools.parsers.plain_json import LARGEST, read_object, whole
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.probes.stacks.dump_files import read_dump
@@ -107,7 +109,7 @@ class KernelReading(KernelView):
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs` and `wait_counters`."""
+    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs`, `file_locks` and `wait_counters`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings, native = readings_by_look(raw), native_frames(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -130,6 +132,11 @@ def stack_rows(raw: Raw) -> Rows:
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
     rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
     rows["outputs"] = [*output_rows(raw), *({"host": raw.host, **item.facts} for item in raw.of(ADVANCE))]
+    rows["file_locks"] = [
+        {"host": raw.host, "source": item.source, **asdict(wait)}
+        for item in raw.of(LOCKS)
+        for wait in parse_file_locks(item.data.decode("utf-8", "replace"))
+    ]
     rows["wait_counters"] = [row for item in raw.of(COUNTERS) for row in _counter_rows(raw.host, item)]
     return rows
 

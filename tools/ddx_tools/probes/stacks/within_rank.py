@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.analysis.collectives.stacks.main_threads import (
     CHILD,
     RankView,
@@ -71,7 +72,8 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
         stuck = [
             row
             for row in rows
-            if row["activity"] != "worker_idle"
+            if not loads(store, view)
+            and row["activity"] != "worker_idle"
             and (row["moved"] is False or (view.brought and row["activity"] == "lock_wait"))
         ]
         for row in stuck:
@@ -90,6 +92,17 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
                 pid=row["pid"],
                 worker_place=place.short(),
             )
+
+
+def loads(store: Store, view: RankView) -> bool:
+    """Whether a rank waits for workers of its data loader that sleep, and so wake up by themselves.
+
+    One that wakes and sleeps again at its place polls for something, which may never come.
+    """
+    rows = _last_rows(store, view, "dataloader_worker") if view.activity == "data_wait" else []
+    at_work = [row for row in rows if row["activity"] != "worker_idle"]
+    asleep = bool(at_work) and all(row["activity"] == "sleep" and row["moved"] is False for row in at_work)
+    return asleep and view.wait_s < STANDING_S
 
 
 def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:

@@ -87,6 +87,40 @@ class ProgramTexts:
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
 
+    def has_passed(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
+        """Whether who is at one user stack has been through what stands at another, in this round of their program."""
+        follows = self._follows(ours, theirs)
+        return follows is not None and not follows[1]
+
+    def comes_to(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
+        """Whether who is at one user stack comes to what stands at another by itself, in this round of the program."""
+        follows = self._follows(theirs, ours)
+        return follows is not None and not follows[0]
+
+    def _follows(self, later: Sequence[UserFrame], earlier: Sequence[UserFrame]) -> tuple[bool, bool] | None:
+        """Of two user stacks in one function whose lines there follow each other: whether each can be passed by.
+
+        None if they do not, or a loop of that function holds both, so that either may be of another round.
+        """
+        for depth, (own, other) in enumerate(zip(later, earlier, strict=False)):
+            if not _same_function(own, other):
+                return None
+            if own[1] != other[1]:
+                text = self.of(own[0])
+                relation = text.relation(own[1], other[1]) if text else UNKNOWN
+                if relation.kind not in ("after", "past_loop") or relation.in_loop:
+                    return None
+                ways = relation.ways_around, relation.peer_ways_around
+                sides = zip(ways, (later, earlier), strict=True)
+                passable, peer_passable = (bool(way) or self._is_passable(side[depth + 1 :]) for way, side in sides)
+                return passable, peer_passable
+        return None
+
+    def _is_passable(self, frames: Sequence[UserFrame]) -> bool:
+        """Whether one of some lines can be passed by in its function, as far as anybody knows."""
+        texts = ((self.of(file), line) for file, line, _ in frames)
+        return any(text is None or bool(text.ways_around(line)) for text, line in texts)
+
     def library_parting(self, rank: RankView, peer: RankView) -> Location | None:
         """Where the rank is in the innermost function that all of both stacks share, user's or a library's.
 

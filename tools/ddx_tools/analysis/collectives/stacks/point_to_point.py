@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
 from ddx_tools.analysis.collectives.stacks.main_threads import RankView, at, grouped, make_finding, minority_of, who
 from ddx_tools.analysis.program.peer_numbers import local_peers
+from ddx_tools.analysis.program.python_source import calls_below
 from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.program_names import called_name
 from ddx_tools.model.diagnosis import Finding, Location, Severity
 
 _ONE_SIDED = {"send": "a receive", "recv": "a send", "isend": "a receive", "irecv": "a send"}
@@ -43,8 +46,18 @@ def _awaits(view: RankView, texts: ProgramTexts) -> bool:
     text = texts.of(view.place.file) if view.place and view.operation == "wait" else None
     if text is None or view.place is None or view.place.line is None:
         return False
-    line = view.place.line
-    return bool(text.calls_of(line, _HANDLES)) and not text.calls_of(line, _OTHER_HANDLES)
+    # What it waits for, its function has made; else another of its class, or of the file.
+    own = text.function(view.place.line)
+    for functions in ([own] if own is not None else [], *text.beside(view.place.line)):
+        transfers = any(any(calls_below(function, _HANDLES)) for function in functions)
+        others = any(_makes_handle(call) for each in functions for call in calls_below(each, _OTHER_HANDLES))
+        if transfers or others:
+            return transfers and not others
+    return False
+
+
+def _makes_handle(call: ast.Call) -> bool:
+    return called_name(call) == "submit" or any(given.arg == "async_op" for given in call.keywords)
 
 
 def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
