@@ -23,6 +23,13 @@ def safe(text: str, style: str = "", limit: int = 600) -> Text:
     return Text("".join(map(_shown, bounded)), style=style)
 
 
+def harmless(text: str) -> str:
+    """Text out of a job for a place that lays out lines by itself: no secrets, no character that steers or hides."""
+    from ddx_tools.redaction.text import redact
+
+    return "".join(character if character == "\n" else _shown(character) for character in redact(text))
+
+
 def _shown(character: str) -> str:
     if character == "\n":
         return "\n    "
