@@ -82,7 +82,7 @@ def by_hand(rank: int, wrong: str) -> None:
         model[0].again = model[0].weight if rank else nn.Parameter(model[0].weight.detach().clone())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     group = pairs[rank // 2] if wrong == "group" else None
-    count = 1 if wrong == "sum" else dist.get_world_size(group)
+    count = 1 if wrong == "sum" or (wrong == "sum on one" and rank == 2) else dist.get_world_size(group)
     look = recorder().look
     for step in range(STEPS):
         inputs = torch.randn(16, 6, generator=torch.Generator().manual_seed(100 * rank + step))
@@ -211,6 +211,7 @@ JOBS = {
     "nan-in-batch": Job(data_parallel, wrong="nan batch"),
     "by-hand": Job(by_hand, 4),
     "sum-for-mean": Job(by_hand, 4, "sum"),
+    "sum-on-one": Job(by_hand, 4, "sum on one"),
     "wrong-group": Job(by_hand, 4, "group"),
     "untied": Job(by_hand, 4, "untied"),
     "one-bias": Job(by_hand, 4, "bias"),

@@ -58,7 +58,7 @@ class Job:
                 "p2p_seq_id": 0,
                 "op_id": seq,
                 "profiling_name": f"gloo:{op}" + (f" {peer}" if peer else ""),
-                "time_created_ns": START_NS + int(created_s * SECOND_NS),
+                "time_created_ns": START_NS + int(created_s * SECOND_NS) + rank,
                 "input_sizes": sizes,
                 "output_sizes": outputs,
                 "input_dtypes": ["Float"],

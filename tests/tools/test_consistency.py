@@ -42,6 +42,7 @@ WRONG = {
         [],
         "is the sum over ranks 0-3, not the mean. The program is at consistency_jobs.py:93",
     ),
+    "sum-on-one": ("wrong-reduction", [2], "gradient of rank 2 at step 0 is the sum over ranks 0-3, not the mean"),
     "wrong-group": ("wrong-reduction", [], "ranks 0-1, ranks 2-3"),
     "same-data": ("same-data-on-ranks", [], "batches of ranks 0-1 are equal at 3 of 3 steps"),
     "buffers": ("replicas-diverged", [], "first in 1.running_mean: rank 0, rank 1"),

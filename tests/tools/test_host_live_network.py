@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process_snapshots import row, snapshot, torchrun_env
 
-from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.diagnosis.diagnose import diagnose
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity, Verdict
 from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.sources.raw import RawItem
 
@@ -388,3 +390,15 @@ def test_two_hosts_that_reach_a_third_and_not_each_other_are_named() -> None:
 )
 def test_no_pair_is_named_where_it_is_something_else(left: list[RawItem], middle: list[RawItem]) -> None:
     assert "network.pair_cut" not in codes(three_hosts(left, middle))
+
+
+@pytest.mark.parametrize(("of", "first"), [({"of": "machine"}, False), ({}, True)], ids=["a machine", "an uplink"])
+def test_what_a_machine_sends_again_decides_nothing_alone(of: dict[str, str], *, first: bool) -> None:
+    told = Finding(
+        code="network.packet_loss",
+        severity=Severity.WARNING,
+        summary="TCP sent 2.00% of its segments again between two readings.",
+        evidence=[Evidence(source="nstat", quote="TcpRetransSegs 200")],
+        attributes={"how": "between_readings", "rate": 0.02, "counters": {}, **of},
+    )
+    assert (diagnose([told], load_playbooks()).verdict is Verdict.DIAGNOSED) is first

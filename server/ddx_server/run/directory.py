@@ -6,6 +6,9 @@ ranks/                sockets and records of the rank agents: see ddx_tools/payl
 logs/                 torchrun's log directory: <run id>/attempt_<n>/<local rank>/{stdout,stderr}.log
 memory-kills.txt      counters of the container, if they say that the kernel killed for memory while the job ran
 flight_recorder/      dumps and pipes of torch's own flight recorder (NCCL)
+
+What the job and the launcher print, and what torch dumps, lies there as they wrote it, readable for its owner only.
+Secrets are redacted where ddx keeps, prints or sends any of it.
 """
 
 from __future__ import annotations

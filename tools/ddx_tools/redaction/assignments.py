@@ -80,14 +80,47 @@ def assigned(line: bytes) -> Iterator[Span]:
             name = match[1].decode("latin-1")
             before = line[match.start(1) - 1 : match.start(1)]
             is_name_quoted = match[2][:1] in (b'"', b"'")
-            yield from _beside(line, match.end(), name, separator, before, is_name_quoted)
-        yield from _of_options(line, begin, limit)
+            if said := _SAID.match(match[1]):
+                yield from _beside(line, match.start(1) + said.start(2), said[1].decode("latin-1"), b" ", before, False)
+            for span in _beside(line, match.end(), name, separator, before, is_name_quoted):
+                yield span
+                yield from _going_on(line, match.start(1), span, name)
+        yield from of_options(line, begin, limit)
         yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
     for begin, limit in _stretches(line, _name_as_value(), _REACH_OF_FIELDS):
         yield from _of_pairs(line, begin, limit)
 
 
+_SAID = re.compile(rb"(.{1,100}?)[ \t](?:is|was|ist|lautet|est):?[ \t](\S+)$")
+"""A name with a verb and a value behind it, which a comma has ended: "the password is …, connecting"."""
+_ANOTHER = re.compile(
+    rb"[\"'`]?[ \t]*(?:-{1,2}>|={1,2}>|\xe2\x86\x92)[ \t]*(?:[\"'`]([^\"'`\n]+)|([^\s\"'`,;)\]}]+))"
+    rb"|[\"'](?:[ \t]*\+[ \t]*|[ \t]+)[bruf]{0,2}[\"']([^\"'\s,:}\]][^\"'\n]*)(?=[\"'])",
+    re.I,
+)
+"""What a value was changed to, or the string that is put behind it."""
+_WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
+_MOST_PARTS = 20
+
+
+def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
+    """The rest of a value of several parts or words, and the value that took its place."""
+    end = span.end
+    for _ in range(_MOST_PARTS):
+        match = _ANOTHER.match(line, end)
+        if match is None or match.lastindex is None:
+            break
+        start, end = match.span(match.lastindex)
+        if is_value(line[start:end]) and not is_path(line[start:end]):
+            yield Span(start, end, KIND)
+    phrase = name.lower().endswith(_OF_WORDS) and not line[:begin].strip(b" \t-#;")
+    is_bare = end == span.end and line[span.start - 1 : span.start] not in (b'"', b"'")
+    if phrase and is_bare and (words := _WORDS_BEHIND.match(line, end)):
+        yield Span(words.start(), words.start() + len(words[0].rstrip()), KIND)
+
+
+_OF_WORDS = ("password", "passwd", "passphrase", "mnemonic")
 _STEMS = (
     "pass", "pw", "pswd", "psswd", "kennwort", "senha", "contrasena", "wachtwoord", "adgangskode", "salasana", "heslo",
     "secret", "cred", "auth", "cookie", "jwt", "psk", "key", "tok", "dsn", "webhook", "pat", "bearer", "otp",
@@ -200,7 +233,11 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
     value = line[start:end]
     if line.startswith((b".join(", b".format("), end + 1):
         return
-    if not value.strip() or value.startswith((b"<redacted", b"${", b"{{", b"***")) or set(value) <= set(b"*x."):
+    if (
+        not value.strip(b" \t\r\n)]},;.:")
+        or value.startswith((b"<redacted", b"${", b"{{", b"***"))
+        or set(value) <= set(b"*x.")
+    ):
         return
     if _TEMPLATE.fullmatch(value):
         return
@@ -239,15 +276,21 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
     limit = line.find(closing, at)
     limit = len(line) if limit < 0 else limit
     at += 1
+    begin = at
     while (string := _STRING.search(line, at, limit)) and string.start() < limit:
         end = end_of_string(line, string.end(), string[1])
         is_key = line[end + 1 : end + 3].lstrip().startswith(b":")
         if end > string.end() and not is_key and not line.startswith(b"<redacted", string.end()):
             yield Span(string.end(), end, KIND)
         at = end + 1
+    if not line.find(b'"', begin, limit) >= 0 and not line.find(b"'", begin, limit) >= 0:
+        for item in _BARE.finditer(line, begin, limit):
+            if looks_secret(item[0]) and (len(item[0]) >= LONG or not IDENTIFIER.fullmatch(item[0])):
+                yield Span(*item.span(), KIND)
 
 
-def _of_options(line: bytes, at: int, limit: int) -> Iterator[Span]:
+def of_options(line: bytes, at: int, limit: int) -> Iterator[Span]:
+    """The values behind options that are named as secrets, of those that begin within a stretch."""
     while (match := _OPTION.search(line, at)) and match.start() < limit:
         at = match.end() - 1 if match.end() - 1 > match.start() else match.end()
         meaning = meaning_of(match[1].decode("latin-1"))

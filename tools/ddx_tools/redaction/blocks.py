@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.model.files.log_text import DIGITS_AS_ZERO
+from ddx_tools.redaction.arguments import list_hint, of_argument_lines, of_lists
 from ddx_tools.redaction.assignments import assigned, is_secret_name, rest_as_value
 from ddx_tools.redaction.following_lines import (
     behind_prefix,
@@ -20,6 +21,7 @@ from ddx_tools.redaction.following_lines import (
 )
 from ddx_tools.redaction.manifests import is_secret_of_kubernetes, values_of_the_manifest
 from ddx_tools.redaction.name_hint import COARSE_HINT, NAME_HINT
+from ddx_tools.redaction.nested import HEREDOC, opens, values_below
 from ddx_tools.redaction.patterns import compiled, unbounded
 from ddx_tools.redaction.readable_text import UNSEEN, unescaped
 from ddx_tools.redaction.shapes import (
@@ -29,7 +31,6 @@ from ddx_tools.redaction.shapes import (
     prefixes,
     random_tokens,
     shape_expression,
-    shape_hint,
 )
 from ddx_tools.redaction.values import KIND, looks_secret
 
@@ -75,7 +76,7 @@ _SEAM_WORDS = (
 @functools.cache
 def _hints() -> tuple[Any, Any]:
     """Of names and of shapes. One expression for both costs thirty times as much: its states are multiplied."""
-    return compiled(NAME_HINT), shape_hint()
+    return compiled(NAME_HINT), compiled(f"{shape_expression()}|{list_hint()}|{HEREDOC}")
 
 
 _clean_shapes: set[bytes] = set()
@@ -95,6 +96,7 @@ def secrets_of(block: bytes, stretches: list[tuple[int, int]] | None = None) -> 
 
 def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
     found: list[Span] = []
+    arguments_end = at
     by_name, by_shape = _hints()
     named, shaped = by_name.search(block, at, limit), by_shape.search(block, at, limit)
     while at < limit:
@@ -118,10 +120,16 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
         shape = line.translate(DIGITS_AS_ZERO)
         if shape in _clean_shapes:
             continue
-        here = [*_in_line(block, start, end), *_below(block, line, start, end)]
+        here, arguments_end = of_argument_lines(block, start, end, arguments_end)
+        here += [*_in_line(block, start, end), *_below(block, line, start, end)]
         if here:
             found += here
-        elif not (_hints()[1].search(line) or leaves_open(line) or is_secret_of_kubernetes(line)):
+        elif not (
+            _hints()[1].search(block, max(0, start - 1), end + 1)
+            or leaves_open(line)
+            or is_secret_of_kubernetes(line)
+            or opens(line)
+        ):
             _remember(shape)
     return found
 
@@ -129,7 +137,9 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
 @functools.cache
 def _coarse_hint() -> Any:
     """What is in every stretch in which anything else here finds something: the one expression that sees all text."""
-    return compiled(f"{COARSE_HINT}|{unbounded(shape_expression())}|{UNSEEN}|{_seam_hint().pattern.decode()}")
+    return compiled(
+        f"{COARSE_HINT}|{unbounded(shape_expression())}|{unbounded(list_hint())}|{HEREDOC}|{UNSEEN}|{_seam_hint().pattern.decode()}"
+    )
 
 
 def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
@@ -191,6 +201,7 @@ def secrets_in_text(text: bytes) -> Iterator[Span]:
     yield from assigned(text)
     yield from of_known_shapes(text)
     yield from random_tokens(text)
+    yield from of_lists(text)
     for begin in _KEY_BEGIN.finditer(text):
         closing = _KEY_END.search(text, begin.end())
         inside = _INSIDE_KEY.match(text, begin.end())
@@ -201,6 +212,7 @@ def secrets_in_text(text: bytes) -> Iterator[Span]:
 
 def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
     """What stands in the lines below one: of a private key, of a name, of an option at the end of its line."""
+    yield from values_below(block, line, start, end)
     if begin := _KEY_BEGIN.search(line):
         yield from _key_lines(block, _OPENED.sub(b"", line[: begin.start()]), line[begin.end() :], end)
     elif _KEY_END.search(line) and KEY_BLOCK in line.lower():
@@ -229,15 +241,26 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
     elif is_secret_of_kubernetes(line):
         yield from values_of_the_manifest(block, start, end)
     elif names_a_secret(line):
+        yield from _value_above(block, line, start)
         for first, last in _lines(block, end, _FIELD_LINES):
             if value := value_of_a_field(block[first:last]):
                 yield Span(first + value.start, first + value.end, value.kind)
                 return
 
 
+def _value_above(block: bytes, line: bytes, start: int) -> Iterator[Span]:
+    """The value of a field just above the one that names it: `- value: …`, `  name: HF_TOKEN`."""
+    first = block.rfind(b"\n", 0, max(0, start - 1)) + 1
+    if start and not line.lstrip().startswith(b"- ") and (value := value_of_a_field(block[first : start - 1])):
+        yield Span(first + value.start, first + value.end, value.kind)
+
+
 def _in_lines(text: bytes) -> Iterator[Span]:
     """What only the lines of a text say together: a text that was one line with escapes."""
+    arguments_end = 0
     for start, end in _lines(text, -1, _MOST_LINES):
+        found, arguments_end = of_argument_lines(text, start, end, arguments_end)
+        yield from found
         yield from _below(text, text[start:end], start, end)
 
 

@@ -15,6 +15,8 @@ NAME_HINT = (
     r"|[\"']-{0,2}[\w.\-]{0,60}(?:key|token|pass\w{0,8}|secret)[\"'],[^()\n]{0,200}\bdefault ?="
     r"|(?:log_?in|auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?\w{0,20}(?:key|token|secret|pass\w{0,8}|credentials?))"
     r"\( ?[bru]?\\{0,7}[\"']"
+    r"|(?:log_?in|auth(?:enticate|orize)?)\([ \t]*\r?(?:\n|\\{1,4}n)"
+    r"|\btokens[\"']?[ \t]?[:=][ \t]?[\[(]?[ \t]*\r?(?:\n|\\{1,4}n)"
     r"|(?:token|pass(?:word|phrase)|secret|key|credentials?)\( ?[^\s()]{6}"
     r"|\b(?:cat|head|tail|less|more|echo|printenv|print|type|get-content)[ \t][^\n]{0,120}"
     r"(?:pass|secret|token|key|cred|pwd)[\w.\-\"'})]{0,24}[ \t]*\r?(?:\n|\\{1,4}n|$)"

@@ -19,6 +19,7 @@ _WIDE_NULS, _OTHER_NULS = 0.1, 0.2
 _MOST_LEVELS = 4
 
 _NUL_BEFORE_VARIABLE = re.compile(rb"\0(?=[A-Za-z_][A-Za-z0-9_]{0,200}=[^\0=\s])|(\0)")
+_NUL = re.compile(rb"\0")
 # Colours and other sequences of a terminal (of a link's only the frame: its address is text), control characters,
 # and what has no width or turns the direction of writing, as UTF-8.
 _UNSEEN = re.compile(
@@ -74,7 +75,7 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
 def placed_without_nuls(data: bytes) -> Iterator[ReadableText]:
     """The same as `without_nuls`, of one line and with places."""
-    yield _rewritten(ReadableText(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
+    yield rewritten(ReadableText(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield ReadableText(data.replace(b"\0", b" "))
 
@@ -110,7 +111,7 @@ def is_any_unseen(data: bytes, stretches: Iterable[tuple[int, int]]) -> bool:
 
 def placed_seen(reading: ReadableText) -> ReadableText:
     """The same as `seen`, of one line and with places."""
-    return _rewritten(reading, _UNSEEN, lambda _: b"") if _UNSEEN.search(reading.text) else reading
+    return rewritten(reading, _UNSEEN, lambda _: b"") if _UNSEEN.search(reading.text) else reading
 
 
 def unescaped(text: bytes) -> Iterator[ReadableText]:
@@ -120,10 +121,11 @@ def unescaped(text: bytes) -> Iterator[ReadableText]:
     for _ in range(_MOST_LEVELS):
         if not _ESCAPE.search(reading.text):
             return
-        reading = placed_seen(_rewritten(reading, _ESCAPE, _escaped))
+        reading = placed_seen(rewritten(reading, _ESCAPE, _escaped))
         yield reading
         if has_nul(reading.text):
-            yield _rewritten(reading, _NUL_BEFORE_VARIABLE, _blank_before_variable)
+            yield rewritten(reading, _NUL_BEFORE_VARIABLE, _blank_before_variable)
+            yield rewritten(reading, _NUL, lambda _: b" ")
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:
@@ -138,10 +140,10 @@ def _escaped(match: re.Match[bytes]) -> bytes:
     return _BY_LETTER.get(match[4], match[4]) if match[4] else _BY_ENTITY[match[6]]
 
 
-def _rewritten(
+def rewritten(
     reading: ReadableText, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]
 ) -> ReadableText:
-    """The text with each match replaced by bytes that all stand where it does, or by none."""
+    """A text with each match replaced by bytes that all stand where it does, or by none."""
     text, was_starts, was_ends = reading.text, reading.starts, reading.ends
     out, starts, ends = bytearray(), array("I"), array("I")
     at = 0

@@ -10,14 +10,14 @@ from ddx_tools.redaction.patterns import compiled
 from ddx_tools.redaction.shapes import Span
 from ddx_tools.redaction.values import IDENTIFIER, is_value, looks_secret
 
-_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[]")
+_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[{$%]")
 _PORT = re.compile(rb"[0-9]+[/?#]")
 _QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
 _HEADER = compiled(
     r"(?i)\b((?:proxy-|x-)?authorization|(?:set-)?cookie2?|x-[a-z0-9-]{0,40}(?:key|token|secret|auth|signature))"
     r"(?:[\"'][\])]?[ \t]{0,8}[:=,]|[ \t]{0,8}[:=])[ \t]{0,8}([\"']?)"
 )
-_CALL = re.compile(rb"[A-Za-z_][\w.]*\([^\"']*\)")
+_CALL = re.compile(rb"[A-Za-z_][\w.]*(?:\([^\"']*\)|\[[^\"']*\])")
 _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Za-z0-9._~+/=\-]{8,})")
 
 

@@ -32,6 +32,9 @@ _SET_TO = compiled(
     r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|'s|)"
     r" [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
+_SETTING = compiled(
+    r"(?i)\b(?:set|export|chang|updat)(?:ting|ing|ed|s)? ([a-z_][a-z0-9_.\-]{2,100}) to [\"'\[(<]?([^\s\"'\])>]{4,})"
+)
 _DIRECTIVE = compiled(
     r"(?:^|\n|\]:?|[\"']|\b[FP][ \t])[ \t]*([a-z_\-]+)[ \t]+"
     r"[\"']?([^\s\"'(`{<\[=:][^\s\"']*)[\"']?[ \t]*(?:\r?\n|$|[\"'])"
@@ -71,6 +74,10 @@ def of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
         value = match[2].rstrip(b".,;:!?)")
         is_named = meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
         if is_named and looks_secret(value) and not _ALGORITHM.match(value):
+            yield Span(match.start(2), match.start(2) + len(value), KIND)
+    for match in matches_within(_SETTING, line, begin, limit):
+        value = match[2].rstrip(b".,;:!?)")
+        if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(value):
             yield Span(match.start(2), match.start(2) + len(value), KIND)
     for match in matches_within(_DIRECTIVE, line, begin, limit):
         is_named = match[1] not in _PLAIN_WORDS and meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY

@@ -113,11 +113,16 @@ def prefixes() -> list[str]:
     return [prefix for family in _described()["families"] for prefix in family["prefixes"]]
 
 
+def program_names() -> list[str]:
+    """Programs that take a password as an argument."""
+    return [program for command in _described()["commands"] for program in command["programs"]]
+
+
 def _hint() -> str:
     """What stands wherever a shape may begin."""
     begin = "|".join(map(re2.escape, prefixes()))
     others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
-    programs = "|".join(program for command in _described()["commands"] for program in command["programs"])
+    programs = "|".join(program_names())
     return rf"(?:{begin})[A-Za-z0-9_.+/=~:$%,-]{{{_TAIL_BYTES}}}|(?:\b|\\[nrt])(?:{programs})[ \t]|{'|'.join(others)}"
 
 

@@ -25,6 +25,8 @@ _WORDS = {
 _MODEL_AXES = ("tp", "cp", "sp", "pp", "ep", "tensor", "context", "sequence", "pipeline")
 """Ranks along these read the same data."""
 _MOST_NAMES = 6
+_MEAN = 1e-2
+"""Low precision rounds."""
 _LEFT_OUT = {
     "past_wrapper": " The program calls the module itself, not DistributedDataParallel around it.",
     "no_sync": " Forward runs under no_sync.",
@@ -125,7 +127,7 @@ def _differing(look: FingerprintStep, replicas: Replicas, calls: AttemptCalls, *
                 sets = alike(what, {rank: of_rank[rank] for rank in ranks})
                 if len(sets) > 1:
                     apart.append((name, sets, of_rank))
-        if apart and what == "gradient" and (part := _reduced(look, replicas)):
+        if apart and what == "gradient" and (part := _reduced_by_some(look, apart[0][1]) or _reduced(look, replicas)):
             return part
         if apart:
             return [_apart(look, what, apart, compared, calls, is_first=is_first)]
@@ -192,7 +194,29 @@ def _reduced(look: FingerprintStep, replicas: Replicas) -> list[Finding]:
     return []
 
 
-def _reduction_finding(look: FingerprintStep, ranks: Sequence[int], made: Reduced, size: int | None) -> Finding:
+def _reduced_by_some(look: FingerprintStep, sets: Sequence[Sequence[int]]) -> list[Finding]:
+    """The gradients of fewer ranks than agree on another one, which are that many times those of the others.
+
+    What each rank had before the reduction need not be known for it: a sum is as many times the mean.
+    """
+    everybody = sorted(rank for ranks in sets for rank in ranks)
+    if len(sets) != 2 or len(sets[0]) == len(sets[1]):
+        return []
+    usual, odd = sets[0][0], sets[1][0]
+    pairs = [(one[odd], one[usual]) for one in look.of("gradient").values() if odd in one and usual in one]
+    values = [(a.norm, b.norm) for a, b in pairs] + [(a.projection, b.projection) for a, b in pairs]
+    size = len(everybody)
+    if not pairs or any(a.non_finite or b.non_finite for a, b in pairs) or not any(b.norm for _, b in pairs):
+        return []
+    if any(abs(value - size * other) > _MEAN * size * abs(other) for value, other in values):
+        return []
+    return [_reduction_finding(look, everybody, Reduced(tuple(everybody), float(size)), size, sets[1])]
+
+
+def _reduction_finding(
+    look: FingerprintStep, ranks: Sequence[int], made: Reduced, size: int | None, odd: Sequence[int] = ()
+) -> Finding:
+    """`odd`: those of the ranks whose gradient it is, if it is not that of all."""
     over, scale, part, together = made.over, made.scale, len(made.over) < len(ranks), rank_list(list(ranks))
     how = "part" if part else "sum" if size == len(ranks) else "divided_twice" if size == -len(ranks) else "scaled"
     words = {
@@ -207,15 +231,16 @@ def _reduction_finding(look: FingerprintStep, ranks: Sequence[int], made: Reduce
     return make_finding(
         "numerics.reduction_differs",
         Severity.WARNING,
-        ranks,
-        f"The gradient of rank {ranks[0]} at step {look.step} is {words}.",
-        [one for of_rank in shown for rank, one in of_rank.items() if rank in ranks],
+        [*(odd or ranks)],
+        f"The gradient of {rank_list([*odd]) if odd else f'rank {ranks[0]}'} at step {look.step} is {words}.",
+        [one for of_rank in shown for rank, one in of_rank.items() if rank in (odd or ranks)],
         "gradient",
         step=look.step,
         how=how,
         over=list(over),
         ratio=round(scale, 4),
         size=len(over),
+        minority=bool(odd) or None,
     )
 
 

@@ -171,7 +171,8 @@ def _sent_again_now(readings: list[HostFactRow]) -> Iterator[Finding]:
     first, last = readings[0].values, readings[-1].values
     sent, again = last["sent"] - first["sent"], last["again"] - first["again"]
     if sent >= _LEAST_SENT and again >= _LOSSY_NOW * sent:
-        yield from _sent_again(readings)
+        for found in _sent_again(readings):
+            yield found.model_copy(update={"attributes": {**found.attributes, "of": "machine"}})
 
 
 def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
+from ddx_tools.analysis.collectives.records.belonging import of_other_runs
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 
@@ -41,12 +42,15 @@ def select(store: Store) -> DumpSelection:
     for rank, mine in by_rank.items():
         base[rank], more = _of_the_moment(mine)
         later += more
+    foreign, said = of_other_runs(store, base)
+    base = {rank: mine for rank, mine in base.items() if rank not in foreign}
+    later = [dump for dump in later if dump["rank"] not in foreign]
     groups = _make_chosen(store, base)
     _make_recorded(store, base, later)
     sizes = [dump["world_size"] for dump in dumps if dump["world_size"]]
     for dump in later:
         base[dump["rank"]][0]["with_frames"] |= dump["with_frames"]
-    return DumpSelection(base, groups, max(sizes, default=None), choice.left_out)
+    return DumpSelection(base, groups, max(sizes, default=None), [*said, *choice.left_out])
 
 
 def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:

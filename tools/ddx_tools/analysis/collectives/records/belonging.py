@@ -1,0 +1,73 @@
+"""Whether the records of several ranks are of one run of a job: by when they entered the same collectives.
+
+Clocks of hosts differ by seconds, wrong ones by minutes. What is hours apart is another run, or a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import rank_list
+
+_LIVE = frozenset({"agent", "endpoint"})
+_NS_PER_HOUR = 3_600_000_000_000
+_APART_NS = 3 * _NS_PER_HOUR
+"""No rank waits so long in one collective for its peers, and no clock is so wrong."""
+
+_Dumps = Mapping[int, list[dict[str, Any]]]
+
+
+def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
+    """Ranks whose record is of another run than most: the same collectives hours apart. And what to say of them."""
+    called = {
+        rank: max(dump["last_call_ns"] for dump in mine)
+        for rank, mine in dumps.items()
+        if all(dump["origin"] not in _LIVE and dump["last_call_ns"] is not None for dump in mine)
+    }
+    if not called or max(called.values()) - min(called.values()) <= _APART_NS:
+        return set(), []
+    kept = _most(called)
+    store.replace("runs", {"dump": "BIGINT", "is_kept": "BOOLEAN", "rank": "INTEGER"}, [
+        [dump["dump"], rank in kept, rank] for rank in called for dump in dumps[rank]
+    ])  # fmt: skip
+    apart = store.query(_APART)
+    others = {row["rank"]: row["apart_ns"] for row in apart if row["apart_ns"] > _APART_NS}
+    if not others:
+        return set(), []
+    hours = max(others.values()) / _NS_PER_HOUR
+    one = len(others) == 1
+    line = (
+        f"The flight record{'' if one else 's'} of {rank_list(set(others))} {'was' if one else 'were'} left out: "
+        f"{'its' if one else 'their'} collectives were called {hours:.0f} hours apart from the same ones of the "
+        "others, so in another run of the job."
+    )
+    return set(others), [line]
+
+
+_APART = """
+WITH numbered AS (
+    SELECT r.rank, r.is_kept, g.name, e.seq, min(e.created_ns) AS created_ns
+    FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN runs r USING (dump)
+        JOIN fr_groups g USING (group_id) JOIN fr_calls k USING (call)
+    WHERE NOT k.is_p2p AND e.created_ns IS NOT NULL GROUP BY ALL
+), usual AS (SELECT name, seq, median(created_ns) AS created_ns FROM numbered WHERE is_kept GROUP BY ALL)
+SELECT n.rank, min(abs(n.created_ns - u.created_ns)) AS apart_ns
+FROM numbered n JOIN usual u USING (name, seq) WHERE NOT n.is_kept GROUP BY n.rank
+"""
+
+
+def _most(called: Mapping[int, int]) -> set[int]:
+    """The most ranks whose last calls are of one time; of equally many the latest."""
+    ordered = sorted(called, key=lambda rank: called[rank])
+    runs = [[ordered[0]]]
+    for before, rank in pairwise(ordered):
+        if called[rank] - called[before] > _APART_NS:
+            runs.append([])
+        runs[-1].append(rank)
+    longest = runs[0]
+    for run in runs[1:]:
+        longest = run if len(run) >= len(longest) else longest
+    return set(longest)

@@ -1,0 +1,311 @@
+"""Values in the lines below a name: lists, mappings, brackets, long strings, here-documents, blocks of Terraform.
+
+passwords:             API_KEY = (              variable "db_password" {        cat <<EOF > .vault_pass
+  - …                      "…"                    default = "…"                 …
+                       )                        }                               EOF
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddx_tools.redaction.following_lines import behind_prefix
+from ddx_tools.redaction.names import Meaning, is_value_field, meaning_of
+from ddx_tools.redaction.patterns import compiled
+from ddx_tools.redaction.requests import end_of_string
+from ddx_tools.redaction.shapes import Span
+from ddx_tools.redaction.values import IDENTIFIER, KIND, is_name, is_path, is_value, looks_secret
+
+HEREDOC = r"<<[-~]?[\\\"']{0,3}[A-Z]{2,20}"
+"""An expression that stands where a here-document may begin."""
+
+_MOST_LINES = 60
+_LONGEST_LINE = 4_000
+_NAME = r"([A-Za-z_][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,2})"
+_OPENED = compiled(
+    _NAME + r"([\"'\])]{0,4}(?::[ ]?[A-Za-z_][\w\[\], .|]{0,60})?[ \t]{0,8}(?::=|=>|[:=]))[ \t]{0,8}"
+    r"(?:[&!]\S{1,60}[ \t]{0,8})?"
+    r"(\[|\(|\{|[bruf]{0,2}(?:\"\"\"|''')\\?|[|>][+-]?[0-9]?|\\)?[ \t]{0,8}(?:#[^\n]*)?\r?$"
+)
+_SECTION = compiled(r"^[ \t]*\[([A-Za-z_][A-Za-z0-9_.\-]{0,100})\][ \t\r]*$")
+_TERRAFORM = compiled(
+    r"^[ \t+~-]*(?:variable|output|resource|data|parameter|ephemeral)[ \t]+"
+    r"(\"[^\"\n]{1,100}\"(?:[ \t]+\"[^\"\n]{1,100}\")?)[ \t]*\{[ \t\r]*$"
+)
+_STARTED = compiled(
+    _NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\(?[ \t]{0,8}[bruf]{0,2}[\"'][^\n]*[\"'][ \t]*[+\\]?[ \t\r]*$"
+)
+_LOGS_IN = compiled(r"(?i)(?:log_?in|auth(?:enticate|orize)?)\([ \t\r]*$")
+_LOGIN = "credential"
+"""What the arguments of a call are taken for that logs in."""
+_LONG_STRING = compiled(_NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[bruf]{0,2}(\"\"\"|''')")
+_HEREDOC = compiled(r"<<[-~]?[ ]?[\\\"']?([A-Za-z_]{2,20})")
+_WORD = re.compile(rb"[A-Za-z_][\w.-]{2,100}")
+_READS_SECRETS = re.compile(rb"\bpasswd\b|chpasswd|-stdin\b|\bsudo\b[^\n]*\s-S|\bkinit\b|\bsecret\b")
+
+_INDENT = re.compile(rb"[ \t]*")
+_ITEM = re.compile(rb"-[ \t]+")
+_FIELD = re.compile(rb"[\"']?([A-Za-z_][\w.\- ]{0,80}?)[\"']?[ \t]{0,8}(?:[:=]|=>)(?:[ \t]+|$|(?=[\"']))")
+_SCALAR = re.compile(rb"([^\s#\"'\[{(][^\s#]*(?:[ ][^\s#:=]+)*)[ \t]*(?:#.*)?\r?$")
+_STRINGS = re.compile(rb"[ \t]*(?:[+.,(][ \t]*)?[bruf]{0,2}(\"\"\"|'''|[\"'])", re.I)
+_BEHIND_STRING = re.compile(rb"[ \t]*(?:[+\\,)\]};][ \t]*){0,4}(?:#.*)?\r?$")
+_OF_PEOPLE = frozenset(
+    {
+        "user", "username", "name", "type", "kind", "host", "hostname", "port", "url", "uri", "description", "path",
+        "file", "region", "enabled", "provider", "id", "email", "created", "expires", "role", "sensitive", "help",
+        "title", "format", "version", "mode", "key", "domain", "mountpath", "secretname", "lower", "length",
+        "special", "required", "maxlength", "minlength",
+    }
+)  # fmt: skip
+"""Fields of an account or a schema beside its secret."""
+_STATEMENTS = frozenset(
+    {"if", "elif", "for", "while", "with", "def", "class", "return", "not", "and", "or", "assert", "in", "is", "else"}
+)
+"""What a line of a program begins with that ends in a colon."""
+
+
+def opens(line: bytes) -> bool:
+    """Whether values may stand in the lines below one."""
+    return any(
+        pattern.search(line) for pattern in (_OPENED, _SECTION, _TERRAFORM, _STARTED, _LOGS_IN, _LONG_STRING, _HEREDOC)
+    )
+
+
+def values_below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
+    """The secrets that a line gives the name of and others below it hold."""
+    if len(line) > _LONGEST_LINE or end >= len(block):
+        return
+    if heredoc := _HEREDOC.search(line):
+        yield from _of_heredoc(block, line, end, heredoc[1])
+    if opened := _opened(line):
+        name, opener = opened
+        begin = behind_prefix(block, start, end)
+        indent = _indent(block, begin, end)
+        if opener[-3:] in (b'"""', b"'''"):
+            yield from _of_long_string(block, end, opener[-3:], name)
+        elif opener in (b"[", b"(", b"{"):
+            yield from _of_brackets(block, end, name)
+        elif opener == b"\\":
+            yield from _strings_below(block, end, name)
+        else:
+            yield from _of_indented(block, end, indent, name, is_text=opener[:1] in (b"|", b">"))
+    elif _LOGS_IN.search(line):
+        yield from _of_brackets(block, end, _LOGIN)
+    elif long := _LONG_STRING.search(line):
+        quote = long[2]
+        if _is_certain(long[1]) and line.count(quote) == 1:
+            yield from _of_long_string(block, end, quote, long[1].decode("latin-1"))
+    elif (started := _STARTED.search(line)) and (_is_certain(started[1]) or started[1].lower().endswith(b"token")):
+        if line.rstrip()[-1:] in (b"+", b"\\") or line.count(b"(", started.end(1)) > line.count(b")", started.end(1)):
+            yield from _strings_below(block, end, started[1].decode("latin-1"))
+    elif (section := _SECTION.search(line)) and _is_certain(section[1]):
+        yield from _of_section(block, end, section[1].decode("latin-1"))
+    elif (terraform := _TERRAFORM.search(line)) and any(_is_probable(word) for word in _WORD.findall(terraform[1])):
+        yield from _of_terraform(block, end)
+
+
+def _opened(line: bytes) -> tuple[str, bytes] | None:
+    match = _OPENED.search(line)
+    if match is None:
+        return None
+    name = match[1].decode("latin-1")
+    words = name.split()
+    if words[0] in _STATEMENTS or (not match[3] and line[: match.start(1)].strip(b" \t-\"'") and b":" in match[2]):
+        return None
+    meaning = max(meaning_of(name), meaning_of(words[-1]))
+    if meaning is not Meaning.CERTAINLY and not (meaning is Meaning.PROBABLY and match[3]):
+        plural = meaning_of(words[-1][:-1]) if words[-1][-1:] in "sS" else Meaning.NOTHING
+        if plural is Meaning.NOTHING or (plural is not Meaning.CERTAINLY and words[-1].lower() != "tokens"):
+            return None
+    return words[-1], match[3] or b""
+
+
+def _is_certain(name: bytes) -> bool:
+    text = name.decode("latin-1")
+    return Meaning.CERTAINLY in (meaning_of(text), meaning_of(text.split()[-1]), meaning_of(text.removesuffix("s")))
+
+
+def _is_probable(name: bytes) -> bool:
+    return meaning_of(name.decode("latin-1")) >= Meaning.PROBABLY
+
+
+def _lines_below(block: bytes, end: int) -> Iterator[tuple[int, int]]:
+    """Where the next lines begin, behind their prefixes, and end."""
+    for _ in range(_MOST_LINES):
+        first = end + 1
+        if first >= len(block):
+            return
+        end = block.find(b"\n", first)
+        end = len(block) if end < 0 else end
+        yield behind_prefix(block, first, end), end
+
+
+def _indent(block: bytes, first: int, last: int) -> int:
+    indent = _INDENT.match(block, first, last)
+    return indent.end() - first if indent else 0
+
+
+# --- what one line holds
+
+
+def _hides(value: bytes, field: str | None, container: str) -> bool:
+    """Whether a value is one: any in a list of passwords, in what holds other things, too, one that looks like it."""
+    if not value.strip(_PUNCTUATION) or not is_value(value) or is_path(value) or is_name(value):
+        return False
+    if b" " in value:
+        return _is_phrase(value, container if field is None or is_value_field(field) else field)
+    if container == _LOGIN and field == "key":
+        return looks_secret(value)
+    if field is not None and not is_value_field(field):
+        plain = "".join(filter(str.isalnum, field)).lower()
+        if plain in _OF_PEOPLE or plain.endswith(("name", "path", "file", "url", "ref")):
+            return False
+    if container.lower().rstrip("s") in _HOLDERS:
+        return looks_secret(value)
+    return not (b"_" in value and IDENTIFIER.fullmatch(value) and not any(48 <= c < 58 for c in value))
+
+
+def _is_phrase(value: bytes, name: str) -> bool:
+    """Whether a value of several words is a secret, and not a sentence about one."""
+    if not _WORDS.fullmatch(value):
+        return False
+    return name.lower().endswith(("phrase", "phrases", "mnemonic")) or looks_secret(value)
+
+
+_CODE = re.compile(rb"\w\(|\($|\) |[)\]]$| = |^[A-Za-z_]+\.[a-z_]+[.(]")
+_PUNCTUATION = b" \t\r()[]{},;.:+\\"
+_HOLDERS = frozenset({"secret", "credential", "cookie", "authorization", "cred", "token"})
+_WORDS = re.compile(rb"[\w!@#$%^&*+-]+(?: [\w!@#$%^&*+-]+){1,23}")
+
+
+def _strings_of(block: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The strings of a line that consists of nothing else."""
+    at = first
+    found = []
+    while match := _STRINGS.match(block, at, last):
+        end = min(end_of_string(block[:last], match.end(), match[1]), last)
+        found.append((match.end(), end))
+        at = end + len(match[1])
+    if found and (at >= last or _BEHIND_STRING.match(block, at, last)):
+        yield from found
+
+
+def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool) -> Iterator[Span]:
+    """The values of a line in a list or a mapping."""
+    indent = _INDENT.match(block, first, last)
+    at = indent.end() if indent else first
+    item = _ITEM.match(block, at, last)
+    if item:
+        at = item.end()
+    field = None
+    if match := _FIELD.match(block, at, last):
+        field, at = match[1].decode("latin-1"), match.end()
+    strings = [*_strings_of(block, at, last)]
+    for start, end in strings:
+        if _hides(block[start:end], field, name):
+            yield Span(start, end, KIND)
+    if not strings and bare and (scalar := _SCALAR.match(block, at, last)):
+        value = scalar[1].rstrip(b",")
+        is_one = bool(item) or field is not None or looks_secret(value)
+        if is_one and value[-1:] not in b":{[(" and not _CODE.search(value) and _hides(value, field, name):
+            yield Span(at, at + len(value), KIND)
+
+
+# --- what several lines hold
+
+
+def _of_brackets(block: bytes, end: int, name: str) -> Iterator[Span]:
+    """Up to the bracket that closes the list or mapping that a line has opened."""
+    depth = 1
+    for first, last in _lines_below(block, end):
+        line = block[first:last]
+        depth += sum(map(line.count, (b"[", b"(", b"{"))) - sum(map(line.count, (b"]", b")", b"}")))
+        yield from _in_line(block, first, last, name, bare=False)
+        if depth <= 0 or not line.strip():
+            return
+
+
+def _of_indented(block: bytes, end: int, indent: int, name: str, *, is_text: bool) -> Iterator[Span]:
+    """Lines of YAML that stand deeper than a name, or its list; of text each as a whole."""
+    seen = 0
+    for first, last in _lines_below(block, end):
+        here = _indent(block, first, last)
+        if first >= last or not block[first:last].strip():
+            return
+        is_item = block[first + here : first + here + 2] == b"- "
+        if here < indent or (here == indent and not is_item):
+            return
+        if is_text:
+            start, stop = first + here, first + len(block[first:last].rstrip())
+            if is_value(block[start:stop]) and not block.startswith(b"<redacted", start):
+                yield Span(start, stop, KIND)
+            continue
+        seen += 1
+        yield from _in_line(block, first, last, name, bare=not _is_prose(block, end, first, last, seen))
+
+
+def _is_prose(block: bytes, end: int, first: int, last: int, seen: int) -> bool:
+    """Whether a line below a name explains it, as in a docstring: words, and neither an item nor a field."""
+    line = block[first:last].strip()
+    return b" " in line and not line.startswith(b"- ") and not _FIELD.match(line)
+
+
+def _of_long_string(block: bytes, end: int, quote: bytes, name: str) -> Iterator[Span]:
+    """The lines of a string in three quotes; many are a text about something."""
+    found = []
+    for first, last in _lines_below(block, end):
+        closing = block.find(quote, first, last)
+        stop = closing if closing >= 0 else last
+        text = block[first:stop].strip()
+        if text and (b" " not in text or _is_phrase(text, name)) and is_value(text) and text.strip(_PUNCTUATION):
+            start = block.index(text, first)
+            found.append(Span(start, start + len(text), KIND))
+        if closing >= 0:
+            yield from found
+            return
+
+
+def _strings_below(block: bytes, end: int, name: str) -> Iterator[Span]:
+    """Strings in lines that go on with one."""
+    for first, last in _lines_below(block, end):
+        strings = [*_strings_of(block, first, last)]
+        for start, stop in strings:
+            if _hides(block[start:stop], None, name):
+                yield Span(start, stop, KIND)
+        if not strings or block[first:last].rstrip()[-1:] not in (b"+", b"\\", b'"', b"'"):
+            return
+
+
+def _of_section(block: bytes, end: int, name: str) -> Iterator[Span]:
+    for first, last in _lines_below(block, end):
+        if not block[first:last].strip() or block[first : first + 1] == b"[":
+            return
+        yield from _in_line(block, first, last, name, bare=False)
+
+
+def _of_terraform(block: bytes, end: int) -> Iterator[Span]:
+    for first, last in _lines_below(block, end):
+        if block[first:last].strip() == b"}":
+            return
+        match = _FIELD.match(block[first:last].lstrip(b" \t+~-"))
+        if match and (is_value_field(match[1].decode("latin-1")) or match[1] in (b"result", b"secret_string")):
+            at = last - len(block[first:last].lstrip(b" \t+~-")) + match.end()
+            for start, stop in _strings_of(block, at, last):
+                if is_value(block[start:stop]) and not is_path(block[start:stop]):
+                    yield Span(start, stop, KIND)
+
+
+def _of_heredoc(block: bytes, line: bytes, end: int, mark: bytes) -> Iterator[Span]:
+    """Lines of one word in a here-document that goes to where a secret is kept or asked for."""
+    if not (_READS_SECRETS.search(line) or any(_is_certain(word) for word in _WORD.findall(line))):
+        return
+    found: list[Span] = []
+    for first, last in _lines_below(block, end):
+        text = block[first:last].strip()
+        if text == mark or text.startswith(mark + b")"):
+            yield from found
+            return
+        if text and b" " not in text and is_value(text) and not (is_path(text) or _FIELD.match(text) or b"=" in text):
+            start = block.index(text, first)
+            found.append(Span(start, start + len(text), KIND))
