@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 GLOSSARY, ALLOWED = "docs/glossary.md", "docs/words_allowed.tsv"
 TEXTS = ("*.md", "docs/**/*.md", "playbooks/**/*.md", "skill/**/*.md", "evals/lab/**/*.md", "tools/**/*.yaml")
 CODE = ("tools/**/*.py", "server/**/*.py", "evals/**/*.py", "docs/*.py", "benchmarks/**/*.py")
+_MOST_SHOWN = 5
 _NOT_OURS = re.compile(r"(^|/)(incidents|fixtures|node_modules|build)/")
 _FENCED = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 _INLINE = re.compile(r"`[^`\n]*`")
@@ -147,12 +148,17 @@ def all_uses(root: Path = ROOT) -> list[Use]:
 
 
 def main() -> int:
-    """Print the uses that are not allowed, one a line."""
+    """Print the uses that are not allowed, one word a line."""
     uses = all_uses()
     allowed = allowances((ROOT / ALLOWED).read_text("utf-8"))
     left = unallowed(uses, allowed)
+    most, places = {each.word: each.most for each in allowed}, defaultdict(list)
     for use in left:
-        print(f"{use.path}:{use.line}: {use.word!r} is replaced by a word of {GLOSSARY}")
+        places[use.word].append(f"{use.path}:{use.line}")
+    for word, those in places.items():
+        more = f" and {len(those) - _MOST_SHOWN} more" if len(those) > _MOST_SHOWN else ""
+        above = f", {len(those)} times where {most[word]} are left" if most.get(word) else ""
+        print(f"{word!r} is replaced by a word of {GLOSSARY}{above}: {', '.join(those[:_MOST_SHOWN])}{more}")
     used = Counter(use.word for use in uses)
     stale = [each.word for each in allowed if each.word != "*" and each.word not in used]
     for word in stale:

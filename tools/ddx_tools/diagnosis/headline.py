@@ -10,9 +10,12 @@ from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
 _NOTHING = "Not enough evidence to name "
-_LONGEST, _LONGEST_END = 400, 170
+_LONGEST = 400
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
-_KILLED = re.compile(r" was ended by SIG[A-Z0-9]{2,10}\.")
+_ENDED = re.compile(
+    r"(?P<how> (?:was ended by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
+    re.DOTALL,
+)
 _COMPARED = re.compile(
     r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
 )
@@ -76,19 +79,18 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
     ended, bare = suspect.event is SuspectEvent.ENDED, _capital(rank_list(suspect.ranks))
-    killed = ended and _KILLED.fullmatch(suspect.says.removeprefix(bare))
-    seen = f"{who}{killed[0]}" if killed else suspect.says
-    if seen.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
-        says = _cut(seen) if ended else seen[:_LONGEST]
-        told = says.rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
+    place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
+    if how := ended and _ENDED.fullmatch(suspect.says.removeprefix(bare)):
+        told = f"{who}{how['how']}{place}{who_waits(graph, suspect.ranks)}"
+    elif suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
+        told = suspect.says[:_LONGEST].rstrip(".")
     else:
-        place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
         doing = "" if ended else doing_of(graph, suspect.ranks)
         comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
         differing = suspect.event is SuspectEvent.MISMATCHED and not place and _COMPARED.fullmatch(suspect.says)
-        how = f": {suspect.says.rstrip('.')}" if differing else ""
-        told = f"{who} {doing or words + comma + place + how}{who_waits(graph, suspect.ranks)}"
+        sizes = f": {suspect.says.rstrip('.')}" if differing else ""
+        told = f"{who} {doing or words + comma + place + sizes}{who_waits(graph, suspect.ranks)}"
     return told
 
 
@@ -99,15 +101,6 @@ def _perhaps(suspect: Suspect, told: str) -> str:
     who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
     it = "it" if len(suspect.ranks) == 1 else "they"
     return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
-
-
-def _cut(says: str) -> str:
-    """The whole sentences of a long text that fit, or else its words."""
-    if len(says) <= _LONGEST_END:
-        return says
-    head = says[:_LONGEST_END]
-    end = max(head.rfind(". "), head.rfind("; "))
-    return head[:end] if end > 0 else head.rpartition(" ")[0]
 
 
 def _capital(text: str) -> str:

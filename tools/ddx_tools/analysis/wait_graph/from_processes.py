@@ -1,4 +1,4 @@
-"""What hosts tell of processes: hosts that do not answer, with their ranks, and who holds a file that others lock."""
+"""What hosts know of processes: hosts that do not answer, with their ranks, and who holds a file that others lock."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from ddx_tools.analysis.wait_graph.model import (
 from ddx_tools.analysis.wait_graph.threads import Thread
 
 _STANDS_S = 10.0
-"""A rank that has stood still for so long, while all others poll, is the one that they poll for."""
+"""A rank that has made no progress for so long, while all others poll, is the one that they poll for."""
 
 
 def add_polls(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], texts: ProgramTexts) -> None:
-    """Add that ranks which all sleep in one loop of the program wait there for those that ended, or stand still.
+    """Add that ranks which all sleep in one loop of the program wait there for those that ended or make no progress.
 
     Of others nobody knows: they may be at work, and who polls for one of them does not show in a stack.
     """
