@@ -94,7 +94,7 @@ app = typer.Typer(
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
 [bold]ddx why --hosts n\\[1-64][/bold]       the job on all these hosts, in one moment
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
-[bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
+[bold]ddx why train.log --fact …[/bold]    what you know or tried: works_on_one_node=no (ddx facts)
 [bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools
 [bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
 [bold]ddx doctor[/bold]                    what this machine lets ddx see
@@ -123,8 +123,8 @@ def why(
     note: Annotated[
         list[str] | None,
         typer.Option(
-            help="What you know or tried, in your words: 'works with NCCL_P2P_DISABLE=1, hangs only at epoch end'. "
-            "May be given several times; docs/notes.md says what is understood."
+            help="Words for whoever reads the answer, kept as they are and not interpreted: what should count is a "
+            "--fact. May be given several times."
         ),
     ] = None,
     fact: FACTS = None,
