@@ -150,6 +150,9 @@ def why(
     via: VIA_OPTION = "",
     gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
+    may_ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="At a terminal: ask for facts where the answer is undecided.")
+    ] = True,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Say who hangs (or broke) the job, where in the program, why, and what to do."""
@@ -199,6 +202,10 @@ def why(
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
         if page:
             console().print(safe(f"report: {page}", "dim"))
+        if may_ask:
+            from ddx_server.questions import with_answers
+
+            diagnosis = with_answers(found, diagnosis)
     exit_with(diagnosis)
 
 
