@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
 from ddx_tools.probes.notes.probe import NotesArgs, capture
 from ddx_tools.probes.notes.texts.capture import text_rows
 from ddx_tools.probes.notes.texts.findings import text_findings
@@ -265,3 +266,12 @@ def test_a_score_that_shrinks_as_cards_are_added_in_any_language() -> None:
     table = "1 卡: R@1 0.8104  用时 412 s\n4 卡: R@1 0.2031  用时 107 s\n"
     assert codes(table) == {"numerics.ratio_to_group"}
     assert codes(table.replace("0.2031", "0.8102")) == set()
+
+
+def test_a_program_beside_a_log_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "train.py").write_text(PROGRAMS["program.guarded_call"][0])
+    found = investigate([str(tmp_path / "train.log"), str(tmp_path / "train.py")])
+    assert any("1 log, 1 program" in line for line in found.looked_at)
+    (call,) = [finding for finding in found.findings if finding.code == "program.guarded_call"]
+    assert [(place.file, place.line) for place in call.locations] == [(call.evidence[0].source, 3)]
