@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -99,16 +99,6 @@ def read_handed_in(data: bytes) -> list[HandedIn]:
         raise UnreadableInput(
             f"these are no findings ({first_mistake(error)})", "ddx add-finding --keep FILE"
         ) from error
-
-
-def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
-    """What of the told is not among the findings already."""
-
-    def fact(one: Finding) -> tuple[Any, ...]:
-        return one.code, one.attributes.get("fact"), one.attributes.get("negated")
-
-    known = set(map(fact, seen))
-    return [one for one in told if one.code != "user.reported" or fact(one) not in known]
 
 
 def changes_of(
