@@ -94,7 +94,7 @@ app = typer.Typer(
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
 [bold]ddx why --hosts n\\[1-64][/bold]       the job on all these hosts, in one moment
 [bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
-[bold]ddx why train.log --note …[/bold]    what you know or tried: "works on one node, hangs at epoch end"
+[bold]ddx why train.log --fact …[/bold]    what you know or tried: works_on_one_node=no (ddx facts)
 [bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools
 [bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
 [bold]ddx doctor[/bold]                    what this machine lets ddx see
@@ -123,8 +123,8 @@ def why(
     note: Annotated[
         list[str] | None,
         typer.Option(
-            help="What you know or tried, in your words: 'works with NCCL_P2P_DISABLE=1, hangs only at epoch end'. "
-            "May be given several times; docs/notes.md says what is understood."
+            help="Words for whoever reads the answer, kept as they are and not interpreted: what should count is a "
+            "--fact. May be given several times."
         ),
     ] = None,
     fact: FACTS = None,
@@ -150,6 +150,9 @@ def why(
     via: VIA_OPTION = "",
     gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
+    may_ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="At a terminal: ask for facts where the answer is undecided.")
+    ] = True,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Say which rank hangs (or broke) the job, where in the program, why, and what to do."""
@@ -199,6 +202,10 @@ def why(
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
         if page:
             console().print(safe(f"report: {page}", "dim"))
+        if may_ask:
+            from ddx_server.questions import with_answers
+
+            diagnosis = with_answers(found, diagnosis)
     exit_with(diagnosis)
 
 

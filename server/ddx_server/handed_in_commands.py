@@ -37,14 +37,24 @@ def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
     return told + [one.finding() for one in read_handed_in(data)]
 
 
-def facts(as_json: JSON_OPTION = False) -> None:
-    """List the facts that can be passed: `ddx why --fact NAME=yes|no`."""
-    from ddx_tools.diagnosis.submitted import facts_listed
+def facts(
+    codes: Annotated[
+        str | None,
+        typer.Option(metavar="WORD", help="List the finding codes that contain a word instead ('' for all)."),
+    ] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """List the facts that can be reported: `ddx why --fact NAME=yes|no`. With --codes, search the finding codes."""
+    from ddx_tools.knowledge.facts import known_facts
+    from ddx_tools.knowledge.finding_codes import codes_with
 
+    listed = {name: fact.so for name, fact in known_facts().items()} if codes is None else codes_with(codes)
+    if not listed:
+        raise UsageError(f"no finding code has {codes!r}", "ddx facts --codes '' lists all; one word at a time.")
     if as_json:
-        print_json(json.dumps(dict(facts_listed())))
+        print_json(json.dumps(listed))
         return
-    for name, says in facts_listed():
+    for name, says in listed.items():
         console().print(safe(f"{name:34}{says}"), soft_wrap=True)
 
 

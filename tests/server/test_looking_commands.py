@@ -77,6 +77,13 @@ def test_the_facts_that_can_be_told_are_listed() -> None:
     assert facts["hangs"] and all(name in ddx("facts") for name in facts)
 
 
+def test_the_finding_codes_can_be_searched() -> None:
+    found = json.loads(ddx("facts", "--codes", "SHM", "--json"))
+    assert "limits.shm_full" in found and len(found) < len(json.loads(ddx("facts", "--codes", "", "--json")))
+    with pytest.raises(UsageError):
+        ddx("facts", "--codes", "no such word")
+
+
 def test_what_a_person_read_is_checked_kept_and_counts_from_then_on(tmp_path: Path) -> None:
     log, kept = tmp_path / "x.log", tmp_path / "kept.json"
     log.write_text("step 1\nsuddenly nothing more was said\n")

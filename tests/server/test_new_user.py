@@ -25,7 +25,6 @@ __all__ = ["run"]  # the fixture
 # Each thing that new users met, and the tests that hold it: those here, and those that lie beside what they test.
 MET = {
     "a pid plus its log": "test_a_pid_and_its_log_give_at_least_what_the_pid_gives",
-    "the README's own note": "test_other_words_state_the_same",
     "packed logs": "test_a_packed_log_is_read_as_it_is",
     "an error in the middle of a long log": "test_an_error_in_the_middle_of_a_long_log_is_found_at_its_line",
     "pasted dumps": "test_dumps_of_all_ranks_that_were_pasted_into_one_file_are_told_apart",
@@ -46,7 +45,7 @@ MET = {
     "test_a_bundle_is_not_called_a_zip test_an_interrupt_while_modules_load_leaves_no_traceback "
     "test_a_directory_of_the_kernel_is_no_evidence test_a_group_of_records_is_placed_by_its_name "
     "test_the_arithmetic_that_the_docs_show_is_what_they_type",
-    "next checks and notes": "test_a_next_check_is_short test_a_sentence_is_told_where_it_goes",
+    "next checks and notes": "test_a_next_check_is_short test_the_user_is_told_that_facts_count",
 }
 
 
@@ -202,7 +201,7 @@ main()
 
 
 @pytest.mark.parametrize("command", ["notes", "why"])
-def test_a_sentence_is_told_where_it_goes(command: str, run: Any) -> None:
+def test_the_user_is_told_that_facts_count(command: str, run: Any) -> None:
     done = run(command, "it hangs at the end of the epoch")
     assert done.code == 2 and "--note" in done.err
 

@@ -15,6 +15,7 @@ from terminal import Terminal
 from ddx_server.run.environment import for_job
 from ddx_server.run.memory_kills import kills_since
 from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Verdict
 
 RUN = [sys.executable, str(Path(__file__).with_name("run_as_user.py"))]
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,12 @@ def test_a_failure_keeps_its_exit_code_and_the_answer_stands_in_the_output(run_d
     ]
     assert incidents(run_dir) == ["what is left"]
     assert json.loads((run_dir / "run.json").read_text())["exit_code"] == 7
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(0, Verdict.HEALTHY), (7, Verdict.UNDECIDED)])
+def test_only_of_a_job_that_ended_well_the_directory_is_healthy(run_dir: Path, code: int, verdict: Verdict) -> None:
+    run(run_dir, "sh", "-c", f"echo hello; exit {code}")
+    assert investigate([str(run_dir)]).diagnose().verdict is verdict
 
 
 def test_a_launcher_killed_by_a_signal_takes_us_along(run_dir: Path) -> None:

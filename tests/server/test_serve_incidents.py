@@ -98,11 +98,13 @@ def test_pasted_text_is_an_incident_without_its_secrets(config: ServeConfig) -> 
     assert not any(b"hf_abcdefghijklm" in data for data in kept)
 
 
-def test_notes_are_weighed_with_what_was_seen(config: ServeConfig) -> None:
+def test_facts_are_weighed_with_what_was_seen_and_notes_are_not(config: ServeConfig) -> None:
     without = ask(config, "diagnose", {"target": ["train.log"]})
     noted = ask(config, "diagnose", {"target": ["train.log"], "notes": ["It hangs only at the end of an epoch."]})
+    told = ask(config, "diagnose", {"target": ["train.log"], "facts": ["fails_at_epoch_end"]})
     assert "uneven-data" not in {cause["id"] for cause in without["causes"]}
-    assert "uneven-data" in {cause["id"] for cause in noted["causes"]}
+    assert noted["causes"] == without["causes"]
+    assert "uneven-data" in {cause["id"] for cause in told["causes"]}
 
 
 def test_what_holds_nothing_usable_is_refused_and_leaves_nothing_behind(config: ServeConfig) -> None:

@@ -23,7 +23,7 @@ def seen(code: str, *ranks: int, host: str = "", severity: str = "failure", **at
 
 
 def told(fact: str, *, negated: bool = False) -> Finding:
-    return seen("user.reported", severity="info", fact=fact, quote=f"so to say: {fact}", negated=negated)
+    return seen("user.reported", severity="info", fact=fact, negated=negated, basis="user")
 
 
 def raised(*ranks: int, tells: list[str] | None = None, **attributes: Any) -> Finding:

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ddx_tools.diagnosis.submitted import HandedIn, fact_finding, facts_listed, read_handed_in
+from ddx_tools.diagnosis.playbook import Condition, load_playbooks
+from ddx_tools.diagnosis.submitted import HandedIn, fact_finding, read_handed_in
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.submission import with_checked
+from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.knowledge.finding_codes import is_registered
 from ddx_tools.knowledge.load import shipped
-from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.model.diagnosis import Level, Verdict
 from ddx_tools.model.errors import UsageError
 
+ROOT = Path(__file__).parents[2]
 LOG = "step 1\nstep 2\nnode-3 was drained by the operator\n"
 
 
@@ -24,14 +26,38 @@ def target(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "train.log")]
 
 
-def test_every_fact_of_the_list_can_be_told() -> None:
-    for name, _ in facts_listed():
-        assert fact_finding(f"{name}=yes").attributes["fact"] == name
+@pytest.mark.parametrize("name", known_facts())
+def test_every_fact_can_be_reported_with_yes_and_no(name: str) -> None:
+    for value, negated in (("yes", False), ("no", True)):
+        found = fact_finding(f"{name}={value}")
+        assert (found.attributes["fact"], found.attributes["negated"]) == (name, negated)
+    assert known_facts()[name].question.endswith("?")
 
 
-def test_every_fact_that_is_accepted_is_listed() -> None:
-    listed = {name for name, _ in facts_listed()}
-    assert listed == set(vocabulary()) and "asks_whether_well" in listed
+def test_the_list_is_what_pages_ask_for_and_nothing_else() -> None:
+    assert set(known_facts()) == {fact for condition in conditions() for fact in facts_of(condition)}
+
+
+def conditions() -> list[Condition]:
+    pages = load_playbooks()
+    clauses = [clause for page in pages.symptoms.values() for clause in (*page.present, *page.absent)]
+    clauses += [clause for page in pages.causes.values() for clause in (*page.decides, *page.supports, *page.excludes)]
+    checks = [check for page in pages.symptoms.values() for check in page.next_check]
+    checks += [check for page in pages.causes.values() for check in page.next_check]
+    found = [condition for clause in clauses for condition in clause.all]
+    return found + [condition for check in checks for condition in check.when]
+
+
+def facts_of(condition: Condition) -> list[str]:
+    told = condition.where.get("fact", [])
+    return told if isinstance(told, list) else [told]
+
+
+def test_the_manual_lists_every_fact_as_it_is() -> None:
+    manual = (ROOT / "docs/notes.md").read_text(encoding="utf-8")
+    assert [f"| `{name}` | {fact.so} |" for name, fact in known_facts().items()] == [
+        line for line in manual.splitlines() if line.startswith("| `")
+    ]
 
 
 def test_a_fact_and_its_contrary() -> None:
@@ -39,7 +65,7 @@ def test_a_fact_and_its_contrary() -> None:
     assert fact_finding("works_on_one_node=no").attributes["negated"] is True
 
 
-@pytest.mark.parametrize("told", ["works_on_one_nod=yes", "works_on_one_node=perhaps", "hangs=no", "", "a b"])
+@pytest.mark.parametrize("told", ["works_on_one_nod=yes", "works_on_one_node=perhaps", "", "a b"])
 def test_what_is_not_on_the_list_is_refused(told: str) -> None:
     with pytest.raises(UsageError):
         fact_finding(told)

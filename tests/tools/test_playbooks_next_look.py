@@ -90,7 +90,7 @@ def test_hosts_that_do_not_reach_each_other_come_before_the_ranks() -> None:
     assert "ddx network --peer" not in asked(*words, tried).question
 
 
-@pytest.mark.parametrize("moment", ["fails_in_evaluation", "fails_at_the_same_step", "fails_after_a_while"])
+@pytest.mark.parametrize("moment", ["fails_in_evaluation", "fails_every_time", "fails_after_a_while"])
 def test_who_tells_when_it_fails_is_not_told_that_all_is_well(moment: str) -> None:
     steps = seen("job.progress", severity="info"), unseen(), told("asks_whether_well")
     assert judged(*steps).verdict is Verdict.HEALTHY

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.run import investigate
+from ddx_tools.probes.notes.probe import NotesArgs, capture
 from ddx_tools.probes.notes.texts.capture import text_rows
 from ddx_tools.probes.notes.texts.findings import text_findings
-from ddx_tools.probes.notes.texts.programs import code_in_note
+from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw, RawItem
 
 
@@ -194,41 +198,32 @@ def test_of_printed_values_only_what_does_not_fit_is_told(code: str) -> None:
     assert code not in codes(healthy)
 
 
-NOTE = """\
-It hangs whenever a checkpoint is due, on 4 GPUs with DeepSpeed. If I leave the save out, it runs:
-the loss goes down = as it should (we looked).
-
-    if accelerator.is_main_process:
-        # only one of them writes
-        accelerator.save_state(
-            path)
-
-Is there anything that I do wrong here?
-"""
-
-
-def test_code_pasted_into_a_note_is_read_at_its_lines_and_what_is_said_is_not() -> None:
-    code = code_in_note(NOTE)
-    assert code is not None
-    assert [number for number, line in enumerate(code, 1) if line] == [4, 5, 6, 7]
-    assert "program.guarded_call" in codes(NOTE, "notes.txt")
+def test_code_pasted_into_a_note_is_not_read(tmp_path: Path) -> None:
+    code = "It hangs.\n\n    if accelerator.is_main_process:\n        accelerator.save_state(path)\n"
+    for name, kept in (("notes.txt", 0), ("train.py", 1)):
+        (tmp_path / name).write_text(code if name == "notes.txt" else textwrap.dedent(code.partition("\n\n")[2]))
+        raw = capture(LocalHost("unknown"), NotesArgs(target=[str(tmp_path / name)]))
+        assert len(raw.of("text")) == kept
 
 
 @pytest.mark.parametrize(
-    "text",
+    "mend",
     [
-        "Two nodes of 8 GPUs. I set NCCL_DEBUG=INFO\nand OMP_NUM_THREADS=8 in the script.\nNothing changed.\n",
-        "With one GPU it works (lr = 1e-4).\nWith two it hangs:\nno error, nothing.\n",
-        "With 4 GPUs all is as slow as before:\nif I print the times they are equal.\nfor all ranks this holds:\n",
-        "model.eval()\nis missing, I know.\n",
+        lambda code: code.replace("if is_main:", "if is_main:\n    ..."),
+        lambda code: textwrap.indent(code, "    "),
+        lambda code: f"  # from the middle\n{code}",
+        lambda code: code + "\n} else what is this {",
+        lambda code: f"class Open:\n{code}",
     ],
+    ids=["left out", "indented", "a comment", "a line that is none", "a block left out"],
 )
-def test_words_of_a_person_are_no_code(text: str) -> None:
-    assert code_in_note(text) is None
+def test_an_excerpt_need_not_parse_as_a_whole(mend: Callable[[str], str]) -> None:
+    assert "program.guarded_call" in codes(mend(PROGRAMS["program.guarded_call"][0]), "train.py")
 
 
-def test_an_excerpt_in_a_note_lacks_no_guard_of_the_main_module() -> None:
-    assert codes("I call\n\nmodel = build(args)\nmain(model)\n", "notes.txt") == set()
+@pytest.mark.parametrize("piece", ["(", "if x:\n", "f(" * 99, "    a\n", "x = [", "not ", "\0", "a: b\n"])
+def test_any_text_called_a_program_is_read_to_an_end(piece: str) -> None:
+    assert codes(piece * (60_000 // len(piece)), "train.py") >= set()
 
 
 def test_a_wrapper_that_is_never_called_leaves_gradients_alone() -> None:
@@ -273,5 +268,10 @@ def test_a_score_that_shrinks_as_cards_are_added_in_any_language() -> None:
     assert codes(table.replace("0.2031", "0.8102")) == set()
 
 
-def test_long_lines_of_a_note_are_no_statements() -> None:
-    assert code_in_note("\n".join(["x = " + "a" * 60_000, "y = f(" + "b, " * 20_000 + ")"])) is None
+def test_a_program_beside_a_log_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "train.py").write_text(PROGRAMS["program.guarded_call"][0])
+    found = investigate([str(tmp_path / "train.log"), str(tmp_path / "train.py")])
+    assert any("1 log, 1 program" in line for line in found.looked_at)
+    (call,) = [finding for finding in found.findings if finding.code == "program.guarded_call"]
+    assert [(place.file, place.line) for place in call.locations] == [(call.evidence[0].source, 3)]

@@ -11,7 +11,7 @@ from rich.console import Console
 from ddx_evals.baselines import Case
 from ddx_server.render.diagnosis import render_diagnosis
 from ddx_server.serve.diagnosis_payload import diagnosis_json
-from ddx_tools.diagnosis.checks import asks_for_a_known_fact, is_out_of_reach
+from ddx_tools.diagnosis.checks import is_out_of_reach
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.lookup import in_store
 from ddx_tools.investigation.show.addresses import NOTE, Thing, Words, parse_words
@@ -38,8 +38,6 @@ def doubts(case: Case, answer: Diagnosis, store: Store) -> Iterator[str]:
     yield from sizes(answer)
     yield from _of_missing(answer, store)
     check = answer.next_check
-    if check and asks_for_a_known_fact(check, case.found.findings):
-        yield f"the next check asks for what is known: {check.question[:80]}"
     if check and is_out_of_reach(check, live=False):
         yield f"the next check asks {check.probe} of a job that is not there"
 

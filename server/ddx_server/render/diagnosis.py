@@ -99,7 +99,6 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     said = {claim.claim for claim in diagnosis.evidence[:_SHOWN_CLAIMS]} | {diagnosis.headline}
     yield Section("no answer", list(_hosts_without_answer(diagnosis)), 99)
     yield Section("changed", [safe(line, "bold") for line in diagnosis.changed], 96)
-    yield Section("asked", [safe(line) for line in diagnosis.asked], 95)
     yield Section("who", list(_who(diagnosis, said)), 100)
     yield Section("differs", list(_differs(diagnosis.differs)), 80)
     yield Section("source", list(_source(diagnosis.source_lines)), 70)

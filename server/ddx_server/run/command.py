@@ -145,6 +145,7 @@ def _keep_the_end(
     if code != 0 and (killed := memory_kills.kills_since(kills, memory_kills.counters())):
         (run_dir / "memory-kills.txt").write_text(killed, encoding="utf-8")
     directory.describe(run_dir, argv, {**record, "ended_at_s": time.time(), "exit_code": code})
+    directory.note_the_end(run_dir, code)
 
 
 def _say_the_end(

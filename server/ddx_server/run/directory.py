@@ -2,6 +2,7 @@
 
 run.json              what was started, when, and which variables were set (secrets redacted)
 launcher.log          what the launcher printed (`launcher.1.log`: what came before, if it was much)
+end.log               how the launcher ended: one line, for whoever reads the logs later
 ranks/                sockets and records of the rank agents: see ddx_tools/payloads/rank_agent.py
 logs/                 torchrun's log directory: <run id>/attempt_<n>/<local rank>/{stdout,stderr}.log
 memory-kills.txt      counters of the container, if they say that the kernel killed for memory while the job ran
@@ -63,6 +64,12 @@ def describe(path: Path, argv: Sequence[str], record: Mapping[str, Any]) -> None
     part = path / "run.json.part"
     part.write_text(json.dumps(redact_value(whole), indent=2) + "\n", encoding="utf-8")
     part.rename(path / "run.json")
+
+
+def note_the_end(path: Path, code: int) -> None:
+    """Write `end.log`, if the job ended well: of any other end the logs tell."""
+    if code == 0:
+        (path / "end.log").write_text("ddx run: the launcher ended with exit code 0\n", encoding="utf-8")
 
 
 def sweep(path: Path) -> None:

@@ -32,7 +32,8 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         ctx: Context[Any, Any],
         target: Target = [],  # noqa: B006 - read by pydantic alone
         notes: Annotated[
-            list[str], Field(description="What the user knows or tried: 'works on one node'", max_length=_MOST_NOTES)
+            list[str],
+            Field(description="The user's words, kept and not interpreted: see facts", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
         facts: Annotated[
             list[str],

@@ -66,8 +66,7 @@ def diagnosis_payload(
         verify=Rest(len(verify), "read_playbook of the first cause"),
         missing=Rest(len(missing), _LOOK),
         ruled_out=Rest(len(ruled_out), "read_playbook says what contradicts a cause"),
-        asked=Rest(len(diagnosis.asked), "ask one thing at a time"),
-        noted=Rest(len(diagnosis.noted), "ddx notes"),
+        noted=Rest(len(diagnosis.noted), "ddx facts"),
     )
     payload.put("schema", diagnosis.schema_)
     payload.put("verdict", diagnosis.verdict.value)
@@ -77,7 +76,6 @@ def diagnosis_payload(
         payload.put("culprits", _ranks(diagnosis.culprits))
     payload.put("rank_ranges", _ranges(diagnosis))
     payload.put("changed", _texts(diagnosis.changed))
-    payload.extend("asked", _texts(diagnosis.asked))
     payload.extend("causes", causes[:1])
     payload.extend("missing", mark(silent))
     payload.extend("evidence", claims[:2])

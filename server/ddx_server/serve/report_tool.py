@@ -64,7 +64,6 @@ def _published() -> dict[str, Any]:
         "noted",
         "differs",
         "source_lines",
-        "asked",
         "shown_by",
         "rank_ranges",
         "truncated",

@@ -36,16 +36,14 @@ def next_check(
         checks = [*pages, *separating, *general]
     for check in checks:
         bindings = _applies(check, findings)
-        if bindings is None:
+        if bindings is None or _is_answered(check, findings):
             continue
-        chosen = NextCheck(
+        return NextCheck(
             probe=check.probe,
             args={name: fill(v, bindings) if isinstance(v, str) else v for name, v in check.args.items()},
             question=fill(check.question, bindings),
             separates=check.separates,
         )
-        if not asks_for_a_known_fact(chosen, findings):
-            return chosen
     return None
 
 
@@ -66,15 +64,10 @@ def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
     return NextCheck(probe="ask", question=by_hand, separates=check.separates)
 
 
-def asks_for_a_known_fact(check: NextCheck, findings: Sequence[Finding]) -> bool:
-    """Whether a question is about an experiment of which somebody told how it went."""
+def _is_answered(check: NextCheckRule, findings: Sequence[Finding]) -> bool:
+    """Whether somebody reported the fact that a check asks for."""
     told = {finding.attributes.get("fact") for finding in findings if finding.code == "user.reported"}
-    if check.probe != "ask" or not told:
-        return False
-    from ddx_tools.knowledge.reports import experiments_named
-
-    named = experiments_named(check.question)
-    return bool(named) and named <= told
+    return check.answered_by in told
 
 
 def _only_told(matches: Iterable[Match]) -> bool:

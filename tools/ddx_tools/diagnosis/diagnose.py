@@ -12,6 +12,7 @@ from ddx_tools.diagnosis.checks import next_check
 from ddx_tools.diagnosis.matching import Match, fill, merged, title_of
 from ddx_tools.diagnosis.playbook import Playbooks, Strength
 from ddx_tools.diagnosis.ranking import WEIGHTS, Candidate, Circumstances, judge, matches, party, rank, something_else
+from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.model.diagnosis import (
     CandidateCause,
     Claim,
@@ -107,7 +108,7 @@ def _verdict(
 ) -> tuple[Verdict, list[Match]]:
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
-        return (Verdict.HEALTHY if well else Verdict.UNDECIDED), well
+        return (Verdict.HEALTHY, well) if well and not _told_of_a_fault(findings) else (Verdict.UNDECIDED, [])
     if listed and listed[0].level is Level.ESTABLISHED:
         # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
         blamed, first = listed[0].culprits(), listed[0].cause.id
@@ -120,6 +121,12 @@ def _verdict(
         if not is_general and sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
     return Verdict.UNDECIDED, []
+
+
+def _told_of_a_fault(findings: Sequence[Finding]) -> bool:
+    """Whether somebody reports a fact that says that something is wrong."""
+    told = [one.attributes for one in findings if one.code == "user.reported"]
+    return any(known_facts()[one["fact"]].tells_of_a_fault(negated=one["negated"]) for one in told)
 
 
 def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:

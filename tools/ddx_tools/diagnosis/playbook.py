@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from ddx_tools.knowledge.cache import kept
+from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.knowledge.finding_codes import codes_of
 from ddx_tools.knowledge.load import YAMLError, load_yaml
 from ddx_tools.knowledge.resources import playbooks_dir
@@ -106,6 +107,7 @@ class NextCheckRule(Page):
     question: str
     separates: list[str] = Field(default_factory=list)
     when: list[Condition] = Field(default_factory=list)
+    answered_by: str = Field("", description="A fact of the closed list: it is not asked for where that was reported.")
 
 
 class Symptom(Page):
@@ -226,6 +228,7 @@ def _checked(content: dict[str, Any], name: str) -> Symptom | Cause:
         _check_clause(clause, name)
     for check in page.next_check:
         _check_conditions(check.when, name)
+        _check_facts([check.answered_by] if check.answered_by else [], name)
     if isinstance(page, Cause):
         _check_conditions(page.explains, name)
     return page
@@ -269,9 +272,16 @@ def _check_conditions(conditions: list[Condition], name: str) -> None:
             unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
             if unknown:
                 raise PlaybookError(f"{name}: {attribute} asks {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
+            if condition.finding == "user.reported" and attribute == "fact":
+                _check_facts(test if isinstance(test, list) else [test], name)
             for wanted in test.values() if isinstance(test, dict) else [test]:
                 if isinstance(wanted, list) and any(isinstance(one, list) for one in wanted):
                     raise PlaybookError(f"{name}: {attribute} asks for a list in a list, which nothing equals")
+
+
+def _check_facts(facts: list[str], name: str) -> None:
+    if unknown := [fact for fact in facts if fact not in known_facts()]:
+        raise PlaybookError(f"{name}: {unknown[0]!r} is no fact of the closed list (ddx facts)")
 
 
 def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:

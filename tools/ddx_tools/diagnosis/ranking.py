@@ -3,7 +3,8 @@
 What weakens a clause or a cause, in the order in which it counts:
 
 1. `judge`: an excluding clause of the cause or of a node above it makes the cause impossible.
-2. `weight`: a clause that rests on nothing but what was submitted counts as moderate at most, and never decides alone.
+2. `weight`: a clause that rests on submitted findings alone counts as moderate at most, one that rests on reported
+   facts alone as weak, and neither decides.
 3. `Candidate.score`: supporting clauses together add at most `_SUPPORT_LIMIT`.
 4. `DISCOUNTS`: what causes leave to each other, one after the other.
 5. `something_else`: what nobody looked at supports a cause that no page describes.
@@ -122,10 +123,12 @@ def is_seen(match: Match) -> bool:
 
 
 def weight(match: Match) -> float:
-    """The weight of a clause; smaller if it rests on submitted findings only."""
+    """The weight of a clause; smaller if it rests on submitted findings only, and least on reported facts only."""
     weight = WEIGHTS[match.clause.strength]
-    handed_in = all(finding.attributes.get("basis") == HANDED_IN for finding in match.findings)
-    return min(weight, WEIGHTS[Strength.MODERATE]) if handed_in else weight
+    if is_seen(match):
+        return weight
+    only_facts = all(finding.code == "user.reported" for finding in match.findings)
+    return min(weight, WEIGHTS[Strength.WEAK if only_facts else Strength.MODERATE])
 
 
 def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> list[Match]:

@@ -1,6 +1,6 @@
 """What people and agents submit: facts about the job, and findings that they read themselves in the material.
 
-A fact is one of a closed list (`knowledge/reports.yaml`), with `yes` or `no`. A finding has a registered code and a
+A fact is one of a closed list (`knowledge/facts.yaml`), with `yes` or `no`. A finding has a registered code and a
 quote that stands in the material. Both weigh less than what was seen, and neither decides alone.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
-from ddx_tools.knowledge.reports import vocabulary
 from ddx_tools.knowledge.validation import first_mistake
 from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Diagnosis, Evidence, Finding, Severity, rank_list
@@ -73,27 +73,20 @@ def _usual() -> dict[str, dict[str, Any]]:
 def fact_finding(told: str) -> Finding:
     """`works_on_one_node=no` as a finding. Raises UsageError for what is not on the list."""
     found = _FACT.fullmatch(told.strip())
-    known = vocabulary()
+    known = known_facts()
     if found is None or found["fact"] not in known or (found["value"] or "yes") not in _SAID:
         near = difflib.get_close_matches(told.partition("=")[0], known, 4, 0.4)
         raise UsageError(
             f"{told[:80]!r} is no fact",
-            f"NAME=yes or NAME=no; nearest: {', '.join(near) or 'none'}. ddx why --facts lists all.",
+            f"NAME=yes or NAME=no; nearest: {', '.join(near) or 'none'}. ddx facts lists all.",
         )
-    fact, negated = known[found["fact"]], _SAID[found["value"] or "yes"]
-    if negated and not fact.contrary:
-        raise UsageError(f"{fact.id}=no says nothing", f"{fact.id} only counts where it is true: {fact.says}")
+    name, negated = found["fact"], _SAID[found["value"] or "yes"]
     return Finding(
         code="user.reported",
         severity=Severity.INFO,
-        summary=f"Reported by the user: {fact.contrary if negated else fact.says}",
-        attributes={"fact": fact.id, "quote": "", "negated": negated, "basis": "user"},
+        summary=f"Reported by the user: {known[name].says(negated=negated)}",
+        attributes={"fact": name, "negated": negated, "basis": "user"},
     )
-
-
-def facts_listed() -> list[tuple[str, str]]:
-    """All facts that can be told: name, and what it says."""
-    return [(fact.id, fact.says) for fact in vocabulary().values()]
 
 
 def read_handed_in(data: bytes) -> list[HandedIn]:
@@ -106,16 +99,6 @@ def read_handed_in(data: bytes) -> list[HandedIn]:
         raise UnreadableInput(
             f"these are no findings ({first_mistake(error)})", "ddx add-finding --keep FILE"
         ) from error
-
-
-def without_repeats(told: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
-    """The submitted findings that are not among the findings already."""
-
-    def fact(one: Finding) -> tuple[Any, ...]:
-        return one.code, one.attributes.get("fact"), one.attributes.get("negated")
-
-    known = set(map(fact, seen))
-    return [one for one in told if one.code != "user.reported" or fact(one) not in known]
 
 
 def changes_of(

@@ -298,12 +298,10 @@ CREATE TABLE asked_hosts (
     size_bytes      BIGINT    -- of its answer, packed
 );
 
-CREATE TABLE user_reports (
-    fact            VARCHAR,  -- what somebody reports: an id of knowledge/reports.yaml
-    negated         BOOLEAN,  -- they report the contrary
-    quote           VARCHAR,  -- the sentence, verbatim, bounded
+CREATE TABLE notes (
+    quote           VARCHAR,  -- the first line of what somebody wrote about the job, verbatim, bounded
     source          VARCHAR,  -- raw file of the bundle
-    source_line     INTEGER   -- line on which the sentence begins, 1-based
+    source_line     INTEGER   -- 1-based
 );
 
 CREATE TABLE text_facts (

@@ -12,7 +12,6 @@ from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
 from ddx_tools.diagnosis.submitted import changes_of
 from ddx_tools.diagnosis.submitted_effect import why_unchanged
 from ddx_tools.diagnosis.suspects import with_suspects
-from ddx_tools.diagnosis.suspicions import answers
 from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ddx_tools.model.versions import Version
 
 _MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
+_NOT_INTERPRETED = "Notes are kept as they are and decide nothing; what you know counts as facts: ddx facts"
 
 
 @dataclass
@@ -74,8 +74,7 @@ class Investigation:
             "looked_at": self.looked_at,
             "headline": headline_with_job(said, self.jobs, self.findings),
             "next_check": within_reach(said.next_check, live=self.live),
-            "asked": (asked := answers(self.said, said)),
-            "noted": self._noted(said, asked),
+            "noted": [_NOT_INTERPRETED] if any(text.strip() for text in self.said) else [],
             "fix": [*(own_fixes(said.causes[0].id, self.frameworks) if said.fix else ()), *said.fix],
         }
         if self.told:
@@ -87,16 +86,6 @@ class Investigation:
         more["similar"] = [one.line() for one in self.similar(said, 1) if one.strong]
         said = said.model_copy(update=more)
         return named(said, self.names, self.findings)
-
-    def _noted(self, said: Diagnosis, asked: list[str]) -> list[str]:
-        """What became of the user's words, so that nobody thinks that they counted where they did not."""
-        if not any(text.strip() for text in self.said):
-            return []
-        told = {claim.claim for claim in said.evidence}
-        understood = [finding.summary for finding in self.findings if finding.code == "user.reported"]
-        if not understood and not asked:
-            return ["Nothing of what you wrote was understood; docs/notes.md says what is."]
-        return [line for line in understood if line not in told]
 
     def similar(self, said: Diagnosis, most: int, about: str = "") -> list[Similar]:
         """The known cases that are most like this one, of which `said` is the answer; `about`: words beside it."""

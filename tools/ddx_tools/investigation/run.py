@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ddx_tools.analysis.ranks.seats import read_seats
-from ddx_tools.diagnosis.submitted import without_repeats
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.exports import write_exports
 from ddx_tools.investigation.result import Investigation
@@ -366,7 +365,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     """What only the rows can say, as long as they are there; and what was submitted."""
     from ddx_tools.diagnosis.waits import waits_of
 
-    found.told = without_repeats(told, found.findings)
+    found.told = list(told)
     found.findings += found.told
     found.missing = still_missing(store, found.missing)
     found.jobs = jobs_by_rank(store)

@@ -28,3 +28,9 @@ def codes_of(name: str) -> frozenset[str]:
     if not name.endswith(".*"):
         return frozenset({name} & finding_codes().keys())
     return frozenset(code for code in finding_codes() if code.startswith(name[:-1]))
+
+
+def codes_with(word: str) -> dict[str, str]:
+    """The codes in whose name or sentence a word stands, in capitals or not, and their sentences."""
+    wanted = word.casefold()
+    return {code: says for code, says in finding_codes().items() if wanted in f"{code} {says}".casefold()}

@@ -1,4 +1,4 @@
-"""Sentences that a person wrote, told from the logs, commands and code that stand around them.
+"""Whether a text is a note that a person wrote, and no log, listing or program. What it says is not interpreted.
 
 Notes, issue texts and Markdown pages. What counts is the content: sentences of words, no prefixes of loggers.
 """
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 TEXT_LIMIT = 64_000
 """Characters that are looked at: a description is at the top, and nobody writes more by hand."""
-_SENTENCE_LIMIT = 800
 _LINE_LIMIT = 2_000
-_SHORT_LINE = 60
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _HEADING = re.compile(r" {0,3}#{1,6} +(\S.*)")
@@ -42,17 +40,7 @@ _ADDRESS = re.compile(
 )
 _WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][A-Za-z'’-]*(?![\w/=])")
 _NUMBER = re.compile(r"(?<!\S)[\d.,:%]+(?!\S)")
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<!etc\.)(?<!approx\.)(?<!resp\.)\s+")
 _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|we|we're|we've|my|our|us|me)\b", re.I)
-_EXPECTED = re.compile(r"\bexpected (?:behaviou?r|result|outcome|output)", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """One sentence, its lines joined, and the line (1-based) on which it begins."""
-
-    text: str
-    line: int
 
 
 def is_note(text: str, *, named_so: bool) -> bool:
@@ -73,39 +61,18 @@ def is_note(text: str, *, named_so: bool) -> bool:
     return begins and (markdown or bool(_FIRST_PERSON.search(" ".join(first))))
 
 
-def sentences(text: str) -> Iterator[Sentence]:
-    """The sentences of a person's text, in order; without fenced blocks, logs, commands and what was expected."""
-    run: list[_Line] = []
-    expected = False
-    for line in _plain_lines(text):
-        if line.heading:
-            expected = bool(_EXPECTED.search(line.text))
-        breaks = line.heading or line.bullet or not line.is_prose or (run and _ends(run[-1], line))
-        if breaks:
-            yield from _split(run)
-            run = []
-        if line.is_prose and not expected:
-            run.append(line)
-            if line.heading:
-                yield from _split(run)
-                run = []
-    yield from _split(run)
-
-
 @dataclass(frozen=True, slots=True)
 class _Line:
     text: str
-    number: int
     block: int
     heading: bool
-    bullet: bool
     is_prose: bool
 
 
 def _plain_lines(text: str) -> Iterator[_Line]:
     """Lines outside of fences, without Markdown's marks; blank ones end a block."""
     fenced, block = False, 0
-    for number, raw in enumerate(_without_comments(text[:TEXT_LIMIT]).splitlines(), 1):
+    for raw in _without_comments(text[:TEXT_LIMIT]).splitlines():
         if _FENCE.match(raw):
             fenced = not fenced
             block += 1
@@ -120,7 +87,7 @@ def _plain_lines(text: str) -> Iterator[_Line]:
         body = heading[1] if heading else line[bullet.end() :] if bullet else line
         if not body.strip():
             block += 1
-        yield _Line(body.strip(), number, block, bool(heading), bool(bullet), _is_prose(body, item=bool(bullet)))
+        yield _Line(body.strip(), block, bool(heading), _is_prose(body, item=bool(bullet)))
 
 
 def _without_comments(text: str) -> str:
@@ -142,25 +109,3 @@ def _is_prose(line: str, *, item: bool = False) -> bool:
     if words < 2 and not (item or stripped[-1] in ".!?" or stripped.isalpha()):
         return False
     return 3 * sum(map(str.isalpha, stripped)) >= 2 * len(stripped.replace(" ", ""))
-
-
-def _ends(line: _Line, following: _Line) -> bool:
-    """Whether a sentence ends with its line though no mark says so: people write notes line by line."""
-    short = len(line.text) < _SHORT_LINE
-    return line.text[-1:] not in ",;:(-" and short and following.text[:1].isupper()
-
-
-def _split(run: list[_Line]) -> Iterator[Sentence]:
-    """Sentences of lines that belong together."""
-    text, starts = "", []
-    for line in run:
-        text += " " if text else ""
-        starts.append((len(text), line.number))
-        text += line.text
-    position = 0
-    for piece in _SENTENCE_END.split(text):
-        at = text.find(piece, position)
-        position = at + len(piece)
-        number = max((n for start, n in starts if start <= at), default=0)
-        if piece.strip():
-            yield Sentence(piece.strip()[:_SENTENCE_LIMIT], number)

@@ -303,8 +303,7 @@ class Diagnosis(Contract):
     peer_lines: SourceLines | None = Field(
         None, description="Where peers went, by a condition that the suspect passed."
     )
-    asked: list[str] = Field(default_factory=list, description="What the user suspected or asked, and the answer.")
-    noted: list[str] = Field(default_factory=list, description="What was understood of what the user said.")
+    noted: list[str] = Field(default_factory=list, description="What becomes of what people wrote about the job.")
     chain: list[str] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)

@@ -76,6 +76,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     TextKind.MACHINE: ("text of a machine", "texts of machines"),
     TextKind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
     TextKind.NOTE: ("note", "notes"),
+    TextKind.PROGRAM: ("program", "programs"),
     TextKind.FINGERPRINTS: ("file of fingerprints", "files of fingerprints"),
     TextKind.SAMPLES: ("sample of stacks", "samples of stacks"),
 }

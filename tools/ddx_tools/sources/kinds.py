@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from ddx_tools.model.files.kinds import HEAD_BYTES
 from ddx_tools.model.files.log_text import encoding_of
 from ddx_tools.model.files.names import as_folders
-from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, suffix
+from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, PROGRAM, suffix
 
 
 class TextKind(StrEnum):
@@ -32,6 +32,7 @@ class TextKind(StrEnum):
     """An environment, a launch script, or a log in which a launch command stands."""
     MESH = "mesh settings"
     NOTE = "note"
+    PROGRAM = "program"
     FINGERPRINTS = "fingerprints"
     """Of the tensors of a rank: payloads/site/ddx_consistency.py."""
     SAMPLES = "stack samples"
@@ -118,6 +119,8 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
     if looks_like_samples(head):
         return {TextKind.SAMPLES}
     name = suffix(plain_name(path))
+    if name == PROGRAM and head.strip():
+        return {TextKind.PROGRAM}
     found: set[TextKind] = set()
     if named or name not in NO_LOG:
         content = head.lstrip(b"\0")

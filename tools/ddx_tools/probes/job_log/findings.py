@@ -47,7 +47,7 @@ def log_findings(store: Store) -> list[Finding]:
     findings = [
         *failure_findings(events, codes),
         *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, _seen_size(store)),
-        *message_findings(events),
+        *(one for one in message_findings(events) if _is_no_early_end(one, events)),
         *ran_out_of_data(events, read_crowd(events)),
         *left_the_loop(events),
         *step_findings(events, {row["source"] for row in store.query("SELECT source FROM logs WHERE cut")}),
@@ -92,6 +92,19 @@ def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding])
         summary=f"No stacks or flight records were captured; the log shows {how}.",
         attributes={"steps": steps, "ended": ended, "basis": "log"},
     )
+
+
+_WELL_ENDED = ("job.finished", "job.exited_zero")
+
+
+def _is_no_early_end(finding: Finding, events: list[LogEvent]) -> bool:
+    """Whether a finding that says that all ended well may say so: no step comes behind it, and no rank is left out."""
+    if finding.code not in _WELL_ENDED:
+        return True
+    if finding.code == "job.exited_zero" and finding.ranks and not finding.attributes.get("all_ranks"):
+        return False
+    steps = {event.evidence.source: event.evidence.line or 0 for event in events if event.kind == "step"}
+    return all((place.line or 0) > steps.get(place.source, 0) for place in finding.evidence[-1:])
 
 
 def _job_ended(events: list[LogEvent], codes: dict[int, int]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Probe `notes`: what somebody wrote about the job, and the programs and printed values that lie beside its logs."""
+"""Probe `notes`: keeps what somebody wrote about the job, and reads the programs and printed values beside its logs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def capture(host: Host, args: NotesArgs) -> Raw:
 
 
 def parse(raw: Raw) -> Rows:
-    """Rows of `user_reports` and `text_facts`."""
-    from ddx_tools.probes.notes.capture import report_rows
+    """Rows of `notes` and `text_facts`."""
+    from ddx_tools.probes.notes.capture import note_rows
     from ddx_tools.probes.notes.texts.capture import text_rows
 
-    return {**report_rows(raw), **text_rows(raw)}
+    return {**note_rows(raw), **text_rows(raw)}
 
 
 def analyse(store: Store) -> list[Finding]:
-    """What was reported, and what the texts say."""
+    """That there are notes, and what the texts say."""
     from ddx_tools.probes.notes.capture import note_findings
     from ddx_tools.probes.notes.texts.findings import text_findings
 
@@ -41,20 +41,20 @@ def analyse(store: Store) -> list[Finding]:
 
 PROBE = Probe(
     id="notes",
-    title="Notes and reports",
+    title="Notes and programs",
     description=(
-        "Reads what people wrote about the job (notes, an issue, `ddx why --note`): what was tried and how it went; "
-        "and programs and printed values beside the logs. docs/notes.md lists the vocabulary."
+        "Reads the programs and printed values that lie beside the logs, and keeps what somebody wrote about the job "
+        "(notes, an issue, `ddx why --note`) verbatim. Notes are not interpreted: `ddx facts` lists what counts."
     ),
     args=NotesArgs,
     capture=capture,
     parse=parse,
-    rests_on=("user_reports", "text_facts"),
+    rests_on=("notes", "text_facts"),
     analyse=analyse,
-    table="SELECT fact, negated, quote, source, source_line FROM user_reports UNION ALL "
-    "SELECT code, NULL, quote, source, source_line FROM text_facts WHERE code[1] <> '_' ORDER BY source, source_line",
+    table="SELECT 'note' AS what, quote, source, source_line FROM notes UNION ALL "
+    "SELECT code, quote, source, source_line FROM text_facts WHERE code[1] <> '_' ORDER BY source, source_line",
     examples={
-        "notes.txt": "what was tried, and how it went",
-        "incident/": "all notes beside the logs of an incident",
+        "train.py": "where ranks can part in a program",
+        "incident/": "all programs and printed values beside the logs of an incident",
     },
 )

@@ -1,140 +1,77 @@
-"""What the text of a program says of a job: calls that depend on the rank, on a clock, on a value of one rank.
+"""What the syntax tree of a program says of a job: calls that depend on the rank, on a clock, on a value of one rank.
 
-Excerpts need not parse, so this goes by lines and their indentation. What is found is no fault by itself: the pages
-join it with what the job did.
+Excerpts and diffs need not parse as a whole: lines that do not are left out. What is found is no fault by itself: the
+pages join it with what the job did.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeGuard
 
-from ddx_tools.knowledge.load import shipped
-from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact, matches, seen
+from ddx_tools.analysis.program.python_source import asks_for_the_rank
+from ddx_tools.knowledge.program_names import called_name
+from ddx_tools.probes.notes.texts.text_fact import TextFact, seen
 
 _PYTHON = re.compile(r"^\s*(?:def \w+\(|class \w+|import \w|from [\w.]+ import |for .+ in .+:|if .+:|with .+:)", re.M)
 _DIFF = re.compile(r"^diff --git |^@@ -\d+", re.M)
-_COMMENT = re.compile(r"^\s*#")
-_RANK = r"(?:\w*_)?(?:rank|RANK)\b|get_rank\(\)|proc_id"
-_PART = re.compile(
-    r"\bis_(?:pipeline_|pp_)?(?:first|last)_(?:stage|rank)\b|\bget_(?:tensor|pipeline|data|context|expert)\w*_rank\(\)"
-)
-"""What tells the parts of a model or of the data apart, each of which has a group of its own."""
-
-_DEBUGGER = re.compile(
-    r"^\s*(?:import i?pdb;\s*)?(?:breakpoint\(|i?pdb\.set_trace\(|(?:\w+\.)*(?:dist|distributed)\.breakpoint\()"
-)
-_RANK_ARGUMENT = re.compile(r"\brank\s*=\s*(\d+)")
-_GUARD = re.compile(
-    rf"^\s*(?:el)?if\s+.*?(?:(?:{_RANK})\s*(?:==|(?:not )?in\b|!=|<|>)|==\s*(?:{_RANK})|not\s+(?:self\.)?(?:{_RANK})|"
-    rf"\bis_main\w*|{_PART.pattern}|\bif_main_process\(|\bis_(?:global_|world_process_|rank_)?zero\b|\bmain_process\b)"
-)
-_GUARDED = (
-    ("new_group", re.compile(r"\b(new_group|init_device_mesh|new_subgroups)\(")),
-    (
-        "collective",
-        re.compile(
-            r"\b(?:dist|distributed)\.(all_reduce|broadcast\w*|all_gather\w*|barrier|reduce|gather\w*|scatter\w*)\("
-        ),
-    ),
-    ("save", re.compile(r"\b(save_model|save_checkpoint|save_and_keep_only|save_state|save_pretrained)\(")),
-    ("state_dict", re.compile(r"\b(?<!torch\.)((?:get_model_)?state_dict)\(")),
-    ("evaluation", re.compile(r"\b(evaluate|validate|validation_loop)\(")),
-)
-_SAMPLER = re.compile(r"\bDistributedSampler\(")
-_SEED = re.compile(rf"\bseed\s*=[^,\n]*(?:{_RANK}|time\.time|random)")
-_CLOCK = re.compile(r"\btime\.(?:time|monotonic|perf_counter)\(\)")
-_TOGETHER = re.compile(
-    r"\b\w*(?:save|checkpoint|ckpt|abort|run_on_main|all_reduce|broadcast|all_gather|barrier|evaluate|stop)\w*\(", re.I
-)
-_COLLECTIVE = re.compile(
-    r"\b(?:dist|distributed)\.(?:all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|all_to_all\w*|barrier|reduce)\("
-)
-_SET = re.compile(r"^\s*(?P<name>\w+)(?:: ?[\w\[\]]+)? = (?:(?:frozen)?set\(\w|\{[^:{}]*(?:['\"]| for )[^:{}]*\})")
-_FOR = re.compile(r"^\s*for [\w, ]+ in (?P<what>(?:frozen)?set\(|\w+\s*:)")
-_LEAVES = re.compile(r"^\s*(?:return|continue|break)\b")
-_SAME_EVERYWHERE = re.compile(
-    r"is_initialized|is_available|world_size|is None|is not None|\bargs\.|\bcfg\.|config|isinstance|not enabled"
-    r"|__name__|\bmode\b|debug"
-)
-_LOGGED = re.compile(r"self\.log\(\s*['\"](?P<name>[\w/]+)['\"](?!.*sync_dist\s*=\s*True)")
-_MONITORED = re.compile(
-    r"\b(?P<what>ModelCheckpoint|EarlyStopping|ReduceLROnPlateau)\(.*?monitor\s*=\s*['\"](?P<name>[\w/]+)['\"]"
-)
-_WRAPPED = re.compile(r"^\s*(?P<name>[\w.]{1,60})\s*=\s*(?:\w+\.)*(?:DDP|DistributedDataParallel)\(")
-_NO_FORWARD = re.compile(
-    r"state_dict|load_|named_|param|buffers|modules|children|train$|eval$|save|to$|cuda$|half$|float$|get_|generate"
-)
-_OWN_VALUE = re.compile(
-    r"\s*(?:el)?if\s+(?!.*(?:\bglobal_|\breduced_|\bavg_|\bmean_|\bargs\.|\bcfg\.))"
-    r"(?:\w+\.)*(?P<name>\w*(?:loss|acc|metric|score|auc|norm)\w*)(?:\.item\(\))?\s*(?:<|>)"
-)
-_NO_SYNC = re.compile(r"^\s*with (?:\w+\.)*no_sync\(\)\s*:")
 _NUMBERED = re.compile(r"^\s{0,6}(?P<number>\d{1,6})(?:[:|]|(?= )|$)")
-_MODULE_CALL = re.compile(r"^(?:\w+\.)*(\w*(?:train|main|run|fit|launch|spawn|init|LLM)\w*)\(")
+_HEADER = re.compile(r"expected an indented block after .* on line (\d+)")
+_MOST_REPAIRS = 24
+_LONGEST_LINE = 500
 
 
-def program_lines(name: str, text: str) -> list[str] | None:
-    """The lines of a program, of a diff those that it leaves standing; None if the text is no program."""
-    if name.endswith((".diff", ".patch")) or _DIFF.search(text):
-        return ["" if line[:1] in "-@" else line[1:] for line in text.splitlines()]
-    lines = _unnumbered(text.splitlines())
-    # Programs of other names are excerpts that somebody cut out.
-    return lines if name.endswith(".py") or len(_PYTHON.findall("\n".join(lines))) >= 2 else None
+class ProgramText:
+    """A program, an excerpt of one, or what a diff leaves standing of it."""
+
+    def __init__(self, lines: list[str], tree: ast.Module, *, whole: bool) -> None:
+        self.lines = lines
+        self.tree = tree
+        self.whole = whole
+        """It is no diff."""
+        self.nodes = list(ast.walk(tree))
+        self.calls = sorted((n for n in self.nodes if isinstance(n, ast.Call)), key=lambda call: call.lineno)
+        self.called = {called_name(call) or "" for call in self.calls}
+
+    @cached_property
+    def blocks(self) -> list[list[ast.stmt]]:
+        """Every list of statements that run one after the other."""
+        fields = ("body", "orelse", "finalbody")
+        found = [getattr(node, field, None) for node in self.nodes for field in fields]
+        return [block for block in found if isinstance(block, list) and block]
+
+    @cached_property
+    def by_one_rank(self) -> set[int]:
+        """Nodes (their ids) that a condition on the rank encloses."""
+        guards = [node for node in self.nodes if isinstance(node, ast.If) and asks_which_rank(node.test)]
+        return {id(inner) for guard in guards for inner in ast.walk(guard)}
+
+    def seen(self, code: str, node: ast.expr | ast.stmt, summary: str, **attributes: Any) -> TextFact:
+        """A thing seen at a node."""
+        line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
+        return seen(code, node.lineno, line, summary, **attributes)
 
 
-_STATEMENT = re.compile(
-    r"""\s*(?:
-        (?:import\ \w|from\ [\w.]+\ import\ |@\w|def\ \w+\(|class\ \w+[(:]|return\b|raise\ \w|del\ \w
-          |(?:pass|break|continue)$)
-      | (?:if|elif|for|while|with|else|try|except|finally)\b.*:\s*(?:\#.*)?$
-      | [\w.\[\]"', *]{1,80}\ ?(?:[-+*/|@]?=|:\ ?\w+\ =)\ ?[^=\s](?:.*[\w)\]}"'([{,])?\s*(?:\#.*)?$
-      | [\w.]{1,80}\((?:.*[)(,])?\s*(?:;.*)?(?:\#.*)?$
-    )""",
-    re.VERBOSE,
-)
-_LOOP = re.compile(r"\s*for [\w., ()]{1,60} in [\w.]{1,60}(?:\(.{0,80}\))?:$")
-_WORDS_ON_END = re.compile(r"\b[a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40} [a-z'’]{2,40}", re.I)
-"""Four words in a row: no statement has them outside of a string or a comment."""
-_STRING = re.compile(r"""#.*|"[^"]*"|'[^']*'""")
-_FEWEST_STATEMENTS = 2
-_LONGEST_STATEMENT = 400
-
-
-def code_in_note(text: str) -> list[str] | None:
-    """What somebody pasted of a program into what they wrote, every line at its place and the others empty.
-
-    Fences need not be there: lines that can be statements count, two of them on end at least. None if there are none.
-    """
+def read_as_program(name: str, text: str) -> ProgramText | None:
+    """A program by its name or by its statements; None for any other text."""
     lines = text.splitlines()
-    kept = [""] * len(lines)
-    run: list[int] = []
-    for number, line in enumerate([*lines, "."]):
-        if _is_statement(line) or (run and _goes_on(line, lines[run[-1]])):
-            run.append(number)
-        elif line.strip() and line.strip() not in (")", "]", "}", "...", "):"):
-            statements = [at for at in run if lines[at].strip()]
-            for at in statements if len(statements) >= _FEWEST_STATEMENTS else ():
-                kept[at] = lines[at]
-            run = []
-    return kept if any(kept) else None
-
-
-def _is_statement(line: str) -> bool:
-    if len(line) > _LONGEST_STATEMENT or not _STATEMENT.match(line):
-        return False
-    return bool(_LOOP.match(line)) or not _WORDS_ON_END.search(_STRING.sub("", line))
-
-
-def _goes_on(line: str, before: str) -> bool:
-    """A comment below a statement, or the rest of a call that its line does not close."""
-    if len(line) > _LONGEST_STATEMENT:
-        return False
-    if _COMMENT.match(line):
-        return True
-    return before.rstrip().endswith(("(", ",", "[", "{")) and bool(line.strip()) and not _WORDS_ON_END.search(line)
+    whole = not name.endswith((".diff", ".patch")) and not _DIFF.search(text)
+    if not whole:
+        lines = ["" if line.startswith(("-", "@", "+++", "diff --git ")) else line[1:] for line in lines]
+    else:
+        lines = _unnumbered(lines)
+        # Programs of other names are excerpts that somebody cut out.
+        if not name.endswith(".py") and len(_PYTHON.findall("\n".join(lines))) < 2:
+            return None
+    lines = [line[:_LONGEST_LINE] for line in lines]
+    tree = _tree(lines)
+    return ProgramText(lines, tree, whole=whole) if tree and tree.body else None
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
@@ -146,204 +83,427 @@ def _unnumbered(lines: list[str]) -> list[str]:
     return [_NUMBERED.sub("", line) for line in lines]
 
 
-def read_program(lines: Lines) -> Iterator[TextFact]:
-    """All that is known of these lines."""
-    code = Lines("" if _COMMENT.match(line) else line for line in lines)
-    text = "\n".join(code)
-    yield from _telling(code, text)
-    yield from _debuggers(code)
-    yield from _guarded(code)
-    yield from _decisions(code)
-    yield from _early_leaves(code)
-    for number, _ in matches(_SAMPLER, code):
-        for further, line in enumerate(code[number - 1 : number + 6], number):
-            if _SEED.search(line):
-                yield seen(
-                    "program.sampler_seed_by_rank", further, line,
-                    "The sampler's seed depends on the rank: ranks shuffle in other orders and take shares of them",
+def _tree(lines: list[str]) -> ast.Module | None:
+    """The syntax tree, without the lines that keep the others from being parsed."""
+    kept = ["" if line.lstrip().startswith("#") else line for line in lines]
+    for _ in range(_MOST_REPAIRS):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the user's program: not what was asked
+                return ast.parse(textwrap.dedent("\n".join(kept)))
+        except SyntaxError as error:
+            if header := _HEADER.match(error.msg or ""):
+                kept[int(header[1]) - 1] += " pass"
+            else:
+                kept[min(error.lineno or 1, len(kept)) - 1] = ""
+        except (ValueError, RecursionError, MemoryError):
+            return None
+    return None
+
+
+def read_program(program: ProgramText) -> Iterator[TextFact]:
+    """All that is known of a program, each thing once a line."""
+    told: set[tuple[str, int]] = set()
+    try:
+        for one in chain.from_iterable(reader(program) for reader in _READERS):
+            if (one.code, one.line) not in told:
+                told.add((one.code, one.line))
+                yield one
+    except RecursionError:
+        return  # too deep to follow
+
+
+# --- what names and calls stand for
+
+_PART = re.compile(
+    r"\bis_(?:pipeline_|pp_)?(?:first|last)_(?:stage|rank)\b|\bget_(?:tensor|pipeline|data|context|expert)\w*_rank\(\)"
+)
+"""What tells the parts of a model or of the data apart, each of which has a group of its own."""
+_COLLECTIVE = re.compile(
+    r"(?:all_reduce|broadcast|all_gather|reduce_scatter|all_to_all|gather|scatter|barrier|reduce)\w*"
+)
+_GUARDED = {
+    "new_group": re.compile(r"new_group|init_device_mesh|new_subgroups"),
+    "save": re.compile(r"save_model|save_checkpoint|save_and_keep_only|save_state|save_pretrained"),
+    "state_dict": re.compile(r"(?:get_model_)?state_dict"),
+    "evaluation": re.compile(r"evaluate|validate|validation_loop"),
+}
+_TOGETHER = re.compile(r"\w*(?:save|checkpoint|ckpt|abort|run_on_main|evaluate|stop)\w*", re.I)
+_REDUCES = re.compile(r"(?:\w*_)?(?:reduce|gather)\w*|average_across\w*")
+_RANK_OR_CHANCE = re.compile(r"(?:\w*_)?rank\b|get_rank\(\)|time\.time|random", re.I)
+_METRIC = re.compile(r"\w*(?:loss|acc|metric|score|auc|norm)\w*")
+_REDUCED_NAME = re.compile(r"global_|reduced_|avg_|mean_|args\.|cfg\.")
+_SAME_EVERYWHERE = re.compile(
+    r"is_initialized|is_available|world_size|is None|is not None|\bargs\.|\bcfg\.|config|isinstance|not enabled"
+    r"|__name__|\bmode\b|debug"
+)
+_MODULE_CALL = re.compile(r"\w*(?:train|main|run|fit|launch|spawn|init|LLM)\w*")
+_NO_FORWARD = re.compile(
+    r"state_dict|load_|named_|param|buffers|modules|children|train$|eval$|save|to$|cuda$|half$|float$|get_|generate"
+)
+_DATA = re.compile(r"\w*(?:dataset|data|set|ds)$")
+
+
+def asks_which_rank(test: ast.expr) -> bool:
+    """Whether a condition treats ranks or parts of the model differently."""
+    words = ast.unparse(test)
+    return asks_for_the_rank(words) or _PART.search(words) is not None
+
+
+def _is_collective(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    module = ast.unparse(call.func.value).rpartition(".")[2]
+    return module in ("dist", "distributed") and _COLLECTIVE.fullmatch(call.func.attr) is not None
+
+
+def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    return (inner for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Call))
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((one.value for one in call.keywords if one.arg == name), None)
+
+
+def _is_true(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    return any(isinstance(statement, (ast.Return, ast.Continue, ast.Break)) for statement in block[:3])
+
+
+def _assigned(program: ProgramText) -> Iterator[tuple[str, ast.expr]]:
+    for node in program.nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            yield ast.unparse(target), node.value
+
+
+# --- calls that some ranks make
+
+
+def _breakpoints(program: ProgramText) -> Iterator[TextFact]:
+    for call in program.calls:
+        if called_name(call) in ("breakpoint", "set_trace"):
+            rank = _keyword(call, "rank")
+            ranks = [rank.value] if isinstance(rank, ast.Constant) and isinstance(rank.value, int) else ()
+            yield program.seen("program.breakpoint", call, "The program stops for a debugger here", ranks=ranks)
+
+
+def _guarded(program: ProgramText) -> Iterator[TextFact]:
+    """What a condition on the rank keeps for some ranks: its block; where that leaves, the rest behind it, too."""
+    for block in program.blocks:
+        for place, guard in enumerate(block):
+            if isinstance(guard, ast.If) and asks_which_rank(guard.test):
+                kept = [*guard.body, *(block[place + 1 :] if _leaves(guard.body) else ())]
+                yield from _kept_for_some(program, guard, kept)
+
+
+def _kept_for_some(program: ProgramText, guard: ast.If, kept: list[ast.stmt]) -> Iterator[TextFact]:
+    test = ast.unparse(guard.test)
+    for call in _calls(kept):
+        name = called_name(call) or ""
+        kind = next((kind for kind, names in _GUARDED.items() if names.fullmatch(name)), None)
+        if ast.unparse(call.func) == "torch.state_dict":
+            continue
+        if _is_collective(call) and _PART.search(test):
+            if "group" not in ast.unparse(call):
+                yield program.seen(
+                    "program.group_left_out", call,
+                    f"{name} is called by a part of the ranks, on the group of all: if {test}",
+                    call=name, severity="warning",
                 )  # fmt: skip
-    if "__main__" not in text:
-        for number, found in list(matches(_MODULE_CALL, code))[-1:]:
-            yield seen(
-                "program.no_main_guard", number, found.string,
-                f"{found[1]} is called when the module is imported, with no __main__ guard", call=found[1],
+        elif kind or _is_collective(call):
+            yield program.seen(
+                "program.guarded_call", call, f"{name} is called on some ranks only: if {test}",
+                call=name, kind=kind or "collective",
             )  # fmt: skip
 
 
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _block(code: Lines, start: int) -> Iterator[tuple[int, str]]:
-    """The lines below the one at an index that are indented deeper; a condition may have several lines."""
-    depth, index = _depth(code[start]), start
-    while not code[index].rstrip().endswith(":") and index + 1 < len(code) and index < start + 6:
-        index += 1
-    for place in range(index + 1, len(code)):
-        line = code[place]
-        if line.strip() and _depth(line) <= depth:
-            return
-        yield place + 1, line
-
-
-def _head(code: Lines, start: int) -> str:
-    """A condition, all of its lines."""
-    kept = []
-    for line in code[start : start + 6]:
-        kept.append(line)
-        if line.rstrip().endswith(":"):
-            break
-    return " ".join(kept)
-
-
-def _debuggers(code: Lines) -> Iterator[TextFact]:
-    for number, found in matches(_DEBUGGER, code):
-        rank = _RANK_ARGUMENT.search(found.string)
-        ranks = [int(rank[1])] if rank else ()
-        yield seen("program.breakpoint", number, found.string, "The program stops for a debugger here", ranks=ranks)
-
-
-def _guarded(code: Lines) -> Iterator[TextFact]:
-    for index, line in enumerate(code):
-        if not _GUARD.match(line):
-            continue
-        for number, inner in _kept_for_some(code, index):
-            for kind, pattern in _GUARDED:
-                if found := pattern.search(inner):
-                    if kind == "collective" and _PART.search(line):
-                        if "group" not in inner:
-                            yield seen(
-                                "program.group_left_out", number, inner,
-                                f"{found[1]} is called by some ranks only, on the group of all: {line.strip()}",
-                                call=found[1], severity="warning",
-                            )  # fmt: skip
-                        break
-                    yield seen(
-                        "program.guarded_call",
-                        number,
-                        inner,
-                        f"{found[1]} is called on some ranks only: {line.strip()}",
-                        call=found[1],
-                        kind=kind,
-                    )
-                    break
-
-
-def _kept_for_some(code: Lines, index: int) -> Iterator[tuple[int, str]]:
-    """The lines that a condition on the rank keeps for some ranks: its block; where that leaves, the rest besides."""
-    block = list(_block(code, index))
-    yield from block
-    if block and any(_LEAVES.match(inner) for _, inner in block[:3]):
-        depth = _depth(code[index])
-        for place in range(block[-1][0], len(code)):
-            if code[place].strip() and _depth(code[place]) < depth:
-                return
-            yield place + 1, code[place]
-
-
-@cache
-def _telling_lines() -> list[dict[str, Any]]:
-    """`knowledge/programs.yaml`, with its expressions compiled."""
-    compiled = ("line", "with", "without")
-    return [{k: re.compile(v) if k in compiled else v for k, v in entry.items()} for entry in shipped("programs.yaml")]
-
-
-def _telling(code: Lines, text: str) -> Iterator[TextFact]:
-    """What single lines tell, by what else stands in the program."""
-    under_rank = {at for index, line in enumerate(code) if _GUARD.match(line) for at, _ in _block(code, index)}
-    for entry in _telling_lines():
-        absent, needed = entry.get("without"), entry.get("with")
-        if (absent and absent.search(text)) or (needed and not needed.search(text)):
-            continue
-        for number, found in matches(entry["line"], code):
-            if number in under_rank or not entry.get("under_rank"):
-                values = found.groupdict()
-                more = {"severity": entry.get("severity", "notice"), **entry.get("attributes", {}), **values}
-                yield seen(entry["code"], number, found.string, entry["says"].format(**values), **more)
-    yield from _past_wrapper(code, text)
-    for number, found in matches(_NO_SYNC, code):
-        block = "\n".join(line for _, line in _block(code, number - 1))
-        if ".backward(" in block and text.count(".backward(") == 1:
-            yield seen(
-                "program.sync_left_out", number, found.string,
-                "Every backward runs under no_sync: no gradient is reduced, in no step", severity="warning",
-            )  # fmt: skip
-
-
-def _past_wrapper(code: Lines, text: str) -> Iterator[TextFact]:
-    """A program that trains what DDP wraps, and never calls the wrapper: its forward prepares the reduction."""
-    if ".backward(" not in text:
-        return
-    for _, made in matches(_WRAPPED, code):
-        name = re.escape(made["name"])
-        if re.search(rf"(?<![\w.]){name}(?:\.forward)?\(", text):
-            continue
-        for number, found in matches(re.compile(rf"=\s*{name}\.module(?:\.(?P<part>\w+))?\("), code):
-            if found["part"] and _NO_FORWARD.match(found["part"]):
+def _early_leaves(program: ProgramText) -> Iterator[TextFact]:
+    """A function is left under a condition of this rank's values, and a collective comes behind that."""
+    functions = [node for node in program.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for body in [program.tree.body, *(function.body for function in functions)]:
+        inner = [node for statement in body for node in ast.walk(statement)]
+        later = sorted((call for call in _calls(body) if _is_collective(call)), key=lambda call: call.lineno)
+        for node in inner:
+            if not isinstance(node, ast.If) or not _leaves(node.body[:2]) or asks_which_rank(node.test):
                 continue
-            yield seen(
-                "program.sync_left_out", number, found.string,
-                f"What {made['name']} wraps is called and {made['name']} never is: no gradient is reduced",
-                severity="warning",
-            )  # fmt: skip
-            return
-
-
-def _decisions(code: Lines) -> Iterator[TextFact]:
-    for index, line in enumerate(code):
-        timed = re.match(r"\s*(?:el)?if\b", line) and _CLOCK.search(_head(code, index))
-        if timed and any(_TOGETHER.search(inner) for _, inner in _block(code, index)):
-            yield seen(
-                "program.rank_local_decision", index + 1, line,
-                "Each rank decides by its own clock whether to call a collective", by="clock",
-            )  # fmt: skip
-        own = _OWN_VALUE.match(line)
-        if own and any(_COLLECTIVE.search(inner) for _, inner in _block(code, index)):
-            reduced = re.compile(
-                rf"(?:reduce|gather|broadcast)\w*\([^#]*\b{own['name']}\b|\b{own['name']}\b[^=]*=.*reduce"
-            )
-            if not any(reduced.search(before) for before in code[:index]):
-                yield seen(
-                    "program.rank_local_decision", index + 1, line,
-                    f"Each rank decides by its own {own['name']} whether to call a collective", by="metric",
+            behind = next((call for call in later if call.lineno > (node.end_lineno or node.lineno)), None)
+            if behind and not _SAME_EVERYWHERE.search(ast.unparse(node.test)):
+                yield program.seen(
+                    "program.leaves_before_collective", node,
+                    f"The function is left here if this holds on a rank, before {ast.unparse(behind)[:60]}",
                 )  # fmt: skip
-    sets = {found["name"] for _, found in matches(_SET, code)}
-    for number, found in matches(_FOR, code):
-        unordered = found["what"].rstrip(": ") in sets or found["what"].endswith("(")
-        if unordered and any(_COLLECTIVE.search(inner) for _, inner in _block(code, number - 1)):
-            yield seen(
-                "program.rank_local_decision", number, found.string,
+
+
+# --- what each rank decides by itself
+
+
+def _decisions(program: ProgramText) -> Iterator[TextFact]:
+    code = "program.rank_local_decision"
+    sets = {name for name, value in _assigned(program) if _is_set(value)}
+    for node in program.nodes:
+        if isinstance(node, ast.If):
+            inside = list(_calls(node.body))
+            clocks = {ast.unparse(call.func) for call in _calls([node.test])}
+            if clocks & {"time.time", "time.monotonic", "time.perf_counter"} and any(
+                _is_collective(call) or _TOGETHER.fullmatch(called_name(call) or "") for call in inside
+            ):
+                yield program.seen(
+                    code, node, "Each rank decides by its own clock whether to go into a call of all", by="clock"
+                )
+            own = _own_value(node.test)
+            if own and any(map(_is_collective, inside)) and not _is_reduced(program, own, node.lineno):
+                yield program.seen(
+                    code, node, f"Each rank decides by its own {own} whether to go into a collective", by="metric"
+                )
+        elif _walks_a_set(node, sets) and any(map(_is_collective, _calls([node]))):
+            yield program.seen(
+                code, node,
                 "A collective is called for each member of a set, and strings have another order in each process",
                 by="set_order",
             )  # fmt: skip
-    logged = {found["name"]: (number, found) for number, found in matches(_LOGGED, code)}
-    for _, found in matches(_MONITORED, code):
-        if found["name"] in logged:
-            number, log = logged[found["name"]]
-            yield seen(
-                "program.rank_local_decision",
-                number,
-                log.string,
-                f"{found['what']} decides by {found['name']}, which is logged without sync_dist: each rank has its own",
-                by="metric",
+    yield from _monitored(program)
+
+
+def _walks_a_set(node: ast.AST, sets: set[str]) -> TypeGuard[ast.For]:
+    return isinstance(node, ast.For) and (_is_set(node.iter) or ast.unparse(node.iter) in sets)
+
+
+def _is_set(value: ast.expr) -> bool:
+    return isinstance(value, (ast.Set, ast.SetComp)) or (
+        isinstance(value, ast.Call) and called_name(value) in ("set", "frozenset") and bool(value.args)
+    )
+
+
+def _own_value(test: ast.expr) -> str:
+    """The metric that a condition compares by order; empty if it is reduced, or a setting."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return ""
+    left = test.left
+    if isinstance(left, ast.Call) and isinstance(left.func, ast.Attribute):
+        left = left.func.value
+    name = ast.unparse(left).rpartition(".")[2]
+    return name if _METRIC.fullmatch(name) and not _REDUCED_NAME.search(ast.unparse(test)) else ""
+
+
+def _is_reduced(program: ProgramText, name: str, before: int) -> bool:
+    """Whether a value went through a reduction above a line."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    together = [call for call in program.calls if re.search("reduce|gather|broadcast", called_name(call) or "")]
+    if any(call.lineno < before and word.search(ast.unparse(call)) for call in together):
+        return True
+    return any(
+        "reduce" in ast.unparse(v) for target, v in _assigned(program) if word.search(target) and v.lineno < before
+    )
+
+
+def _monitored(program: ProgramText) -> Iterator[TextFact]:
+    logs = [call for call in program.calls if called_name(call) == "log" and call.args]
+    logged = {ast.unparse(log.args[0]): log for log in logs if not _is_true(_keyword(log, "sync_dist"))}
+    for call in program.calls:
+        what, monitored = called_name(call), _keyword(call, "monitor")
+        name = ast.unparse(monitored) if monitored else ""
+        if what in ("ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau") and name in logged:
+            yield program.seen(
+                "program.rank_local_decision", logged[name],
+                f"{what} decides by {name}, which is logged without sync_dist: each rank has its own", by="metric",
+            )  # fmt: skip
+
+
+# --- data, devices and random numbers
+
+
+def _data(program: ProgramText) -> Iterator[TextFact]:
+    dealt = any(re.search("sampler|Sampler|Lightning", line) for line in program.lines) or program.called & {
+        "prepare", "prepare_data_loader", "split_dataset_by_node", "shard", "Trainer"
+    }  # fmt: skip
+    for call in program.calls:
+        seed = _keyword(call, "seed") if called_name(call) == "DistributedSampler" else None
+        if seed is not None and _RANK_OR_CHANCE.search(ast.unparse(seed)):
+            yield program.seen(
+                "program.sampler_seed_by_rank", seed,
+                "The sampler's seed depends on the rank: ranks shuffle in other orders and take shares of them",
+            )  # fmt: skip
+        if called_name(call) == "DataLoader" and _is_true(_keyword(call, "shuffle")) and not dealt:
+            yield program.seen(
+                "program.no_sampler", call,
+                "A data loader shuffles by itself, and nothing deals its samples out to the ranks",
+            )  # fmt: skip
+    yield from _uneven_splits(program)
+    yield from _random_states(program)
+
+
+def _uneven_splits(program: ProgramText) -> Iterator[TextFact]:
+    text = "\n".join(program.lines)
+    trains = re.search(r"DistributedDataParallel|\bDDP\b|\bFSDP|fully_shard|all_reduce", text)
+    if not trains or re.search(r"drop_last\s*=\s*True|even_batches|\bJoin\b", text) or "join" in program.called:
+        return
+    for node in program.nodes:
+        if not isinstance(node, ast.Subscript):
+            continue
+        index, whole = node.slice, ast.unparse(node.value)
+        by_rank = _is_rank(index.lower if isinstance(index, ast.Slice) and index.step is not None else index)
+        pieces = isinstance(node.value, ast.Call) and re.search(r"split\(.*(?:ceil|//)|array_split\(|chunk\(", whole)
+        if by_rank and (isinstance(index, ast.Slice) or pieces):
+            yield program.seen(
+                "program.uneven_split",
+                node,
+                "Each rank takes a piece of the data, and the pieces need not be of one length",
             )
 
 
-def _early_leaves(code: Lines) -> Iterator[TextFact]:
-    """A function is left under a condition of this rank's values, and a collective comes behind that."""
-    for index, line in enumerate(code):
-        if not re.match(r"\s*if\b.*:\s*$", line) or _SAME_EVERYWHERE.search(line) or _GUARD.match(line):
+def _is_rank(node: ast.expr | None) -> bool:
+    name = ast.unparse(node).removeprefix("self.") if node is not None else ""
+    return re.fullmatch(r"(?:\w*_)?rank|(?:\w+\.)*get_rank\(\)|proc_id", name, re.I) is not None
+
+
+def _random_states(program: ProgramText) -> Iterator[TextFact]:
+    if not any(re.search("set_rng_state|setstate|set_state", name) for name in program.called):
+        return
+    for node in program.nodes:
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            taken = isinstance(value, ast.Call) and re.match(r"get_(?:rng_)?state", called_name(value) or "")
+            if taken and isinstance(key, ast.Constant) and "rng" in str(key.value):
+                yield program.seen(
+                    "program.rng_of_one_rank", value,
+                    "The state of the random generator of one rank is saved, and every rank takes it",
+                    severity="warning",
+                )  # fmt: skip
+
+
+_DEVICE = re.compile(r"map_location|torch_device|device|cpu")
+
+
+def _calls_alone(program: ProgramText) -> Iterator[TextFact]:
+    """What single calls tell by their arguments."""
+    thrown = {id(n.value) for n in program.nodes if isinstance(n, ast.Expr)}
+    for call in program.calls:
+        name, words = called_name(call) or "", ast.unparse(call)
+        function = ast.unparse(call.func)
+        if name in ("isend", "irecv") and id(call) in thrown:
+            yield program.seen("program.unwaited_transfer", call, f"Nobody waits for what {name} began", operation=name)
+        loads = function in ("PeftModel.from_pretrained", "torch.load") or name == "load_file"
+        if loads and not _DEVICE.search(words):
+            yield program.seen(
+                "program.load_without_device", call,
+                f"{function} says no device: what was saved on cuda:0 is loaded there by every rank", call=function,
+            )  # fmt: skip
+        bucket = _keyword(call, "bucket_cap_mb")
+        if isinstance(bucket, ast.Constant) and isinstance(bucket.value, int) and bucket.value >= 1000:
+            yield program.seen(
+                "program.one_bucket", call,
+                f"A bucket of {bucket.value} MiB holds all gradients: their reduction begins when backward is over",
+                mb=str(bucket.value), severity="warning",
+            )  # fmt: skip
+        variable, default, *_ = [*(ast.unparse(arg).strip("'\"") for arg in call.args), "", ""]
+        asks = "environ" in function and name in ("get", "setdefault") and default in ("0", "1")
+        if asks and variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            yield program.seen(
+                "program.rank_by_default", call,
+                f"Without {variable} in its environment a process runs as rank 0 of one", variable=variable,
+            )  # fmt: skip
+
+
+# --- numbers and gradients
+
+
+def _metrics(program: ProgramText) -> Iterator[TextFact]:
+    if any(_REDUCES.fullmatch(name) for name in program.called) or "metric.compute" in {
+        ast.unparse(call.func) for call in program.calls
+    }:
+        return
+    if any(_is_true(_keyword(call, "sync_dist")) for call in program.calls):
+        return
+    lengths = {name for name, value in _assigned(program) if _is_length_of_data(value)}
+    for node in program.nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            if _is_length_of_data(node.right) or ast.unparse(node.right) in lengths:
+                yield program.seen(
+                    "program.metric_of_one_rank", node,
+                    "What this rank counted is divided by the length of the whole data set",
+                    how="share", severity="warning",
+                )  # fmt: skip
+        elif isinstance(node, ast.Call) and id(node) in program.by_one_rank:
+            printed = re.fullmatch(r"print|log\w*|add_scalar|info", called_name(node) or "")
+            if printed and re.search("loss|acc|metric|score", " ".join(map(ast.unparse, node.args))):
+                yield program.seen(
+                    "program.metric_of_one_rank", node,
+                    "One rank logs its own value, and nothing reduces it before", how="logged",
+                )  # fmt: skip
+
+
+def _is_length_of_data(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and called_name(node) == "float" and node.args:
+        node = node.args[0]
+    if not isinstance(node, ast.Call) or called_name(node) != "len" or not node.args:
+        return False
+    return _DATA.fullmatch(ast.unparse(node.args[0]).rpartition(".")[2]) is not None
+
+
+def _gradients(program: ProgramText) -> Iterator[TextFact]:
+    code, text = "program.sync_left_out", "\n".join(program.lines)
+    divides = any(isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) for node in program.nodes)
+    divides |= any(re.fullmatch("div_?|mul_?", name) for name in program.called) or "ReduceOp.AVG" in text
+    divides |= re.search(r"/ *(?:\w+\.)*(?i:world|n_?gpus|get_world_size|size)", text) is not None
+    backwards = [call for call in program.calls if called_name(call) == "backward"]
+    for call in program.calls:
+        if (
+            called_name(call) == "all_reduce"
+            and call.args
+            and ast.unparse(call.args[0]).endswith(".grad")
+            and not divides
+        ):
+            yield program.seen(
+                "program.sum_not_divided",
+                call,
+                "Gradients are summed over the ranks and divided by nothing",
+                severity="warning",
+            )
+    for node in program.nodes:
+        entered = [called_name(call) for call in _calls(node.items)] if isinstance(node, ast.With) else []
+        alone = len(backwards) == 1 and backwards[0] in _calls(node.body if isinstance(node, ast.With) else ())
+        if isinstance(node, ast.With) and entered[:1] == ["no_sync"] and alone:
+            yield program.seen(
+                code, node, "Every backward runs under no_sync: no gradient is reduced, in no step", severity="warning"
+            )
+    if backwards:
+        yield from _past_wrapper(program)
+
+
+def _past_wrapper(program: ProgramText) -> Iterator[TextFact]:
+    """A program that trains what DDP wraps, and never calls the wrapper: its forward prepares the reduction."""
+    functions = {ast.unparse(call.func) for call in program.calls}
+    for name, value in _assigned(program):
+        wrapped = isinstance(value, ast.Call) and called_name(value) in ("DDP", "DistributedDataParallel")
+        if not wrapped or functions & {name, f"{name}.forward"}:
             continue
-        if any(_LEAVES.match(inner) for _, inner in list(_block(code, index))[:2]):
-            for place in range(index + 1, min(len(code), index + 60)):
-                inner = code[place]
-                if re.match(r"\s*def \w+\(", inner):
-                    break
-                if _COLLECTIVE.search(inner):
-                    yield seen(
-                        "program.leaves_before_collective",
-                        index + 1,
-                        line,
-                        f"The function is left here if this holds on a rank, before {inner.strip()[:60]}",
-                    )
-                    break
+        for _, used in _assigned(program):
+            function = ast.unparse(used.func) if isinstance(used, ast.Call) else ""
+            part = function.removeprefix(f"{name}.module").lstrip(".")
+            if function.startswith(f"{name}.module") and not (part and _NO_FORWARD.match(part)):
+                yield program.seen(
+                    "program.sync_left_out", used,
+                    f"What {name} wraps is called and {name} never is: no gradient is reduced", severity="warning",
+                )  # fmt: skip
+                return
+
+
+def _main_guard(program: ProgramText) -> Iterator[TextFact]:
+    if not program.whole or any("__main__" in line for line in program.lines):
+        return
+    values = [one.value for one in program.tree.body if isinstance(one, ast.Expr)]
+    told = [call for call in values if isinstance(call, ast.Call) and _MODULE_CALL.fullmatch(called_name(call) or "")]
+    for call in told[-1:]:
+        name = called_name(call)
+        yield program.seen(
+            "program.no_main_guard", call,
+            f"{name} is called when the module is imported, with no __main__ guard", call=name,
+        )  # fmt: skip
+
+
+_READERS: tuple[Callable[[ProgramText], Iterator[TextFact]], ...] = (
+    _calls_alone, _data, _metrics, _gradients, _breakpoints, _guarded, _decisions, _early_leaves, _main_guard,
+)  # fmt: skip

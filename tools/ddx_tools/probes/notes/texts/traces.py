@@ -26,6 +26,7 @@ _FORMS_GROUP = re.compile(
 )
 _WITHIN_FRAMES = 14
 
+_ASKS_STATUS = re.compile(r"[$#%>] ?echo \$\?\s*$")
 _NCCL = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ \[\w+\] (?:NCCL )?INFO (?P<said>.*)")
 _EDGE = re.compile(r"(?P<one>\d+)(?:\[(?P<a>\w+)\])? -> (?P<other>\d+)(?:\[(?P<b>\w+)\])? via (?:P2P|SHM|direct)")
 _ADDRESS = re.compile(r"(?:Using|OOB)\b.*?\b(?P<interface>[a-z]\w+):(?P<address>\d+\.\d+\.\d+\.\d+)<")
@@ -36,6 +37,14 @@ def read_traces(lines: Lines) -> Iterator[TextFact]:
     yield from _threads(lines)
     yield from _again(lines)
     yield from _names(lines)
+    yield from _status(lines)
+
+
+def _status(lines: Lines) -> Iterator[TextFact]:
+    """A text ends with a shell that asks for the exit status, and it is 0."""
+    told = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][-2:]
+    if len(told) == 2 and _ASKS_STATUS.search(told[0][1]) and told[1][1].strip() == "0":
+        yield seen("job.exited_zero", *told[0], "A shell says that the job ended with exit status 0", severity="info")
 
 
 def _threads(lines: Lines) -> Iterator[TextFact]:

@@ -1,1 +1,0 @@
-"""What a person wrote about a job."""
