@@ -126,6 +126,9 @@ def why(
     ] = None,
     fact: FACTS = None,
     findings: FINDINGS = None,
+    case: Annotated[
+        bool, typer.Option("--case", help="Print the lines that may decide even if a cause is diagnosed.")
+    ] = False,
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     hosts: HOSTS_OPTION = "",
@@ -155,7 +158,7 @@ def why(
     if as_json:
         print_json(diagnosis_json(diagnosis))
     else:
-        render_diagnosis(diagnosis, console())
+        render_diagnosis(diagnosis, console(), with_case=case)
         if save:
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
     exit_with(diagnosis)
