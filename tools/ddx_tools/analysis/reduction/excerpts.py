@@ -15,6 +15,8 @@ _PART_BYTES = 40
 _BETWEEN = 2
 """Lines between which so few others stand are one excerpt."""
 _LINE_CHARS = 420
+_BY_HAND = 0.6
+"""Of the budget: what somebody wrote or chose is told first, up to this share."""
 _MOST_LEFT_OUT = 6
 
 Called = Callable[[KeptText, int | None], str]
@@ -59,14 +61,17 @@ def case_file(texts: Sequence[KeptText], most_bytes: int, called: Called, seen: 
 def _chosen(lines: Sequence[WeighedLine], left: int, called: Called) -> dict[tuple[str, str], _Chosen]:
     """The lines that are told, by text and number: those of most weight, as many as there is room for."""
     chosen: dict[tuple[str, str], _Chosen] = defaultdict(dict)
-    for one in lines:
+    by_hand = [one for one in lines if one.text.is_small or one.text.is_note]
+    kept_back = left - round(left * _BY_HAND)
+    for at, one in enumerate([*by_hand, *lines]):
         own = chosen[one.text.path, one.text.source]
         number = one.line.number
+        room = left - kept_back if at < len(by_hand) else left
         stands_alone = not any(number + step in own for step in range(-_BETWEEN, _BETWEEN + 1))
         cost = json_bytes(one.line.text[:_LINE_CHARS])
         if stands_alone:
             cost += _PART_BYTES + len(called(one.text, number))
-        if one.line.text.strip() and cost <= left:
+        if number not in own and one.line.text.strip() and cost <= room:
             own[number] = one
             left -= cost
     return chosen

@@ -31,6 +31,9 @@ _COMMENT_ONLY = re.compile(r"^\s*(?:#(?!SBATCH|\s*(?:PBS|BSUB))\s|//)")
 _IMPORT = re.compile(r"^\s*(?:import |from [\w.]+ import )")
 
 
+_FEW_ALIKE = 12
+
+
 @dataclass(frozen=True, slots=True)
 class WeighedLine:
     """A line of a text, what it is worth, and why."""
@@ -65,7 +68,7 @@ def _weighed(
     text: KeptText, line: KeptLine, differs: str | None, named: set[tuple[str, int]], shared: int, texts: int
 ) -> WeighedLine:
     few = text.is_small or text.count <= 40
-    weight = 0.75 if few else line.rarity if line.alike <= 12 else line.rarity * 0.5
+    weight = 0.75 if few else line.rarity**3 * (1 if line.alike <= _FEW_ALIKE else 0.5)
     why = "" if few else f"{line.times} of {text.count:,} lines"
     said = line.text
     if text.is_small:

@@ -1,9 +1,9 @@
 """The few lines of a text that may matter to somebody who has not read it: found by counting, in the pass that is made.
 
 What a job says in each step has one template (`ddx_tools.parsers.lines.line_shapes`) with a million lines; what was
-said once has one with one. Of each template the first lines are kept, and the last one, as they stand there; and of the
-words of templates it is counted in how many lines they stand. Memory is bounded by the number of templates: of a text
-with more of them, those that came first are known, and those that wake a reader of logs.
+said once has one with one. Of each template the first lines are kept, and the last one, as they stand there; and it is
+counted in how many lines each word stands: names that differ in each line make templates rare, but not their words.
+Memory is bounded: of too many templates those with the rarest words stay known, and those with most lines.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any
 
 from ddx_tools.model.files.log_text import DIGITS_AS_ZERO, TextBlock
@@ -20,7 +21,12 @@ from ddx_tools.parsers.lines.line_shapes import template_of
 from ddx_tools.parsers.lines.selection import LineSelection
 from ddx_tools.redaction.text import redact_lines
 
-_MOST_TEMPLATES = 20_000
+_MOST_TEMPLATES = 16_000
+_LEFT_RARE, _LEFT_FREQUENT = 6_000, 2_000
+_MOST_WORDS, _LEFT_WORDS = 200_000, 60_000
+_RAREST_WORDS = 3
+_MOST_WANTED = 3_000
+"""Templates of a block of which lines are kept."""
 _MOST_ROWS = 400
 _FIRST_KEPT = 8
 """Of a template; and its last line."""
@@ -57,6 +63,8 @@ class KeptLines:
 
     def __init__(self) -> None:
         self._templates: dict[str, _Template] = {}
+        self._words: Counter[str] = Counter()
+        """In how many lines each stands."""
         self._count = 0
         self._begins: list[_Line] = []
         self._ends: list[_Line] = []
@@ -68,30 +76,50 @@ class KeptLines:
     def take(self, block: TextBlock, seen: LineSelection) -> None:
         """Count the lines of the next block, and keep those that are few of their kind."""
         counted = seen.templates
-        known: list[_Template | None] = []
+        known: list[_Template] = []
         for key, times, waking in zip(counted.keys, counted.times, counted.waking, strict=True):
             template = self._templates.get(key)
-            if template is None and (waking or len(self._templates) < _MOST_TEMPLATES):
+            if template is None:
                 template = self._templates[key] = _Template()
-            if template is not None:
-                template.times += times
-                template.waking |= waking
+            template.times += times
+            template.waking |= waking
             known.append(template)
+            for word in set(key.split(" ")):
+                self._words[word] += times
         last: dict[int, int] = {}
         for place, number in counted.places:
             template = known[number]
-            if template is not None and len(template.first) < _FIRST_KEPT:
+            if len(template.first) < _FIRST_KEPT:
                 template.first.append(seen.line(place, _LINE_BYTES))
             else:
                 last[number] = place
         for number, place in last.items():
-            if template := known[number]:
-                template.last = seen.line(place, _LINE_BYTES)
-        self._count += sum(counted.times)
+            known[number].last = seen.line(place, _LINE_BYTES)
+        if len(self._templates) > _MOST_TEMPLATES:
+            self._forget()
         self._take_ends(seen)
         for match in _KEY_BEGINS.finditer(seen.block.data) if b"PRIVATE KEY" in seen.block.data else ():
             line = seen.block.number + seen.block.data.count(b"\n", 0, match.start())
             self._key_until = max(self._key_until, line + _KEY_LINES)
+
+    def _wanted(self, keys: Sequence[str]) -> Collection[int]:
+        """The templates of a block whose lines are kept: of too many those with the rarest words."""
+        every = range(len(keys))
+        return set(nlargest(_MOST_WANTED, every, key=lambda at: self._surprise(keys[at]))) if len(keys) > _MOST_WANTED else every
+
+    def _forget(self) -> None:
+        """Drop the templates and words that tell least."""
+        rare = sorted(self._templates, key=self._surprise, reverse=True)[:_LEFT_RARE]
+        frequent = sorted(self._templates, key=lambda key: -self._templates[key].times)[:_LEFT_FREQUENT]
+        self._templates = {key: self._templates[key] for key in dict.fromkeys([*rare, *frequent])}
+        if len(self._words) > _MOST_WORDS:
+            self._words = Counter(dict(self._words.most_common(_LEFT_WORDS)))
+
+    def _surprise(self, key: str) -> float:
+        """How rare the words of a template are: of all of them, and of the rarest."""
+        each = sorted(math.log((self._count + 2) / (self._words[word] + 1)) for word in key.split(" "))
+        rarest = each[-_RAREST_WORDS:]
+        return (sum(each) / len(each) + sum(rarest) / len(rarest)) / 2
 
     def _take_ends(self, seen: LineSelection) -> None:
         size = len(seen)
@@ -109,7 +137,7 @@ class KeptLines:
         alike = _alike({key: template.times for key, template in self._templates.items()})
         rarity = self._rarities(alike)
         rows: dict[int, Row] = {}
-        for key in sorted(self._templates, key=lambda key: (not self._templates[key].waking, -rarity[key])):
+        for key in sorted(self._templates, key=lambda key: -rarity[key]):
             template = self._templates[key]
             for number, text in [*template.first, *([template.last] if template.last else [])]:
                 if len(rows) < _MOST_ROWS and text.strip():
@@ -131,17 +159,11 @@ class KeptLines:
 
     def _rarities(self, alike: Mapping[str, int]) -> dict[str, float]:
         """Of each template between 0 (each line is like it) and 1: how rare it is, and its words are."""
-        spread: Counter[str] = Counter()
-        for key, template in self._templates.items():
-            for word in set(key.split(" ")):
-                spread[word] += template.times
         whole = math.log(self._count + 2)
-        found = {}
-        for key in self._templates:
-            own = math.log((self._count + 2) / (alike[key] + 1))
-            words = [math.log((self._count + 2) / (spread[word] + 1)) for word in key.split(" ")]
-            found[key] = max(0.0, (own + sum(words) / len(words)) / (2 * whole))
-        return found
+        return {
+            key: max(0.0, (math.log((self._count + 2) / (alike[key] + 1)) + self._surprise(key)) / (2 * whole))
+            for key in self._templates
+        }
 
 
 def _row(text: bytes, key: str, template: _Template, alike: int, rarity: float) -> Row:

@@ -254,8 +254,6 @@ def _label_spans(head: bytes) -> _Layout:
 
 _TEMPLATE_BYTES = 240
 _FEW_OF_TEMPLATE = 8
-_MOST_PLACES = 4_000
-"""Of a block, of its templates of which there are few; as many firsts, and lasts."""
 _NOT_ASCII_AS_TILDE = bytes(range(128)) + b"~" * 128
 _WITH_DIGIT = r"[0-9A-Za-z_.\-]*0[0-9A-Za-z_.\-]*"
 _SEPARATORS = r"[^A-Za-z_~]+"
@@ -295,8 +293,7 @@ def _counted(shapes: pa.BinaryArray, waking: list[int], of_line: pa.Int32Array) 
     found = found.aggregate([("place", "count"), ("place", "min"), ("place", "max")]).sort_by("template")
     times = found["place_count"].combine_chunks()
     few = pc.indices_nonzero(pc.take(pc.less_equal(times, _FEW_OF_TEMPLATE), template))
-    places = set(few[:: len(few) // _MOST_PLACES + 1].to_pylist())
-    places.update(found["place_min"].to_pylist()[:_MOST_PLACES], found["place_max"].to_pylist()[:_MOST_PLACES])
+    places = {*few.to_pylist(), *found["place_min"].to_pylist(), *found["place_max"].to_pylist()}
     ordered = sorted(places)
     marks = _marks(len(encoded.dictionary), pc.take(encoded.indices, pa.array(waking, pa.int32())).to_pylist())
     of_place = pc.take(template, pa.array(ordered, pa.int32())).to_pylist()
