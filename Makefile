@@ -3,9 +3,10 @@
 #
 #   make demo                   diagnose a real job that hangs    (SCENARIO=… another fault)
 #   make hang CLASS=dtype       such a job to look at oneself, until Ctrl-C    (without CLASS: all kinds)
-#   make check                  lint, types, and unit tests, without the gate and live jobs: 2.5 min on 2 cores
+#   make check                  lint, types, and unit tests, without the gate and live jobs: 1 min on 2 cores
 #   make test                   lint, types, tests
 #   make test-all               the long matrix as well, more random examples, attacks on every expression
+#   make site                   the manual as a site, in build/site
 #   make bench                  what ddx costs, against its targets
 #   make evals                  what ddx and the other baselines score on all incidents, as build/evals.{json,md}
 #   make lint, make format      parts of the above; tidy the code
@@ -31,7 +32,7 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # Tests start many interpreters. Without cached bytecode each of them compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo hang check test test-all bench evals accept-incidents mutants lint format setup clean
+.PHONY: demo hang check test test-all site bench evals accept-incidents mutants lint format setup clean
 
 demo: $(READY)
 	$(BIN)/ddx demo $(SCENARIO)
@@ -39,11 +40,11 @@ demo: $(READY)
 hang: $(READY)
 	@$(BIN)/python -m ddx_evals.lab hang $(CLASS)
 
-# What takes minutes is left out: the gate, live jobs, the simulator, programs of others, and whole commands.
+# What takes minutes is left out: the gate, live jobs, whole commands, programs, and of tests/tools what is `slow`.
 check: $(READY_TO_TEST)
 	@mkdir -p build
 	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
-		$(BIN)/python -m pytest -q -m "unit" --numprocesses auto --dist worksteal; tests=$$?; \
+		$(BIN)/python -m pytest -q -m unit tests/tools --numprocesses auto --dist worksteal; tests=$$?; \
 		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
 
 test: SELECTED := not long
@@ -56,6 +57,9 @@ test test-all: $(READY_TO_TEST)
 	@($(LINT)) >build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
 		$(BIN)/python -m pytest -m "$(SELECTED)" --numprocesses auto --dist worksteal --durations=10; tests=$$?; \
 		wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests ? tests : lint))
+
+site: $(READY_TO_TEST)
+	$(BIN)/python -m mkdocs build --strict
 
 bench: $(READY_TO_TEST)
 	$(BIN)/python -m benchmarks
@@ -94,7 +98,7 @@ $(READY): pyproject.toml | $(BIN)/pip
 	@touch $@
 
 $(READY_TO_TEST): pyproject.toml | $(READY)
-	$(BIN)/python -m pip install --editable '.[lab,agent,evals,dev]'
+	$(BIN)/python -m pip install --editable '.[lab,agent,evals,dev,docs]'
 	@touch $@
 
 clean:

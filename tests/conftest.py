@@ -29,13 +29,14 @@ settings.register_profile("long", settings.get_profile("ddx"), max_examples=500)
 settings.load_profile("long" if LONG else "ddx")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors: many tests wait for programs that they started."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than processors, as many tests wait for programs that they started; unit tests start none."""
+    waiting = 0 if config.getoption("markexpr") == "unit" else 1
+    return (os.cpu_count() or 1) + waiting
 
 
 _UNIT = Path(__file__).parent / "tools"
-_TAKES_LONG = ("e2e", "alone", "long", "needs")
+_TAKES_LONG = ("slow", "e2e", "alone", "long", "needs")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -137,8 +138,8 @@ def _lacks(need: str) -> str | None:
         return None if sys.platform == "linux" else "needs Linux"
     if need == "root":
         return None if os.geteuid() == 0 else "needs root"
-    if need == "torch":
-        return None if importlib.util.find_spec("torch") else "needs torch (pip install -e '.[lab]')"
+    if need in ("torch", "tabulate"):
+        return None if importlib.util.find_spec(need) else f"needs {need} (pip install -e '.[lab]')"
     if need in ("accelerate", "transformers", "lightning", "deepspeed"):
         return None if importlib.util.find_spec(need) else f"needs {need} (pip install -e '.[lab-frameworks]')"
     if need == "atheris":

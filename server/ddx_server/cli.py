@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,7 @@ from ddx_server.host_options import (
     node,
     reach,
 )
+from ddx_server.post_mortem_command import post_mortem
 from ddx_server.probe_commands import mount_probes
 from ddx_server.render.lacking import OutputNotWritten, lack_of_the_machine
 from ddx_server.render.output import (
@@ -50,6 +52,7 @@ from ddx_server.render.output import (
 )
 from ddx_server.render.redacted_streams import as_it_is, redacted
 from ddx_server.render.safe_text import safe
+from ddx_server.report_command import REPORT_OPTION, refuse_page, report
 from ddx_server.repro import repro
 from ddx_server.similar_command import similar
 from ddx_server.unattended_commands import LAUNCH_COMMAND, run, watch
@@ -129,8 +132,21 @@ def why(
     case: Annotated[
         bool, typer.Option("--case", help="Print the lines that may decide even if a cause is diagnosed.")
     ] = False,
+    debug_server: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default=False,
+            help="Ask torch's debug server (torch.distributed.debug.start_debug_server) on rank 0 for all ranks of its "
+            "job, instead of looking on this host.",
+        ),
+    ] = "",
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
+    page: REPORT_OPTION = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the answer as Markdown, for a ticket or a chat: 40 lines at most.")
+    ] = False,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -143,24 +159,49 @@ def why(
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_server.standard_input import on_disk
+    from ddx_tools.evidence.store import Store
     from ddx_tools.investigation.run import investigate
 
+    refuse_page(page)
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer", "Ask for one of them.")
     with (
         progress_line(quiet=as_json) as progress,
         on_disk(target or []) as readable,
         place_of_bundle(save, force=force) as place,
+        Store() if page else nullcontext() as store,
     ):
         on = reach(hosts, slurm, k8s, via, gateways, deadline)
         told = handed_in(fact or [], findings)
-        found = investigate(readable, place, progress, note or [], reach=on, told=told)
+        found = investigate(
+            readable,
+            place,
+            progress,
+            note or [],
+            reach=on,
+            told=told,
+            store=store,
+            debug_server=debug_server or None,
+        )
         progress("judging")
         diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [], save)})
+        if page and store:
+            from ddx_server.report.page import write_report
+
+            progress("writing the report")
+            write_report(page, store, found, diagnosis, readable)
     if as_json:
         print_json(diagnosis_json(diagnosis))
+    elif as_markdown:
+        from ddx_server.render.markdown import markdown
+
+        console().out(markdown(diagnosis), end="", highlight=False)
     else:
         render_diagnosis(diagnosis, console(), with_case=case)
         if save:
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
+        if page:
+            console().print(safe(f"report: {page}", "dim"))
     exit_with(diagnosis)
 
 
@@ -351,6 +392,8 @@ mount_probes(app)
 app.command(rich_help_panel="Prepare", context_settings=LAUNCH_COMMAND)(run)
 app.command(rich_help_panel="Diagnose")(watch)
 app.command(rich_help_panel="Prepare")(bisect)
+app.command(rich_help_panel="Diagnose")(report)
+app.command(rich_help_panel="Diagnose")(post_mortem)
 app.command(rich_help_panel="Diagnose")(repro)
 app.command(rich_help_panel="Diagnose")(capture)
 app.command(rich_help_panel="Diagnose")(show)

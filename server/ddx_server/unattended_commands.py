@@ -10,6 +10,7 @@ import typer
 
 from ddx_server.host_options import GATEWAYS_OPTION, HOSTS_OPTION, K8S_OPTION, SLURM_OPTION, VIA_OPTION, reach
 from ddx_server.render.output import console
+from ddx_server.report_command import REPORT_OPTION, refuse_page
 
 LAUNCH_COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """What follows on our own options is the launcher's."""
@@ -33,6 +34,7 @@ def run(
         typer.Option(help="A command that gets each answer as JSON on standard input: 'curl -sd @- https://…'."),
     ] = None,
     notify_file: Annotated[Path | None, typer.Option(help="A file that gets each answer as a line of JSON.")] = None,
+    page: REPORT_OPTION = None,
     look_on: Annotated[
         str | None, typer.Option(help="USR1 or USR2: look when this signal comes, and do not pass it on.")
     ] = None,
@@ -57,11 +59,13 @@ def run(
     """
     from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
 
+    refuse_page(page)
     options = RunOptions(
         dir=directory,
         stall_after_s=stall_after or None,
         rank_logs=rank_logs,
         notifier=Notifier.of(notify, notify_file),
+        page=page and page.absolute(),
         grace_s=grace,
         look_on=look_signal(look_on),
         quiet=quiet,

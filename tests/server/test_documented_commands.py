@@ -20,7 +20,8 @@ from ddx_tools.payloads.memory_report import report
 
 __all__ = ["run"]  # the fixture
 
-FENCE = re.compile(r"^ *```(?:bash|sh|shell|console)?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(.*?)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+SHELLS = ("", "bash", "sh", "shell", "console")
 COMMENT = re.compile(r"\s#.*|\s{2,}\S.*|&$")
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIXTURES = ROOT / "tests/fixtures"
@@ -28,7 +29,10 @@ FIXTURES = ROOT / "tests/fixtures"
 ELSEWHERE = {
     r"why$|why 4242|why --save|capture$|flight-recorder$|memory 4242": "a live job: tests/e2e/test_scenarios.py",
     r"(?:why|capture) --(?:hosts|slurm|k8s)": "other hosts: tests/e2e/test_hosts_over_ssh.py, test_many_hosts.py",
+    r"(?:why|show waits --from|repro) hung/": "what practice.md leaves: tests/server/test_practice.py",
     r"run ": "a job of its own: test_run.py, test_run_torchrun.py",
+    r"(?:report|why) .*report.html$": "tests/server/test_report_page.py",
+    r"post-mortem ": "tests/server/test_post_mortem.py",
     r"ask ": "a model: test_ask_command.py",
     r"serve ": "a client: test_serve_http.py",
     r"install ": "writes for a client: test_install_command.py",
@@ -46,7 +50,7 @@ def shown() -> list[tuple[str, str]]:
     """Pages and their commands, without `ddx`."""
     found = []
     for page in PAGES:
-        for block in FENCE.findall(page.read_text(encoding="utf-8")):
+        for block in [text for kind, text in FENCE.findall(page.read_text(encoding="utf-8")) if kind in SHELLS]:
             lines = re.sub(r"\\\n\s*", " ", block).splitlines()
             commands = [part for line in lines for part in COMMENT.sub("", line.strip()).split("; ")]
             found += [(page.name, command[4:].strip()) for command in commands if command.startswith("ddx ")]

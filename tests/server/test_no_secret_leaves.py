@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import html
 import io
 import json
 import sys
@@ -162,6 +163,14 @@ def test_a_bundle_holds_none(place: Path, tmp_path: Path) -> None:
             assert not leaked(data.replace(b"\0", b"").decode("utf-8", "replace")), file
     with Bundle(tmp_path / "bundle") as bundle:
         assert bundle.manifest.redacted["hugging face token"] > 0
+
+
+@pytest.mark.parametrize("command", ["report", "post-mortem"])
+def test_no_document_to_forward_holds_any(command: str, place: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    assert run_ddx(command, str(place), "-o", str(page)) in (1, 3)
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert len(text) > 1_000 and not leaked(text)
 
 
 def run_ddx(*arguments: str) -> int:

@@ -12,12 +12,14 @@ import pytest
 
 from ddx_server.run import attendant as attendants
 from ddx_server.run.attendant import Attendant
-from ddx_server.run.look import JudgedLook, LookFailed, look_beside
+from ddx_server.run.look import JudgedLook, LookFailed, look_beside, write_page_beside
 from ddx_server.run.notify import Notifier
 from ddx_server.run.patience import Limit, Patience, Stage
 from ddx_server.run.watch import JobLimits, RankWatch, Silence
 from ddx_tools.investigation.run import investigate
+from ddx_tools.sources.hosts.rank_agent import AgentAddress
 
+STACKS = Path(__file__).parents[1] / "fixtures/stacks"
 DEADLOCK = JudgedLook("diagnosed", "deadlock", ["DIAGNOSED  a deadlock"], lasting=True, waiting=True, at_work=False)
 LATE_RANK = JudgedLook("diagnosed", "late", ["DIAGNOSED  rank 2 is late"], lasting=False, waiting=True, at_work=False)
 SAVING = replace(LATE_RANK, at_work=True)
@@ -66,6 +68,18 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+def test_the_answer_is_kept_as_a_page_where_one_is_wanted(tmp_path: Path) -> None:
+    notified = tmp_path / "told.jsonl"
+    job = Job(tmp_path, Notifier(file=notified))
+    job.attendant.page = tmp_path / "report.html"
+    said = job.silent(DEADLOCK)
+    # The evidence here is none: nothing is claimed of a page that was not written.
+    assert "the report could not be written: " in said[-1] and not job.attendant.page.exists()
+    assert "report" not in json.loads(notified.read_text())
+    problem = write_page_beside(STACKS / "lock-order.tar.zst", job.attendant.page, 60.0)
+    assert problem is None and "Rank 3" in job.attendant.page.read_text()
 
 
 def bundles(job: Job) -> list[str]:
@@ -155,17 +169,69 @@ def test_a_rank_that_waits_while_others_go_on_is_spoken_of(job: Job) -> None:
     assert job.said[0] == "a rank has waited in a collective for 100 s; a limit of 110 s strikes in 10 s."
 
 
-def test_the_same_answer_is_not_printed_twice_and_another_is(job: Job) -> None:
+def test_the_same_answer_is_not_printed_twice_and_another_is_once_the_job_has_moved(job: Job) -> None:
     assert job.silent(DEADLOCK)
     assert job.silent(DEADLOCK) == []
+    assert job.silent(LATE_RANK) == []
+    for _ in range(3):
+        job.move()
     assert job.silent(LATE_RANK)
     assert bundles(job) == ["incident-1.tar.zst", "incident-2.tar.zst"]
 
 
+def named(look: JudgedLook, *ranks: int) -> JudgedLook:
+    """An answer that suspects these ranks, or blames them."""
+    party = {"culprits": {"ranks": list(ranks)}} if look.verdict == "diagnosed" else {"suspects": [{"ranks": [*ranks]}]}
+    return replace(look, key=f"{look.key} {ranks}", diagnosis=party)
+
+
+@pytest.mark.parametrize(
+    ("later", "is_said"),
+    [
+        (named(DEADLOCK, 2), True),
+        (named(DEADLOCK, 0, 1), False),
+        (named(UNCLEAR, 0, 1), False),
+        (UNCLEAR, False),
+    ],
+    ids=["why", "others are blamed", "others are suspected", "nobody"],
+)
+def test_what_is_seen_after_an_answer_extends_it_and_never_replaces_it(
+    job: Job, later: JudgedLook, is_said: bool
+) -> None:
+    assert job.silent(named(UNCLEAR, 2))
+    job.move()  # ranks that raise stir once more
+    assert bool(job.silent(later)) is is_said
+    job.attendant.failed("the job failed with exit code 1")
+    assert job.said[-1] == "the job failed with exit code 1, without having moved since the answer above."
+
+
+def test_after_an_answer_that_named_nobody_what_is_left_may_name_somebody(job: Job) -> None:
+    assert job.silent(UNCLEAR)
+    job.looks = [named(DEADLOCK, 2)]
+    job.attendant.failed("the job failed with exit code 1")
+    assert "DIAGNOSED  a deadlock" in job.said
+
+
+def test_a_look_at_a_job_that_ends_meanwhile_is_not_spoken_of(job: Job, tmp_path: Path) -> None:
+    look = job.attendant.look_at
+
+    def late(target: str, bundle: Path, limit_s: float) -> JudgedLook:
+        job.attendant.rank_ended(AgentAddress(str(tmp_path), 1, 4712), 256)
+        return look(target, bundle, limit_s)
+
+    job.attendant.look_at = late
+    assert job.silent(LookFailed("no training job on this host")) == []
+
+
+def test_ranks_that_leave_early_are_told_of(job: Job) -> None:
+    job.attendant.left_early([2], [0, 1, 3])
+    assert job.said == ["rank 2 has ended with exit code 0, and ranks 0-1, 3 go on"]
+
+
 def test_a_job_that_goes_on_after_an_answer_says_so_once(job: Job) -> None:
     job.silent(DEADLOCK)
-    job.move()
-    job.move()
+    for _ in range(5):
+        job.move()
     assert job.said[3:] == ["the job moves again, after 100 s"]
 
 
@@ -179,6 +245,8 @@ def test_there_is_an_end_to_the_answers_and_to_the_disk_they_take(job: Job, monk
     monkeypatch.setattr(attendants, "MOST_BUNDLE_BYTES", 20)
     for number in range(8):
         job.silent(replace(DEADLOCK, key=str(number)))
+        for _ in range(3):
+            job.move()
     assert sum(line.startswith("DIAGNOSED") for line in job.said) == 5
     assert bundles(job) == ["incident-1.tar.zst", "incident-2.tar.zst"]
 

@@ -135,6 +135,18 @@ def test_the_limit_is_what_the_group_says_or_the_default_of_torch(group: dict[st
     assert rank.limit_s == limit_s
 
 
+def test_only_the_limits_of_groups_that_wait_count() -> None:
+    rank = RankProgress(0.0)
+    told = header(6, 5, timeout_s=1800.0)
+    told["groups"].append({"name": "1", "backend": "gloo", "last_enqueued": 40, "timeout_s": 60.0})
+    told["pg_status"]["fr"]["1"] = {"last_enqueued_collective": "40", "last_completed_collective": "40"}
+    rank.look(told, 2.0)
+    assert rank.limit_s == 1800.0
+    told["pg_status"]["fr"]["1"] = {"last_enqueued_collective": "40", "last_completed_collective": "39"}
+    rank.look(told, 4.0)
+    assert rank.limit_s == 60.0
+
+
 def test_a_rank_is_busy_that_computes_most_of_the_time() -> None:
     rank = RankProgress(0.0)
     for at_s, cpu_s, busy in [(2.0, 10.0, False), (4.0, 11.8, True), (6.0, 11.9, False)]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from debug_servers import debug_server
 from mcp.client import Client
 from mcp_types import ElicitRequestParams, ElicitResult
 from serve_session import MISMATCH, ask, content, in_session, refusal
@@ -175,6 +176,18 @@ def test_a_cancelled_call_stops_and_leaves_nothing_behind(tmp_path: Path, pid: s
 
     assert in_session(config, talk)["status"] == "ok"
     assert not list(config.incidents.glob("inc-*"))
+
+
+def test_a_debug_server_on_this_machine_answers_for_all_ranks(tmp_path: Path) -> None:
+    with debug_server("hung") as address:
+        found = ask(ServeConfig.at([tmp_path]), "diagnose", {"debug_server": address})
+    assert found["suspects"][0]["ranks"] == [2]
+
+
+def test_no_debug_server_elsewhere_is_asked(tmp_path: Path) -> None:
+    found = ask(ServeConfig.at([tmp_path]), "diagnose", {"debug_server": "192.0.2.1:25999"})
+    assert found["verdict"] == "undecided"
+    assert "is not on this machine" in json.dumps(found)
 
 
 def test_a_pid_that_is_no_job_is_explained(tmp_path: Path) -> None:

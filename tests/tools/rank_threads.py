@@ -20,12 +20,14 @@ THREADING, QUEUE, FUTURES = (
 BASE = f"{LIBRARY}/concurrent/futures/_base.py"
 SOCKET = f"{LIBRARY}/socket.py"
 LINES = 40
+PROGRAM = "\n".join(["def run():", *(f"    step({number})" for number in range(2, LINES))])
 
 
 class Ranks:
     """Ranks on one host, each with its threads; nothing moves between two looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = PROGRAM) -> None:
+        self.program = program
         self.threads: dict[int, list[dict[str, Any]]] = {}
         self.state: dict[int, str] = {}
         self.wakes: dict[str, int] = {}
@@ -74,8 +76,7 @@ class Ranks:
 
     def _raw(self) -> Raw:
         raw = Raw("node1")
-        text = "\n".join(["def run():", *(f"    step({number})" for number in range(2, LINES))])
-        raw.items.append(RawItem(SOURCE, text.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
+        raw.items.append(RawItem(SOURCE, self.program.encode(), "raw/sources/job.py", {"file": "/srv/job/job.py"}))
         for rank, threads in sorted(self.threads.items()):
             pid = 100 * (rank + 1)
             for look in (1, 2):

@@ -18,6 +18,8 @@ from ddx_tools.probes.flight_recorder.material import record_rows
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Batches, Raw
 
+pytestmark = pytest.mark.slow
+
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 TRAIN = (RECORDS / "recorder" / "train.py").read_text(encoding="utf-8").splitlines()
 HEALTHY = sorted(path.name for path in RECORDS.glob("*-ok"))

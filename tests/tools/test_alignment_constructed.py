@@ -10,6 +10,8 @@ from constructed_jobs import Job
 
 from ddx_tools.model.diagnosis import Finding
 
+pytestmark = pytest.mark.slow
+
 
 def codes(findings: list[Finding]) -> set[str]:
     return {finding.code for finding in findings}

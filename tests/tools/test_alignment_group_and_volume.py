@@ -15,6 +15,8 @@ from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding, Verdict
 
+pytestmark = pytest.mark.slow
+
 # --- one line, two groups
 
 

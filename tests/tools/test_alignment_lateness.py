@@ -9,6 +9,8 @@ from ddx_evals.scores.records import answer_of
 from ddx_evals.simulator import simulate
 from ddx_tools.model.diagnosis import Finding, Verdict
 
+pytestmark = pytest.mark.slow
+
 
 def _once_a_step(hosts: tuple[str, ...], late: list[int]) -> list[Finding]:
     """A reduction in each step, to which one rank comes 0.4 s after the others; `late` says which."""

@@ -13,6 +13,8 @@ from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.model.diagnosis import Finding, Verdict
 
+pytestmark = pytest.mark.slow
+
 
 def active(kind: str, seed: int, world_size: int | None = None) -> SimulatedJob:
     """A job whose dumps leave out what is finished."""

@@ -16,6 +16,8 @@ from ddx_tools.model.diagnosis import Diagnosis, Finding, Verdict
 from ddx_tools.probes.flight_recorder.material import DUMP, HEADER, record_rows
 from ddx_tools.sources.raw import Raw, RawItem
 
+pytestmark = pytest.mark.slow
+
 
 def seeds(first: int, *more: int) -> list[Any]:
     """One world per commit; the others, which show the same rule, are part of the long matrix."""

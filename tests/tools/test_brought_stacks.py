@@ -18,6 +18,8 @@ from ddx_tools.parsers.launch.process_table import parse_process_text, read_held
 from ddx_tools.parsers.machine.host_text import text_lines
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 
+pytestmark = pytest.mark.slow
+
 HANGS = "It hangs after a few hours, always in the same epoch.\n"
 LOADER = """\
 Process {pid}: python train.py{options}

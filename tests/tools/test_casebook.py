@@ -28,6 +28,8 @@ from ddx_tools.knowledge.resources import incidents_dir
 from ddx_tools.model.diagnosis import Diagnosis, Verdict
 from ddx_tools.model.versions import Version
 
+pytestmark = pytest.mark.slow
+
 PUBLIC = incidents_dir() / "public"
 OWN = PUBLIC / "lws-pair-crashloop-after-iface-edit"
 HANG_ON_ARM = "GB200 aarch64: a thread of NCCL spins for ever in a hang with no error, the proxy thread sleeps, gcc 9"

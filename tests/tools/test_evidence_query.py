@@ -10,6 +10,8 @@ from ddx_tools.evidence.query import QueryLimits, query_evidence
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.errors import TimedOut, UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -34,6 +34,8 @@ from packed_records import (
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.files.kinds import FileKind, kind_of
 
+pytestmark = pytest.mark.slow
+
 FILES = {**DUMPS, **HEADERS}
 MIB = 1 << 20
 

@@ -15,6 +15,8 @@ import pytest
 import zstandard
 from packed_records import DUMPS, HEADERS, PACKERS, captured, gz, open_end, opened, rows_of, tar, tar_gz, zipped, zst
 
+pytestmark = pytest.mark.slow
+
 FILES = {**DUMPS, **HEADERS}
 MIB = 1 << 20
 

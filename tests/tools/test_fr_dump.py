@@ -204,6 +204,7 @@ def test_json_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
         read_dump(data)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["version", "entries", "pg_config", "pg_status"]),

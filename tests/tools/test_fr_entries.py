@@ -24,6 +24,8 @@ from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin
 from ddx_tools.probes.flight_recorder.decode import DumpMaterial
 from ddx_tools.probes.flight_recorder.decode_all import decode_all
 
+pytestmark = pytest.mark.slow
+
 CORPUS = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").iterdir())
 REAL = (RECORDS / "no_sync-fault" / "rank_0.pkl").read_bytes()
 
@@ -116,6 +118,7 @@ def _changed(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**base, **changes}
 
 
+@pytest.mark.slow
 @given(entries() | st.lists(ODD, max_size=6) | st.lists(CHANGES.map(partial(_changed, entry())), max_size=12))
 @example([{"record_id": 1}, {"record_id": 2}])
 @example([{"added_in_2.12": 1}, {"added_in_2.12": 2}])
@@ -180,6 +183,7 @@ def edited(data: bytes, edits: list[tuple[str, int, int, int]]) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400).map(b"\x80\x02".__add__) | st.builds(edited, st.sampled_from([MANY, REAL]), EDITS))
 @settings(max_examples=300)
 def test_a_damaged_record_is_refused_or_read(data: bytes) -> None:

@@ -147,6 +147,7 @@ def test_pieces_have_a_size_and_a_number_of_files(monkeypatch: pytest.MonkeyPatc
     assert [len(each.tables.dumps) for each in decode_all(many)] == [7, 7, 7, 7, 7, 5]
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_rows_in_the_same_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(PICKLES[0].read_bytes()[:-5])
     some = materials([*PICKLES[:30], tmp_path / "damaged", *PICKLES[30:40]])

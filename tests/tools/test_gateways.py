@@ -14,6 +14,8 @@ from ddx_tools.investigation.run import investigate
 from ddx_tools.model.errors import UsageError
 from ddx_tools.sources.cluster.targets import reach_of
 
+pytestmark = pytest.mark.slow
+
 HERE = socket.gethostname().partition(".")[0]
 
 _SPEAKS = """\

@@ -49,6 +49,7 @@ def test_a_long_log_of_a_job_is_not_read_for_a_word_in_its_beginning(tmp_path: P
     assert (raw.items, raw.problems) == ([], [])
 
 
+@pytest.mark.slow
 def test_of_a_long_kernel_log_head_and_tail_are_read(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
     filler = "Nov 21 04:01:39 gpu-12 kernel: usb 1-1: new high-speed USB device number 2 using xhci_hcd and so on\n"
@@ -161,6 +162,7 @@ def test_lines_in_any_order_are_safe(lines: list[str]) -> None:
     _survives("\n".join(lines).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [
@@ -189,6 +191,7 @@ def test_long_lines_of_one_piece_do_not_explode(piece: str) -> None:
     assert isinstance(fact_rows(text.encode(), "x", "x"), list)
 
 
+@pytest.mark.slow
 def test_facts_are_bounded() -> None:
     text = "NVRM: Xid (PCI:0000:3b:00): 31, pid=1\n" * 30_000
     assert len(fact_rows(text.encode(), "x", "x")) == 20_000

@@ -23,6 +23,8 @@ from ddx_tools.investigation.lookup import look
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 RAISED = (LOGS / "torchrun_raise.log").read_bytes()
 KEY_ERROR = b"""[rank0]: Traceback (most recent call last):

@@ -18,6 +18,8 @@ from ddx_tools.model.errors import DdxError, UsageError
 from ddx_tools.redaction.published import published_json
 from ddx_tools.sources.packed_bundle import pack
 
+pytestmark = pytest.mark.slow
+
 HUNG = [name for name in NAMES if "diagnosed" in TRUTHS[name]["verdicts"]]
 RANKS = range(4)
 

@@ -55,6 +55,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
     assert (raw.status, "no such file" in raw.problems[0]) == (ProbeStatus.NO_DATA, True)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_middle_of_a_long_log_is_found_at_its_line(tmp_path: Path) -> None:
     log = tmp_path / "rank1.log"
     with log.open("w") as stream:
@@ -73,6 +74,7 @@ def test_an_error_in_the_middle_of_a_long_log_is_found_at_its_line(tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_a_long_log_with_a_hole_gives_no_secret_away(tmp_path: Path) -> None:
     log = tmp_path / "huge.log"
     with log.open("wb") as stream:
@@ -147,6 +149,7 @@ def test_compressed_logs_are_read_and_give_no_secret_away(tmp_path: Path, suffix
     assert kinds == [(row["kind"], row["code"], row["source_line"]) for row in rows_of(tmp_path / "twin")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_of_a_long_compressed_log_every_line_is_read(tmp_path: Path, suffix: str) -> None:
     noise = [f"nothing new {number}\n" for number in range(200_000)]

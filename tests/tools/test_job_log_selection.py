@@ -24,6 +24,8 @@ from ddx_tools.parsers.logs.rank_values import rank_values
 from ddx_tools.parsers.logs.step_lines import step_facts
 from ddx_tools.probes.job_log import scan as scanning
 
+pytestmark = pytest.mark.slow
+
 FIXTURES = sorted(LOGS.glob("*.log"))
 BLOCK_BYTES = 12_000
 
@@ -105,6 +107,7 @@ def test_recorded_logs_in_the_middle_of_noise(path: Path) -> None:
     assert any(row["kind"] != "step" for row in found) or path.name == "torchrun_ends_well.log"
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FIXTURES), st.integers(0, 1 << 20), st.sampled_from([0.1, 0.5, 0.8]))
 @settings(max_examples=25, deadline=None)
 def test_recorded_logs_mixed_with_noise_line_by_line(path: Path, seed: int, between: float) -> None:

@@ -10,6 +10,8 @@ from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.model.diagnosis import Diagnosis, Finding
 
+pytestmark = pytest.mark.slow
+
 Call = tuple[str, int]
 ROUND: tuple[Call, ...] = (("all_reduce", 640), ("all_reduce", 96), ("broadcast", 1))
 

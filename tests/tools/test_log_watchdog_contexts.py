@@ -17,6 +17,8 @@ from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Severity, Verdict
 
+pytestmark = pytest.mark.slow
+
 ABORTED = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}."
 GATHER, REDUCE = "_ALLGATHER_BASE", "ALLREDUCE"
 

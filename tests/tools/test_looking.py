@@ -13,6 +13,8 @@ from ddx_tools.investigation.show.addresses import Thing, Words, parse_words
 from ddx_tools.investigation.show.suspect_view import guard_of
 from ddx_tools.model.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 BUNDLES = Path(__file__).parents[1] / "fixtures" / "stacks"
 
 

@@ -14,6 +14,8 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.nccl_log.probe import PROBE
 from ddx_tools.sources.bundle import Bundle
 
+pytestmark = pytest.mark.slow
+
 COLLECTIVE = ("collective.", "p2p.")
 
 
@@ -278,6 +280,7 @@ def test_sends_make_the_numbers_of_a_communicator_incomparable(tmp_path: Path) -
 # --- the whole
 
 
+@pytest.mark.slow
 def test_why_reads_it_and_a_bundle_says_the_same(tmp_path: Path) -> None:
     logs = world(4)
     train(logs, steps=300, nranks=4)

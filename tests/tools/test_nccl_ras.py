@@ -46,7 +46,8 @@ def test_json_without_its_comma() -> None:
     with pytest.raises(ValueError):
         json.loads(text)
     facts = read_ras(text)
-    assert {(fact.operation, fact.value, fact.ranks) for fact in of_what(facts, "operations")} == {
+    differing = [fact for fact in of_what(facts, "operations") if fact.status == "MISMATCH"]
+    assert {(fact.operation, fact.value, fact.ranks) for fact in differing} == {
         ("AllReduce", "408", (0, 1)),
         ("AllReduce", "407", (2,)),
     }

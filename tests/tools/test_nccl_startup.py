@@ -9,6 +9,8 @@ from nccl_logs import COMM_ID, VERSIONS, Log, findings_of, of_code, rows_of, tra
 
 from ddx_tools.model.diagnosis import Finding, Severity
 
+pytestmark = pytest.mark.slow
+
 STARTUP = ("startup.", "device.", "config.", "transport.downgraded", "transport.without")
 
 

@@ -141,6 +141,7 @@ def totals(data: bytes, block_bytes: int = 1 << 20) -> dict[str, Total]:
     return {total.pointer: total for total in gathered(data, block_bytes).totals.values()}
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(block_bytes=st.integers(300, 5000))
 def test_where_blocks_are_cut_does_not_matter(block_bytes: int) -> None:

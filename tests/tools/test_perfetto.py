@@ -19,6 +19,8 @@ from ddx_tools.probes.flight_recorder.perfetto import trace_of
 from ddx_tools.probes.flight_recorder.probe import PROBE, FlightRecorderArgs
 from ddx_tools.sources.hosts.local import LocalHost
 
+pytestmark = pytest.mark.slow
+
 Event = dict[str, Any]
 
 

@@ -28,6 +28,8 @@ from ddx_tools.parsers.profiles import trace_json
 from ddx_tools.parsers.profiles.kineto import bus_factor, collective_of, kernel_class, read_trace
 from ddx_tools.probes.registry import probe
 
+pytestmark = pytest.mark.slow
+
 HEALTHY = TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0)
 
 

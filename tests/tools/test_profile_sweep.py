@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.parsers.profiles.kineto import Busy, RankTrace
 from ddx_tools.probes.profile.findings import union_ns
 from ddx_tools.probes.profile.material import PARTS, where_time_went
+
+pytestmark = pytest.mark.slow
 
 END = 40
 Span = tuple[int, int]

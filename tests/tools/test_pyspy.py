@@ -235,6 +235,7 @@ def test_a_dump_that_was_cut_off_is_refused(share: float) -> None:
         parse_pyspy(whole[: int(len(whole) * share)])
 
 
+@pytest.mark.slow
 def test_a_dump_is_bounded() -> None:
     frame = {"name": "f" * 10_000, "filename": "/" + "d/" * 10_000, "line": 3}
     threads = [{"pid": 1, "os_thread_id": n, "thread_name": "t" * 10_000, "frames": [frame] * 1_500} for n in range(3)]

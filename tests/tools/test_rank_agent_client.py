@@ -26,6 +26,8 @@ from ddx_tools.sources.hosts.rank_agent import (
     record_parts,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:

@@ -10,6 +10,8 @@ import pytest
 
 from ddx_tools.payloads import SITE_DIRECTORY
 
+pytestmark = pytest.mark.slow
+
 REPORT = (
     "import sys, threading; s = sys.modules.get('sitecustomize');"
     "print(getattr(s, 'WHO', None), getattr(s, '__name__', None),"

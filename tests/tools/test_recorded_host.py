@@ -32,6 +32,8 @@ from ddx_tools.sources.hosts.rank_agent import record_parts
 from ddx_tools.sources.hosts.recorded import RecordedHost, RecordingHost
 from ddx_tools.sources.packed_bundle import MANIFEST
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_" + "a1B2c3D4" * 4
 
 

@@ -9,6 +9,8 @@ import pytest
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
+pytestmark = pytest.mark.slow
+
 RECORDS = Path(__file__).parents[1] / "fixtures" / "flight_records"
 TRAIN = (RECORDS / "recorder" / "train.py").read_text(encoding="utf-8").splitlines()
 HEALTHY = sorted(path.name for path in RECORDS.glob("*-ok"))

@@ -23,6 +23,7 @@ def wrapped(line: str, secret: str) -> bytes:
     return (line[:middle] + "\n" + line[middle:] + "\nnext line").encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_no_planted_secret_is_left(form: str) -> None:
     leaked = []
@@ -101,6 +102,7 @@ def test_a_value_in_another_line_or_word_than_its_name_is_found(text: str) -> No
     assert "swordfish" not in clean and clean == text.format(MARK)
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_ordinary_text_stays_as_it_is() -> None:
     lines = ordinary_lines(12_000)
     clean = redact("\n".join(lines)).split("\n")

@@ -20,6 +20,8 @@ from ddx_tools.repro.model import WORLD, Program, Recording, ReproCall
 from ddx_tools.repro.run import run_script
 from ddx_tools.repro.script import Rehearsal, Reproduction, healthy_twin, reproduce, smallest
 
+pytestmark = pytest.mark.slow
+
 FAULTS = {
     "dev/323867": "broadcast beside all_reduce",
     "dev/3bcbdd": "one rank saves",

@@ -171,6 +171,7 @@ def _many(piece: str) -> str:
     return piece * (60_000 // len(piece))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [_many(piece) for piece in ("A=(", "$(", "${A", "if x; then ", "(", '"', "<<E ", "a && ", "{ ", "`", "\\\n", "x")]

@@ -21,6 +21,8 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.stacks.probe import PROBE
 from ddx_tools.sources.raw import Raw, RawItem
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def replayed(name: str) -> Investigation:

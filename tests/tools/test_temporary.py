@@ -9,6 +9,8 @@ import pytest
 
 from ddx_tools.sources.temporary import temporary_directory
 
+pytestmark = pytest.mark.slow
+
 AT_WORK = """
 import time
 from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals

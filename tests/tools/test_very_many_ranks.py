@@ -17,6 +17,8 @@ from ddx_tools.model.files import log_text
 from ddx_tools.model.files.log_text import LINE_BYTES, TextBlock
 from ddx_tools.parsers.flight_records import fr_dump
 
+pytestmark = pytest.mark.slow
+
 ENOUGH_CPU_S = 30
 """Of this process, on any machine: what is quadratic takes hours."""
 

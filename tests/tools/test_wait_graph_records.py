@@ -14,6 +14,8 @@ from ddx_tools.investigation.lookup import look
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Diagnosis, SuspectEvent, Verdict
 
+pytestmark = pytest.mark.slow
+
 RECORDS = Path(__file__).parents[1] / "fixtures/wait_graph/records"
 Unpack = Callable[[str], Path]
 

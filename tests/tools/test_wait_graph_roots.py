@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from made_findings import seen
 
-from ddx_tools.analysis.wait_graph.from_logs import add_logs
-from ddx_tools.analysis.wait_graph.from_processes import add_absent, add_ends
+from ddx_tools.analysis.wait_graph.from_logs import add_ends, add_logs
+from ddx_tools.analysis.wait_graph.from_processes import add_absent
 from ddx_tools.analysis.wait_graph.model import (
     CallMismatch,
     EdgeKind,
@@ -24,7 +24,7 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
 )
-from ddx_tools.analysis.wait_graph.roots import chain_of, find_roots
+from ddx_tools.analysis.wait_graph.roots import Roots, chain_of, find_roots
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import SuspectEvent
 
@@ -146,14 +146,14 @@ def test_a_rank_that_could_not_be_read_is_not_taken_for_dead() -> None:
 def test_who_ended_of_itself_waits_for_nobody_whatever_it_was_in() -> None:
     made = Made(4).operation("dp", [0, 1, 2, 3][:3], [3]).is_(NodeState.OUTSIDE, 3)
     made.operation("tp", [3], [0])
-    add_logs(made.graph, [seen("rank.raised", 3, independent=True)])
+    add_ends(made.graph, [seen("rank.raised", 3, independent=True)])
     roots = find_roots(made.graph)
     assert roots.ranks == (3,) and roots.roots[0].event is SuspectEvent.ENDED
 
 
 def test_who_ended_as_a_consequence_is_no_root() -> None:
     made = Made(3).operation("dp", [0, 2], [1]).is_(NodeState.OUTSIDE, 1)
-    add_logs(made.graph, [seen("rank.raised", 0, independent=False)])
+    add_ends(made.graph, [seen("rank.raised", 0, independent=False)])
     assert find_roots(made.graph).ranks == (1,)
 
 
@@ -186,3 +186,51 @@ def test_ranks_of_the_one_host_that_does_not_answer_are_absent(state: str, absen
         add_absent(graph, store)
     assert graph.absent == absent
     assert {graph.hosts[rank] for rank in absent} <= {"b"}
+
+
+# --- ranks that hold each other up by themselves
+
+
+def test_threads_of_one_rank_that_wait_for_each_other_make_it_the_root() -> None:
+    made = Made(4).operation("dp", [0, 1, 2], [3])
+    thread = Node(NodeKind.THREAD, "metrics 7", 3)
+    for one, other in ((program_of(3), thread), (thread, program_of(3))):
+        made.graph.wait(WaitEdge(one, other, EdgeKind.LOCK, Source.STACKS, Sure.INFERRED))
+    assert find_roots(made.graph).clear and find_roots(made.graph).ranks == (3,)
+    ended = Made(4).operation("dp", [0, 1, 2], [3]).is_(NodeState.OUTSIDE, 3)
+    assert find_roots(ended.graph).ranks == (3,)
+
+
+def test_a_few_ranks_that_send_to_each_other_hold_up_all_others_and_all_ranks_in_a_ring_nobody_alone() -> None:
+    def ring(world: int) -> Roots:
+        made = Made(world)
+        for rank, peer in ((0, 1), (1, 0)):
+            node = Node(NodeKind.OPERATION, f"send {rank}")
+            made.graph.operations[node] = Operation("send", EdgeKind.TRANSFER, Source.STACKS)
+            made.graph.wait(WaitEdge(program_of(rank), node, EdgeKind.TRANSFER, Source.STACKS))
+            made.graph.wait(WaitEdge(node, program_of(peer), EdgeKind.TRANSFER, Source.STACKS))
+        return find_roots(made.operation("dp", range(2, world), [0, 1]).graph)
+
+    assert ring(6).clear and ring(6).ranks == (0, 1) and ring(6).victims == (2, 3, 4, 5)
+    assert not ring(3).clear and ring(3).circle == (0, 1)
+
+
+def test_who_ended_of_itself_is_the_root_also_where_nobody_is_seen_to_wait() -> None:
+    graph = WaitGraph(ranks={0, 1, 2}, gone={1})
+    add_ends(graph, [seen("rank.killed", 1, independent=True)])
+    assert find_roots(graph).clear and find_roots(graph).ranks == (1,)
+    assert find_roots(WaitGraph(ranks={0, 1, 2})).ranks == ()
+
+
+def test_who_waits_for_one_of_several_waits_for_the_root_among_them() -> None:
+    def recv(*, outside: bool) -> Roots:
+        made = Made(4).operation("broadcast", [1], [0, 2])
+        node = Node(NodeKind.OPERATION, "recv 0")
+        made.graph.operations[node] = Operation("recv", EdgeKind.TRANSFER, Source.STACKS)
+        made.graph.wait(WaitEdge(program_of(0), node, EdgeKind.TRANSFER, Source.STACKS))
+        for peer in (1, 2, 3):
+            made.graph.wait(WaitEdge(node, program_of(peer), EdgeKind.TRANSFER, Source.STACKS, Sure.POSSIBLE))
+        return find_roots((made.is_(NodeState.OUTSIDE, 2) if outside else made).graph)
+
+    assert recv(outside=True).clear and recv(outside=True).ranks == (2,)
+    assert not recv(outside=False).clear and recv(outside=False).ranks == ()

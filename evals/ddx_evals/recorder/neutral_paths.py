@@ -6,12 +6,16 @@ included, because a replay asks for the paths that it reads.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddx_tools.sources.packed_bundle import MANIFEST
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _NEUTRAL = "/opt/train/project/environment/python/install"
 _SITES = [("https://" + "pypi.org", "https://site.org")]
 """Links that frameworks print: nothing in this repository leads to a registry of packages."""
@@ -25,19 +29,35 @@ def own_paths() -> list[str]:
 
 
 def make_neutral(directory: Path, paths: Iterable[str]) -> None:
-    """Replace `paths` in the files below a directory and in their names."""
+    """Replace `paths` in the files below a directory and in their names.
+
+    A bundle's files, which are named for their content, are renamed.
+    """
     pairs = [*_SITES, *(pair for path in paths for pair in _pairs(path))]
+    digests = list[tuple[str, str]]()
     for file in sorted(directory.rglob("*")):
         if not file.is_file():
             continue
-        data = file.read_bytes()
+        data = before = file.read_bytes()
         for old, new in pairs:
             data = data.replace(old.encode(), new.encode())
         file.write_bytes(data)
         name = file.name
         for old, new in pairs:
             name = name.replace(old, new)
+        if data != before and _digest(before).startswith(file.stem) and _DIGEST.fullmatch(file.stem):
+            digests.append((file.stem, _digest(data)[: len(file.stem)]))
+            name = name.replace(*digests[-1])
         file.rename(file.with_name(name))
+    for manifest in directory.rglob(MANIFEST):
+        text = manifest.read_text(encoding="utf-8")
+        for old, new in digests:
+            text = text.replace(old, new)
+        manifest.write_text(text, encoding="utf-8")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def neutral(path: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddx_server.render.diagnosis import command_line
 from ddx_server.render.safe_text import safe
-from ddx_tools.model.diagnosis import Diagnosis, Location, Verdict, rank_list
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Location, Verdict, distinct, rank_list
 
 _SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2
 
@@ -12,12 +14,11 @@ _SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2
 def brief(diagnosis: Diagnosis) -> list[str]:
     """Lines without control characters and secrets."""
     lines = [f"{diagnosis.verdict.upper()}  {diagnosis.headline}"]
-    culprits = diagnosis.culprits
-    if culprits.ranks or culprits.hosts:
-        lines.append(f"who    {rank_list(culprits.ranks) if culprits.ranks else ', '.join(culprits.hosts)}")
-    if culprits.ranks and diagnosis.victims.ranks:
-        lines[-1] += f" ({rank_list(diagnosis.victims.ranks)} cannot go on)"
-    lines += [f"where  {_place(place)}" for place in culprits.locations[:_SHOWN_PLACES]]
+    who, places = _who(diagnosis)
+    if who:
+        waiting = f" ({rank_list(diagnosis.victims.ranks)} cannot go on)" if diagnosis.victims.ranks else ""
+        lines.append(f"who    {who}{waiting}")
+    lines += [f"where  {_place(place)}" for place in places[:_SHOWN_PLACES]]
     for cause in diagnosis.causes[:_SHOWN_CAUSES]:
         lines.append(f"why    {cause.percent}{cause.id} ({cause.level}): {cause.title}")
     lines += [f"seen   {claim.claim}" for claim in diagnosis.evidence[:_SHOWN_CLAIMS]]
@@ -28,6 +29,18 @@ def brief(diagnosis: Diagnosis) -> list[str]:
         if check.probe != "ask":
             lines.append(f"       {command_line(check.probe, check.args)}")
     return [" ".join(safe(line).plain.split("\n")).rstrip() for line in lines]
+
+
+def _who(diagnosis: Diagnosis) -> tuple[str, Sequence[Location]]:
+    """Whom the cause blames, else who is suspected, and where these are."""
+    culprits = diagnosis.culprits
+    if culprits.ranks or culprits.hosts:
+        return rank_list(culprits.ranks) if culprits.ranks else ", ".join(culprits.hosts), culprits.locations
+    named = [suspect for suspect in diagnosis.suspects if suspect.ranks]
+    perhaps = any(suspect.certainty is Certainty.LIKELY for suspect in named)
+    ranks = {rank for suspect in named for rank in suspect.ranks}
+    who = f"{'perhaps ' if perhaps else ''}{rank_list(ranks)}" if ranks else ""
+    return who, distinct(place for suspect in named for place in suspect.locations)
 
 
 def _place(place: Location) -> str:

@@ -143,7 +143,7 @@ def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
     named = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
         certainty = "" if suspect.certainty is Certainty.SEEN else "perhaps to blame, "
-        says = f": {suspect.says}" if suspect.says not in said else ""
+        says = "" if _repeats(suspect.says, said) else f": {suspect.says}"
         yield safe(seated(suspect), "bold red") + safe(f", {certainty}{suspect.event}{says}", limit=_LONGEST)
         if suspect.unless:
             yield safe(f"unless {suspect.unless}", "dim")

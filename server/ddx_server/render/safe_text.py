@@ -30,6 +30,13 @@ def verbatim(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else "�" for c in redact(text))
 
 
+def harmless(text: str) -> str:
+    """Text out of a job for a place that lays out lines by itself: no secrets, no character that steers or hides."""
+    from ddx_tools.redaction.text import redact
+
+    return "".join(character if character == "\n" else _shown(character) for character in redact(text))
+
+
 def _shown(character: str) -> str:
     if character == "\n":
         return "\n    "

@@ -26,7 +26,7 @@ class RankProgress:
 
     That is the look before the one that first showed it: on a busy machine looks can be far apart."""
     limit_s: float | None = None
-    """The shortest limit of its groups."""
+    """The shortest limit of the groups in which it waits; of all where it waits in none."""
     uses_nccl: bool = False
     longest_wait_s: float = 0.0
     """In a collective that did end."""
@@ -45,7 +45,6 @@ class RankProgress:
         groups = [group for group in header.get("groups") or [] if isinstance(group, dict)]
         joining_s = header.get("joining_s")
         self.joined = bool(groups or joining_s)
-        self.limit_s = min(map(_limit_s, groups), default=joining_s)
         if joining_s:
             self.pending.setdefault(JOINING, before_s)
         else:
@@ -61,6 +60,10 @@ class RankProgress:
             if enqueued != completed:
                 self.pending.setdefault(key, before_s)
         self._begun, self._counters = begun, counters
+        # Counters do not name their group: those that began as much as a pending one did may be it.
+        waited = {counters[key][0] for key in self.pending if key in counters}
+        waits = [group for group in groups if str(group.get("last_enqueued")) in waited]
+        self.limit_s = min(map(_limit_s, waits or groups), default=joining_s)
 
     def _look_at_cpu(self, cpu_s: object, now_s: float) -> None:
         if not isinstance(cpu_s, int | float):

@@ -41,6 +41,8 @@ class RunOptions:
     stall_after_s: float | None = DEFAULT_STALL_AFTER_S
     rank_logs: bool = True
     notifier: Notifier = field(default_factory=Notifier)
+    page: Path | None = None
+    """Where each answer is written as an HTML page."""
     grace_s: float = DEFAULT_GRACE_S
     look_on: signal.Signals | None = None
     """A signal that asks for a look now, and is not passed on."""
@@ -91,7 +93,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
 
     say = partial(_say, [] if options.quiet else [channel for channel in channels if 2 in channel.streams])
     patience = Patience(time.monotonic(), options.stall_after_s)
-    attendant = Attendant(run_dir, launcher.pid, patience, look_at, say, options.notifier)
+    attendant = Attendant(run_dir, launcher.pid, patience, look_at, say, options.notifier, options.page)
     try:
         record["launcher_pid"] = launcher.pid
         directory.describe(run_dir, argv, record)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddx_server.render.output import EXIT_DIAGNOSED, EXIT_HEALTHY, EXIT_UNDECIDED
 from ddx_tools.model.own_python import python_argv
 
 _PROGRAM = "ddx_server.run.look_process"
@@ -76,3 +77,16 @@ def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
         raise LookFailed(last[0][:300]) from error
     return JudgedLook(**seen, bundle=bundle if bundle.exists() else None, took_s=time.monotonic() - began)
+
+
+def write_page_beside(material: Path, out: Path, limit_s: float) -> str | None:
+    """Write the HTML page of what was kept, in a process of its own: why it could not be; None if it was."""
+    program = "from ddx_server.start import main; main()"
+    argv = python_argv(program, ["report", str(material), "--out", str(out)])
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)[:300]
+    if done.returncode in (EXIT_HEALTHY, EXIT_DIAGNOSED, EXIT_UNDECIDED):
+        return None
+    return (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]

@@ -68,6 +68,9 @@ class WatchListener(Protocol):
     def rank_ended(self, address: AgentAddress, status: int | None) -> None:
         """A rank's process ended, with this wait status if it is known."""
 
+    def left_early(self, ranks: Sequence[int], others: Sequence[int]) -> None:
+        """Ranks ended with exit code 0 some seconds ago, and most others go on."""
+
     def watch_broke(self, error: Exception) -> None:
         """The watch itself failed, and is over."""
 
@@ -106,6 +109,8 @@ class RankWatch:
         self._progress: dict[AgentAddress, RankProgress] = {}
         self._died: dict[int, float] = {}
         """Ranks that ended badly, and when."""
+        self._left: dict[int, float] = {}
+        """Ranks that ended well, and when; those of which it was said are no longer here."""
         self._asked_s = 0.0
         self._stopping = False
         self._saved = threading.Event()
@@ -157,6 +162,7 @@ class RankWatch:
             if not self._stopping:
                 self._measure()
                 self._judge()
+                self._tell_who_left()
 
     def _meet_new_ranks(self) -> None:
         try:
@@ -182,10 +188,20 @@ class RankWatch:
             self._ask_all({"op": "save", "label": "peer-died", "reason": reason})
         now = time.monotonic()
         self._died.update({address.rank: now for address in failed})
+        self._left.update({address.rank: now for address in gone.values() if address not in failed})
         for fd, address in gone.items():
             os.close(fd)
             self._progress.pop(address, None)
             self._listener.rank_ended(address, statuses[fd])
+
+    def _tell_who_left(self) -> None:
+        """Say of ranks that ended well while most others go on: at the end of a job all ranks end within seconds."""
+        others = sorted(address.rank for address in self._alive.values())
+        early = sorted(rank for rank, at_s in self._left.items() if time.monotonic() - at_s >= _AFTER_A_DEATH_S)
+        if early and len(others) > len(self._known) / 2:
+            self._listener.left_early(early, others)
+        for rank in early:
+            del self._left[rank]
 
     def _ended_well(self, address: AgentAddress) -> bool:
         note = self._run_dir / "ranks" / f"rank-{address.rank}.{address.pid}.exit.json"

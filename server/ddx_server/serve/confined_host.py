@@ -43,6 +43,7 @@ class ConfinedHost(Host):
             "threads": self._check_owner,
             "agent": self._check_owner,
             "fetch": _check_address,
+            "ras": _check_ras,
         }
 
     def pause(self, seconds: float) -> None:
@@ -100,16 +101,24 @@ class ConfinedHost(Host):
             )
 
 
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _check_address(call: HostCall) -> None:
     """Endpoints are asked on this machine only: what a log says must not make the server knock on other doors."""
     url = call.key.partition(" ")[2]
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        here = host == "localhost"
-    if not here:
+    if not _is_here(urllib.parse.urlsplit(url).hostname or ""):
         raise NotPermitted(
             f"{url[:200]} is not on this machine",
             "On the shell: ddx flight-recorder --endpoint RANK=URL",
         )
+
+
+def _check_ras(call: HostCall) -> None:
+    """NCCL's RAS is asked on this machine only."""
+    if not _is_here(call.key.rpartition(":")[0].strip("[]")):
+        raise NotPermitted(f"{call.key[:200]} is not on this machine", "On the shell: ddx nccl-log PID")

@@ -39,6 +39,12 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
             Field(description="of the closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
         case: Annotated[bool, Field(description="lines of the material that may decide, also if diagnosed")] = False,
+        debug_server: Annotated[
+            str,
+            Field(
+                description="HOST:PORT of torch's debug server, asked for all ranks; on this machine", max_length=300
+            ),
+        ] = "",
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import told_payload
         from ddx_tools.diagnosis.submitted import fact_finding
@@ -47,11 +53,17 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         call = ServedCall(ctx, workspace)
         resolved = workspace.resolve(target)
         told = [note[:_LONGEST_NOTE] for note in notes if note.strip()]
-        reach = None if resolved else workspace.config.reach
+        reach = None if resolved or debug_server else workspace.config.reach
         known = [*map(fact_finding, facts), *(one.finding() for one in workspace.handed_in(target))]
-        if told or reach or known:
+        if told or reach or known or debug_server:
             found = investigate(
-                resolved, progress=call.progress, notes=told, machine=call.machine(), reach=reach, told=known
+                resolved,
+                progress=call.progress,
+                notes=told,
+                machine=call.machine(),
+                reach=reach,
+                told=known,
+                debug_server=debug_server or None,
             )
         else:
             found = investigations.found(resolved, call)

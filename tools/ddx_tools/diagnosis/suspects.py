@@ -137,17 +137,22 @@ def _without_majority(suspects: list[Suspect], everybody: int) -> list[Suspect]:
     return [suspect for suspect in suspects if suspect.event is SuspectEvent.ENDED]
 
 
-def seated(suspect: Suspect) -> str:
-    """Ranks with their seats: `rank 77 (node-9, local rank 5)`, `ranks 0-448 step 64 (node-3)`."""
+def seated(suspect: Suspect, *, one_host: bool = False) -> str:
+    """Ranks with their seats: `rank 77 (node-9, local rank 5)`, `ranks 0-448 step 64 (node-3)`.
+
+    `one_host`: the whole job runs on one, so that seats say nothing.
+    """
     if not suspect.ranks:
         return ", ".join(suspect.hosts) or "a rank that nothing names"
     who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
+    if one_host:
+        return who
     parts = [rank for rank in suspect.hosts if len(suspect.hosts) == 1] + (seats if len(suspect.ranks) == 1 else [])
     return f"{who} ({', '.join(parts)})" if parts else who
 
 
-_WORDS = {
+WORDS = {
     SuspectEvent.ENDED: "ended",
     SuspectEvent.ABSENT: "never came to what the others wait in",
     SuspectEvent.OUTSIDE: "stands in something else than its peers",
@@ -155,7 +160,7 @@ _WORDS = {
     SuspectEvent.LATE: "comes late again and again",
     SuspectEvent.SILENT: "left no word, and all others did",
 }
-_WORDS_OF_MANY = _WORDS | {
+WORDS_OF_MANY = WORDS | {
     SuspectEvent.OUTSIDE: "stand in something else than their peers",
     SuspectEvent.MISMATCHED: "differ from their peers",
     SuspectEvent.LATE: "come late again and again",
@@ -164,7 +169,7 @@ _WORDS_OF_MANY = _WORDS | {
 
 def _sentence(suspect: Suspect) -> str:
     who = seated(suspect)
-    words = (_WORDS if len(suspect.ranks) == 1 else _WORDS_OF_MANY)[suspect.event]
+    words = (WORDS if len(suspect.ranks) == 1 else WORDS_OF_MANY)[suspect.event]
     it = "it" if len(suspect.ranks) == 1 else "they"
     holds = f"may hold the job up: {it} " if suspect.certainty is Certainty.LIKELY else ""
     return f"{who[0].upper()}{who[1:]} {holds}{words}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
+from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.analysis.wait_graph.build import wait_graph
 from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, Sure, WaitGraph, program_of, ranks_of
 from ddx_tools.analysis.wait_graph.roots import Root, Roots, chain_of, find_roots
@@ -26,17 +27,18 @@ from ddx_tools.model.diagnosis import (
     Location,
     Seat,
     Suspect,
+    SuspectEvent,
     Verdict,
     distinct,
     rank_list,
 )
 
 _CODE = "rank.waited_for"
-_NOTHING = "Not enough evidence to name "
 _RECORDS = "flight_records"
-_MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED = 32, 4, 6, 3, 2
+_MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
+_UNLESS_BUSY = "it is at work and gets on: look again after a minute"
 _UNLESS_HOST = "its host is well, and only hangs or refuses where it is asked"
 
 
@@ -47,10 +49,12 @@ class Waits:
     graph: WaitGraph = field(default_factory=WaitGraph)
     roots: Roots = field(default_factory=Roots)
     suspects: tuple[Suspect, ...] = ()
-    """Empty where the graph is silent, or agrees with what the findings say."""
+    """Empty where the graph is silent."""
     chain: tuple[str, ...] = ()
     moving: bool = False
     """The job made steps while it was looked at."""
+    agrees: bool = False
+    """Findings name the same suspects."""
 
 
 def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
@@ -62,13 +66,38 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     if not roots.clear or moving:
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
+    if _is_seen_otherwise(roots, before):
+        return Waits(graph, roots, (), chain)
     deeper = any(root.within for root in roots.roots) and all(one.certainty is Certainty.SEEN for one in before)
     same = {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks)
-    if (same and not deeper) or _is_seen_otherwise(roots, before):
-        return Waits(graph, roots, (), chain)
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
-    suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
+    if same and not deeper:
+        return Waits(graph, roots, tuple(_agreed(suspects, before)), chain, agrees=True)
+    known = {*roots.ranks, *roots.victims}
+    suspects[0].otherwise = [one.says for one in before if set(one.ranks) - known][:_MOST_OTHERS]
     return Waits(graph, roots, tuple(suspects), chain)
+
+
+def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects of the graph, with what findings about the same ranks know of why they are."""
+    told = {tuple(sorted(one.ranks)): one for one in before}
+    if told.keys() != {tuple(sorted(one.ranks)) for one in suspects}:
+        return list(before)
+    merged = []
+    for one in suspects:
+        other = told[tuple(sorted(one.ranks))]
+        ended = other.event is SuspectEvent.ENDED
+        more = {
+            "says": other.says if ended else one.says,
+            "certainty": one.certainty if one.unless and not other.unless else other.certainty,
+            "unless": other.unless or one.unless,
+            "locations": distinct([*other.locations, *one.locations])[:_MOST_PLACES],
+            "evidence": list(
+                {(each.source, each.line, each.quote): each for each in [*other.evidence, *one.evidence]}.values()
+            )[:_MOST_CLAIMS],
+        }
+        merged.append(other.model_copy(update=more))
+    return merged
 
 
 def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
@@ -80,7 +109,7 @@ def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
     """The findings without those that blame who merely waits, and with what the graph says; all, if it is silent."""
-    if not waits.suspects:
+    if not waits.suspects or waits.agrees:
         return list(findings)
     roots, graph = waits.roots, waits.graph
     kept = [finding for finding in findings if not _is_contradicted(finding, waits)]
@@ -106,22 +135,15 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
-    """An undecided answer with what the graph says of its victims, where it names nobody of why nobody is named."""
+    """An undecided answer with what the graph says of its victims."""
     victims = list(waits.roots.victims)
     if said.verdict is not Verdict.UNDECIDED or not victims or waits.moving:
         return said
     more: dict[str, object] = {}
-    if waits.suspects or not said.victims.ranks:
+    if waits.suspects or not said.victims.ranks or (waits.roots.open and not said.suspects):
         more["victims"] = said.victims.model_copy(update={"ranks": victims})
     if waits.suspects and not said.chain:
         more["chain"] = list(waits.chain)
-    elif not said.suspects and waits.roots.open and said.headline.startswith(_NOTHING):
-        words = {each.words for each in waits.graph.operations.values()}
-        where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
-        verb = "wait" if len(victims) > 1 else "waits"
-        rest = said.headline.removeprefix(_NOTHING)
-        open_ = f"{rank_list(victims).capitalize()} {verb}{where}; {waits.roots.open}"
-        more["headline"] = open_ + (f"; {rest.partition('; ')[2]}" if "; " in rest else "")
     return said.model_copy(update=more)
 
 
@@ -147,13 +169,14 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
     known = [seats[rank] for rank in root.ranks if rank in seats]
     hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
     absent = any(each.source is Source.PROCESSES and each.state is NodeState.UNKNOWN for each in root.conditions)
+    unless = _UNLESS_HOST if absent else _UNLESS_BUSY if _is_busy(graph, root) else ""
     suspect = Suspect(
         ranks=list(root.ranks),
         event=root.event,
         hosts=sorted(host for host in hosts if host),
         seats=known[:_MOST_SEATS],
-        certainty=Certainty.LIKELY if absent else Certainty.SEEN,
-        unless=_UNLESS_HOST if absent else "",
+        certainty=Certainty.LIKELY if unless else Certainty.SEEN,
+        unless=unless,
         says="",
         locations=distinct(_places(graph, root))[:_MOST_PLACES],
     )
@@ -163,6 +186,15 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
         for each in _without_repeats(_evidence(graph, root))[:_MOST_CLAIMS]
     ]
     return suspect
+
+
+def _is_busy(graph: WaitGraph, root: Root) -> bool:
+    """Whether all that is seen is work: the ranks get on, and nobody has waited for longer than for slow work."""
+    if root.state is not NodeState.OUTSIDE or root.mismatch is not None:
+        return False
+    moving = [each.moves for each in _conditions(graph, root) if each.source is Source.STACKS]
+    waits = [edge.wait_s for edge in graph.edges if edge.wait_s is not None and edge.waiter.rank not in root.ranks]
+    return bool(moving) and all(moving) and 0 < max(waits, default=0.0) < STANDING_S
 
 
 def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -206,22 +238,44 @@ def _of_waits(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
 
 def _sentence(graph: WaitGraph, roots: Roots, root: Root, suspect: Suspect) -> str:
     """Who, what it does, and who waits in what: one line."""
-    who = seated(suspect)
-    doing = _doing(graph, root)
-    nodes = {program_of(rank) for rank in root.ranks}
-    direct = [node for node, edges in graph.leaving(*Sure).items() if edges & nodes]
+    who = seated(suspect, one_host=is_on_one_host(graph))
+    return f"{who[0].upper()}{who[1:]} {_doing(graph, root)}{who_waits(graph, root.ranks)}"
+
+
+def is_on_one_host(graph: WaitGraph) -> bool:
+    """Whether all ranks are known to run on one host."""
+    return len(set(graph.hosts.values())) == 1 and graph.ranks <= graph.hosts.keys()
+
+
+def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
+    """`; ranks 0-2 wait for it in all_reduce`; nothing if nobody is seen to wait for these ranks directly."""
+    nodes = {program_of(rank) for rank in ranks}
+    known = graph.leaving(Sure.SEEN, Sure.INFERRED)
+    direct = [
+        node
+        for node, awaited in graph.leaving(*Sure).items()
+        if known.get(node, set()) & nodes or (awaited and not known.get(node) and awaited <= nodes)
+    ]
     inside = graph.in_operation()
-    waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(root.ranks)
-    kinds = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
-    where = "" if not kinds else f" in {kinds[0]}" if len(kinds) == 1 else f" in {len(kinds)} operations"
-    others = (
-        f"; {rank_list(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {_it(root)}{where}" if waiting else ""
-    )
-    return f"{who[0].upper()}{who[1:]} {doing}{others}"
+    waiting = ranks_of(rank for node in direct for rank in inside.get(node, ())) - set(ranks)
+    if not waiting:
+        return ""
+    words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
+    kinds = words if len(words) == 1 else list(dict.fromkeys(each.partition(" ")[0] for each in words))
+    where = f" in {' and '.join(kinds)}" if 0 < len(kinds) < _MOST_KINDS else f" in {len(words)} operations"
+    where = where if words else ""
+    it = "it" if len(ranks) == 1 else "them"
+    return f"; {rank_list(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {it}{where}"
 
 
-def _it(root: Root) -> str:
-    return "it" if len(root.ranks) == 1 else "them"
+def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
+    """What the stacks of some ranks show that they do, if it is one thing; else nothing."""
+    told = {graph.doing[rank].says if rank in graph.doing else "" for rank in ranks}
+    return _numbered(told.pop(), many=len(ranks) > 1) if len(told) == 1 else ""
+
+
+def _numbered(says: str, *, many: bool) -> str:
+    return _OF_MANY.sub(lambda found: _PLURALS[found[0]], says).replace("its own", "their own") if many else says
 
 
 def _doing(graph: WaitGraph, root: Root) -> str:
@@ -231,10 +285,15 @@ def _doing(graph: WaitGraph, root: Root) -> str:
         return "cannot be reached"
     if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
         return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
-    told = {condition.says for condition in _conditions(graph, root) if condition.source is Source.STACKS}
-    if len(told) == 1 and root.state is not NodeState.ENDED:
-        said = told.pop()
-        return _OF_MANY.sub(lambda found: _PLURALS[found[0]], said) if many else said
+    if root.state is not NodeState.ENDED:
+        told = {condition.says for condition in root.conditions if condition.source is Source.STACKS}
+        said = _numbered(told.pop(), many=many) if root.within and len(told) == 1 else doing_of(graph, root.ranks)
+        places = [place for rank in root.ranks if rank in graph.doing for place in graph.doing[rank].locations]
+        if root.within and " at " not in said and places:
+            verb, _, whom = said.partition(" for ")
+            said = f"{verb} at {places[0].short()} for {whom}" if whom else said
+        if said:
+            return said
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
 
 

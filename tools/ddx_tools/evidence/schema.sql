@@ -83,14 +83,25 @@ CREATE TABLE stack_frames (
 
 CREATE TABLE outputs (
     host            VARCHAR,  -- host name
-    path            VARCHAR,  -- file that ranks write their standard output to
+    path            VARCHAR,  -- file that ranks write their standard output to; or the address of a rank's debug server
     rank            INTEGER,  -- the rank that alone writes there; NULL: several do
-    stepped         BOOLEAN,  -- it printed further steps between the first and the last look; NULL: it names none
+    stepped         BOOLEAN,  -- it printed further steps, or recorded further collectives, between the first and the last look; NULL: it names none
     counted         VARCHAR,  -- the line, without its numbers, in which it counts work of its own at both looks; NULL: none
     done_before     BIGINT,   -- how much of that work was done at the first look
     done            BIGINT,   -- how much at the last
     total           BIGINT,   -- of how much
     repeated        BOOLEAN   -- the same work was counted before, and training steps came after it
+);
+
+CREATE TABLE wait_counters (
+    host            VARCHAR,  -- host name
+    rank            INTEGER,  -- global rank
+    counter         VARCHAR,  -- name of torch's wait counter
+    active          BIGINT,   -- calls that are inside it now
+    calls           BIGINT,   -- calls so far
+    total_us        BIGINT,   -- time spent in it so far, microseconds
+    longest_us      BIGINT,   -- its longest call that ended, microseconds
+    source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE unread (
@@ -269,7 +280,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state | nccl_speed
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded
@@ -389,10 +400,25 @@ CREATE TABLE nccl_graphs (
     communicator    VARCHAR,  -- the communicator
     host            VARCHAR,  -- host of the process that printed it
     pid             INTEGER,  -- that process
-    kind            VARCHAR,  -- ring | trees
+    kind            VARCHAR,  -- ring | ring_cut (only its beginning was printed) | ring_part | trees
     channel         INTEGER,  -- channel of a ring
-    graph           VARCHAR,  -- ranks of a ring in order; trees as printed
+    graph           VARCHAR,  -- ranks of a ring in order; of ring_part the rank before, the rank, the one behind; trees as printed
     quote           VARCHAR,  -- the line
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_choices (
+    host            VARCHAR,  -- host name
+    pid             INTEGER,  -- process id
+    operation       VARCHAR,  -- AllReduce, AllGather, …, as NCCL prints it
+    algorithm       VARCHAR,  -- RING, TREE, NVLS, …
+    protocol        VARCHAR,  -- SIMPLE, LL, LL128
+    channels        INTEGER,  -- channels of the first such operation
+    times           BIGINT,   -- how many of them
+    least_bytes     BIGINT,   -- size of the smallest
+    most_bytes      BIGINT,   -- and of the largest
+    quote           VARCHAR,  -- the first line
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
 );
@@ -475,7 +501,7 @@ CREATE TABLE nccl_ras (
     group_number    VARCHAR,  -- "#0-0": how the text refers to it
     nranks          INTEGER,  -- size of the communicator
     status          VARCHAR,  -- MISMATCH | INCOMPLETE | ERROR | DEAD | TIMEOUT | OK
-    what            VARCHAR,  -- operations | status | async_error | missing | dead | summary
+    what            VARCHAR,  -- operations (of JSON also those that all launched as often) | status | async_error | missing | dead | summary
     operation       VARCHAR,  -- operation that was counted (2.26 and later)
     ranks           INTEGER[], -- ranks it is about, as far as RAS lists them
     value           VARCHAR,  -- launches, status or error of these ranks
@@ -483,9 +509,21 @@ CREATE TABLE nccl_ras (
     host            VARCHAR,  -- node of a process
     pid             INTEGER,  -- process id
     version         VARCHAR,  -- NCCL version
+    taken_s         DOUBLE,   -- when it was asked, seconds since the epoch; of a brought file what JSON says by a clock of the job's; else NULL
     quote           VARCHAR,  -- the line
     source          VARCHAR,  -- raw file of the bundle
     source_line     INTEGER   -- line in that file, 1-based
+);
+
+CREATE TABLE nccl_ras_members (
+    communicator    VARCHAR,  -- the communicator's hash
+    nranks          INTEGER,  -- its size
+    rank            INTEGER,  -- rank in the communicator
+    host            VARCHAR,  -- address of its host, as NCCL has it
+    pid             INTEGER,  -- process id there
+    gpu             INTEGER,  -- NVML's index of its GPU; NULL in the text form
+    state           VARCHAR,  -- listed | missing (does not answer) | dead (for 60 s)
+    source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE env_values (

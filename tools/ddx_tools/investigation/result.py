@@ -125,10 +125,11 @@ class Investigation:
     def _judgement(self, by: Playbooks) -> Diagnosis:
         if self.waits is None:
             return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
+        from ddx_tools.diagnosis.headline import with_headline
         from ddx_tools.diagnosis.waits import agreeing, with_waits
 
         findings = agreeing(self.findings, self.waits)
         roots = [one.model_copy(deep=True) for one in self.waits.suspects]
         said = diagnose(findings, by, self.missing)
         said = with_suspects(said, findings, self.seats, roots, len(self.waits.graph.ranks))
-        return with_waits(said, self.waits)
+        return with_headline(with_waits(said, self.waits), self.waits, self.seats)

@@ -21,16 +21,16 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.exports import write_exports
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.session.capture import (
+    Captured,
     Machine,
-    RecordedHosts,
-    RecordingHosts,
+    Progress,
     bundle_directory,
-    capture_only,
-    probe_run,
+    capture_here,
+    capture_recorded,
     result_of,
     run_step,
 )
-from ddx_tools.investigation.session.plan import Step, file_plan, live_plan
+from ddx_tools.investigation.session.plan import Step, debug_server_plan, file_plan, live_plan
 from ddx_tools.investigation.show.addresses import Names, names_of
 from ddx_tools.investigation.show.case import case_of
 from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
@@ -52,7 +52,7 @@ from ddx_tools.model.files.names import shown
 from ddx_tools.probes.declaration import Probe
 from ddx_tools.probes.registry import PROBES, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
-from ddx_tools.sources.bundle import Bundle, BundleWriter, Manifest, claimed, is_bundle
+from ddx_tools.sources.bundle import Bundle, Manifest, claimed, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
@@ -60,10 +60,10 @@ from ddx_tools.sources.raw import Raw
 from ddx_tools.sources.temporary import temporary_directory
 
 if TYPE_CHECKING:
+    from ddx_tools.investigation.many_hosts.gather import HostsGathered
     from ddx_tools.sources.cluster.targets import Reach
     from ddx_tools.sources.hosts.local import LocalHost
 
-Progress = Callable[[str], None]
 _MOST_REASONS = 8
 _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severity))}
 
@@ -95,16 +95,23 @@ def investigate(
     store: Store | None = None,
     reach: Reach | None = None,
     told: Sequence[Finding] = (),
+    debug_server: str | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
     somebody says about the job; it is kept with the rest. `told` are facts and findings that were handed
     in. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A `store` that is given
-    takes the rows, and stays open.
+    takes the rows, and stays open. `debug_server`: HOST:PORT of torch's debug server, which is asked for the job.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+    if debug_server:
+        _refuse_other_jobs(target, reach)
+        plan = [*debug_server_plan(debug_server), *(file_plan(absolute_target(target)) if target else ())]
+        return capture_steps(
+            [*plan, *_note_steps(notes)], absolute_target(target), save, progress, machine, store, told
+        )
     if reach:
         return investigate_hosts(reach, live_plan([], among_others=True), target, save, progress, notes, store, told)
     if bundle := bundle_of(target):
@@ -115,6 +122,16 @@ def investigate(
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
     return capture_steps(plan, absolute, save, progress, machine, store, told)
+
+
+def _refuse_other_jobs(target: Sequence[str], reach: Reach | None) -> None:
+    """A debug server answers for a whole job: it is asked for no other one."""
+    if reach:
+        raise UsageError("the debug server answers for all hosts of its job", "Name either it or the hosts.")
+    for item in target:
+        if item.isdigit():
+            raise UsageError("the debug server answers for its own job", f"Name either it or process {item}.")
+        _refuse_absent(item)
 
 
 def investigate_hosts(
@@ -146,22 +163,13 @@ def investigate_hosts(
         temporary_directory("hosts") as scratch,
         _opened(kept) as store,
     ):
-        brought = capture_only(besides, Path(scratch) / "brought", paths, this_machine)
-        came = gather(reach, plan, store, Path(scratch), progress, raw=save is not None)
-        missing = {one.what: one for one in came.said.missing}
-        found = Investigation(missing=list(missing.values()), results=came.said.results)
-        for step, raw in brought.raws:
-            _parse(store, found, step, raw)
-        _note_asked(store, found, came.asked)
-        _note_intakes(store, found, dict.fromkeys(brought.hosts))
-        # Of several probes nobody does, and to sort the rows of thousands of ranks takes seconds.
-        _analyse(store, found, [*plan, *besides], progress, shown=len(plan) == 1)
-        names = names_of(brought.manifest.journal, paths)
-        names.places |= came.said.opens
-        found.origins = origins(brought.manifest.journal) | came.said.origins
-        _look_closer(store, found, names, told)
+        brought = Path(scratch) / "brought"
+        with capture_here(besides, brought, paths, this_machine) as captured:
+            came = gather(reach, plan, store, Path(scratch), progress, raw=save is not None)
+            captured = replace(captured, steps=[*plan, *besides], brought=None, live=False)
+            found = conclude(store, captured, progress, told, came=came)
         if save:
-            merge([*came.parts, *([BundlePart(Path(scratch) / "brought")] if besides else [])], directory, came.asked)
+            merge([*came.parts, *([BundlePart(brought)] if besides else [])], directory, came.asked)
         return found
 
 
@@ -243,25 +251,9 @@ def replay_steps(
     *,
     follow: bool = False,
 ) -> Investigation:
-    """Run steps against the hosts of a bundle; a host that it does not hold answers nothing."""
-    with Bundle(path) as bundle, _opened(kept) as store:
-        found = Investigation(origins=origins(bundle.manifest.journal))
-        hosts = RecordedHosts(bundle)
-        steps = choose(bundle.manifest)
-        raws = []
-        for name, step in steps:
-            progress(f"{step.probe.id} on {name} (recorded)")
-            if name in bundle.manifest.hosts:
-                raws.append((step, run_step(step, hosts.of(name, step), patient=bool(bundle.manifest.asked))))
-        raws += [(step, run_step(step, step.host)) for step in on_top if step.host]
-        for step, raw in raws:
-            _parse(store, found, step, raw)
-        _note_asked(store, found, bundle.manifest.asked)
-        _note_intakes(store, found, hosts.all)
-        _analyse(store, found, [*(step for _, step in steps), *on_top], progress)
-        if follow:
-            _follow(store, found, bundle, {step.probe.id for _, step in steps}, progress)
-        _look_closer(store, found, names_of(bundle.manifest.journal, bundle.manifest.target), told)
+    """Run steps against the hosts of a bundle; `follow`: go on as the diagnosis asks. See `capture_recorded`."""
+    with capture_recorded(path, choose, progress, on_top) as (captured, bundle), _opened(kept) as store:
+        found = conclude(store, captured, progress, told, follow=bundle if follow else None)
         found.lacking = bundle.gaps(found.missing)
         found.missing += found.lacking
         return found
@@ -325,28 +317,50 @@ def capture_steps(
     told: Sequence[Finding] = (),
 ) -> Investigation:
     """Run steps against this machine, and judge what they saw; see `investigate`."""
-    with bundle_directory(save) as directory, _opened(kept) as store:
-        writer = BundleWriter(directory, list(target), kept=save is not None)
-        found = Investigation()
-        raws: list[Raw] = []
-        try:
-            hosts = RecordingHosts(writer, machine)
-            for step in plan:
-                progress(step.probe.title.lower())
-                raws.append(run_step(step, hosts.of(step)))
-            # Only now it is known who wants the lines of which log.
-            for step, raw in zip(plan, raws, strict=True):
-                _parse(store, found, step, raw)
-                writer.manifest.probes.append(probe_run(step, raw))
-            _refuse_nothing(raws, target, hosts.brought)
-            _note_intakes(store, found, [hosts.brought])
-            _analyse(store, found, plan, progress)
-            _look_closer(store, found, names_of(writer.manifest.journal, target, kept=save is not None), told)
-        finally:
-            writer.close()
-        found.origins = origins(writer.manifest.journal)
-        found.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
-        return found
+    with (
+        bundle_directory(save) as directory,
+        _opened(kept) as store,
+        capture_here(plan, directory, target, machine, progress, kept=save is not None) as captured,
+    ):
+        return conclude(store, captured, progress, told)
+
+
+def conclude(
+    store: Store,
+    captured: Captured,
+    progress: Progress,
+    told: Sequence[Finding] = (),
+    *,
+    came: HostsGathered | None = None,
+    follow: Bundle | None = None,
+) -> Investigation:
+    """Read what was captured into the store, let every probe analyse it, and judge: of whatever it was captured.
+
+    `came`: what many hosts said, whose rows are in the store. `follow`: the bundle in which next checks are looked up.
+    Raises UsageError if files that were brought are of no use.
+    """
+    found = Investigation(live=captured.live)
+    if came:
+        found.missing = list({one.what: one for one in came.said.missing}.values())
+        found.results = came.said.results
+    # Only now it is known who wants the lines of which log.
+    for step, raw in captured.raws:
+        _parse(store, found, step, raw)
+    if captured.brought:
+        _refuse_nothing([raw for _, raw in captured.raws], captured.manifest.target, captured.brought)
+    _note_asked(store, found, came.asked if came else captured.manifest.asked)
+    _note_intakes(store, found, captured.hosts)
+    # To sort the rows of thousands of ranks takes seconds; of several probes nobody looks at them.
+    _analyse(store, found, captured.steps, progress, shown=not came or len(came.said.results) == 1)
+    if follow:
+        _follow(store, found, follow, {step.probe.id for step in captured.steps}, progress)
+    names = names_of(captured.manifest.journal, captured.manifest.target, kept=captured.kept)
+    found.origins = origins(captured.manifest.journal)
+    if came:
+        names.places |= came.said.opens
+        found.origins |= came.said.origins
+    _look_closer(store, found, names, told)
+    return found
 
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:

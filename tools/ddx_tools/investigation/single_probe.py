@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ddx_tools.investigation.exports import refuse_unwritable
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import (
-    Progress,
     absolute_target,
     bundle_of,
     capture_steps,
@@ -19,7 +18,7 @@ from ddx_tools.investigation.run import (
     replay_steps,
     this_machine,
 )
-from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.session.capture import Machine, Progress
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.show.origins import origin_of
 from ddx_tools.model.diagnosis import NextProbe, ProbeResult, ProbeStatus

@@ -1,9 +1,11 @@
-"""What `knowledge/xid.yaml` says of the codes that the NVIDIA driver logs."""
+"""What `knowledge/xid.yaml` and `xid_details.yaml` say of the Xids that the NVIDIA driver logs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from ddx_tools.knowledge.load import shipped
 
@@ -14,22 +16,62 @@ class XidCode:
 
     meaning: str
     class_: str
+    """As in xid.yaml; of NVLink errors 144 to 150 also `nonfatal`, and `unclear` where nothing says whether it is."""
     blame: str
     action: str
+    nvidia: str | None = None
+    """The catalog's immediate resolution, in its words."""
+    fatal: bool | None = None
+    """Of NVLink errors 144 to 150; None where neither the line nor the catalog says it."""
 
 
+BLAMELESS = frozenset({"consequence", "nonfatal", "unclear"})
+"""Classes of Xids that explain nothing by themselves."""
 _UNKNOWN = XidCode("a code that ddx does not know", "unknown", "several", "restart_job")
+_STATUS = re.compile(r"\(0x[0-9a-fA-F]{1,8} 0x([0-9a-fA-F]{1,8})\b")
+_FATAL = re.compile(r"\b(non-?)?fatal\b", re.IGNORECASE)
+_UNIT = re.compile(r"(?:[A-Z][A-Z0-9_]{1,40}/)?([A-Z][A-Z0-9_]{1,40})\b")
+_RECOVERY = re.compile(r"recovery action changed from .{1,60}? to 0x([0-9a-fA-F]{1,4}) \(([^)]{1,60})\)", re.IGNORECASE)
+_RECOVERY_CHANGED = 154
 
 
 @cache
 def xid_codes() -> dict[int, XidCode]:
     """All codes that are known."""
     return {
-        code: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"])
+        code: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"], entry.get("nvidia"))
         for code, entry in shipped("xid.yaml").items()
     }
 
 
-def xid_code(code: int) -> XidCode:
-    """One code; of an unknown one nothing is claimed."""
-    return xid_codes().get(code, _UNKNOWN)
+def xid_code(code: int, message: str | None = None) -> XidCode:
+    """One code; of an unknown one nothing is claimed. `message`: what its line says behind the number.
+
+    An NVLink error of 144 to 150 counts as one only if the line or the catalog says that it is fatal.
+    """
+    known = xid_codes().get(code, _UNKNOWN)
+    if code in _details()["nvlink"]:
+        fatal = _is_fatal(_details()["nvlink"][code], message or "")
+        if fatal:
+            return replace(known, fatal=True, nvidia="RESET_GPU")
+        if fatal is None:
+            return replace(known, class_="unclear", action="none", fatal=None)
+        return replace(known, meaning=f"{known.meaning}, not fatal", class_="nonfatal", action="none", fatal=False)
+    if code == _RECOVERY_CHANGED and (found := _RECOVERY.search(message or "")):
+        action = _details()["recovery"].get(int(found[1], 16), known.action)
+        return replace(known, meaning=f"the driver wants for recovery: {found[2]}", action=action)
+    return known
+
+
+@cache
+def _details() -> dict[str, Any]:
+    return dict(shipped("xid_details.yaml"))
+
+
+def _is_fatal(units: dict[str, list[int]], message: str) -> bool | None:
+    if word := _FATAL.search(message):
+        return word[1] is None
+    unit, status = _UNIT.match(message.lstrip(" ,")), _STATUS.search(message)
+    if unit is None or status is None or unit[1] not in units:
+        return None
+    return int(status[1], 16) in units[unit[1]]

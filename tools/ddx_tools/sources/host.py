@@ -265,3 +265,8 @@ class Host(ABC):
         return self.answer(
             HostCall("fetch", f"{method} {url}", {"timeout_s": timeout_s, "max_bytes": max_bytes})
         ).checked()
+
+    def nccl_ras(self, address: str, *, timeout_s: float, max_bytes: int = 64 << 20) -> Reply:
+        """What NCCL's RAS at `HOST:PORT` reports of a job: JSON, or text of an old NCCL."""
+        options = {"timeout_s": timeout_s, "max_bytes": max_bytes}
+        return self.answer(HostCall("ras", address, options, "log")).checked()

@@ -176,11 +176,11 @@ def waited_for(
     )
 
 
-def if_hung(ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
-    """Ranks with nothing pending that all others wait for, as long as nothing says whether the job hung."""
-    words = _WORDS["outside"].format(**(_ONE if len(ranks) == 1 else _MANY))
+def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
+    """Ranks that all others wait for, as long as nothing says whether the job hung."""
+    words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     said = f"If the job hung when these records were taken, all waiting leads back to {rank_list(set(ranks))}, {words}."
-    return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, **facts)
+    return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, state=state, **facts)
 
 
 def all_entered(

@@ -20,7 +20,7 @@ from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.knowledge.known_messages import Signature, signature
 from ddx_tools.knowledge.library_messages import exception_messages
 from ddx_tools.knowledge.phases import phase_of_exception
-from ddx_tools.knowledge.xid_codes import xid_code
+from ddx_tools.knowledge.xid_codes import BLAMELESS, xid_code
 from ddx_tools.model.diagnosis import Finding, Location, Severity, rank_list
 
 _EVIDENCE_LIMIT = 8
@@ -56,7 +56,7 @@ class _Message:
         """A driver's error that only follows from another is no root, and what was handled is no failure."""
         if self.handled:
             return "context"
-        return "secondary" if self.values.get("class") == "consequence" else self.known.role
+        return "secondary" if self.values.get("class") in BLAMELESS else self.known.role
 
 
 @dataclass
@@ -256,9 +256,10 @@ def _cuda_oom(text: str, _: dict[str, Any]) -> dict[str, Any]:
     return parse_cuda_oom(text) or {}
 
 
-def _xid(_: str, values: dict[str, Any]) -> dict[str, Any]:
-    code = xid_code(values["xid"])
-    return {"class": code.class_, "blame": code.blame, "action": code.action, "meaning": code.meaning}
+def _xid(text: str, values: dict[str, Any]) -> dict[str, Any]:
+    code = xid_code(values["xid"], text.partition(f": {values['xid']}")[2])
+    told = {"class": code.class_, "blame": code.blame, "action": code.action, "meaning": code.meaning}
+    return told if code.fatal is None else {**told, "fatal": code.fatal}
 
 
 READERS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {"cuda_oom": _cuda_oom, "xid": _xid}

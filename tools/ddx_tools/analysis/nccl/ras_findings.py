@@ -1,20 +1,20 @@
-"""Findings about what `ncclras` says. It counts launches: what all ranks launched it calls fine, also in a hang."""
+"""Findings about what NCCL's RAS says. It counts launches: what all ranks launched it calls fine, also in a hang."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, Where
-from ddx_tools.analysis.nccl.operation_names import operation_name
 from ddx_tools.analysis.nccl.process_rows import Row, evidence
+from ddx_tools.analysis.nccl.ras_polls import BASIS, STANDS_S, RasCall, RasCommunicator, RasHold, RasPolls, ras_polls
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.grouping import gathered
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
-_BASIS = "nccl_ras"
 _BLIND = "RAS counts launches and sees a busy job as mismatched, too: ask again, and compare."
 _MEANINGS = {
     "dead": (
@@ -28,61 +28,189 @@ _MEANINGS = {
 
 def ras_findings(store: Store) -> list[Finding]:
     """Ranks behind by their launches, processes that do not answer, errors."""
-    rows = store.query("SELECT * FROM nccl_ras ORDER BY source, source_line")
-    gpus = {row["source"]: row["nranks"] for row in rows if row["what"] == "summary" and row["status"] == "OK"}
-    counted: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    others: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["what"] == "operations" and row["value"] is not None:
-            counted[row["source"], row["communicator"], row["operation"]].append(row)
-        elif row["what"] in _MEANINGS and (row["ranks"] or row["pid"] is not None):
-            others[row["source"], row["communicator"], row["what"], row["value"]].append(row)
-    behind = [found for some in counted.values() if (found := _behind(some, gpus[some[0]["source"]]))]
-    said = [_said(some, gpus[some[0]["source"]]) for some in others.values()]
-    return behind[:_MOST_FINDINGS] + said[:_MOST_FINDINGS]
+    polls = store.derived(ras_polls)
+    found = _of_polls(polls) if polls.polls > 1 else []
+    if not polls.moving and not (polls.solved and polls.solved.roots):
+        # Of what goes on between two answers, a mismatch at one moment tells nothing.
+        uneven = [group for group in polls.communicators if not (group.moved or polls.at_work(group))]
+        found += [one for group in uneven for call in group.behind for one in _behind(polls, group, call)]
+    return found[:_MOST_FINDINGS] + _told(store, polls)[:_MOST_FINDINGS]
 
 
-def _behind(rows: list[Row], gpus: int | None) -> Finding | None:
-    """Ranks that launched less than the most; None if all launched as many."""
-    most = max(int(row["value"]) for row in rows)
-    low = [row for row in rows if int(row["value"]) < most]
-    if not low:
-        return None
-    late, ahead = sum(row["many"] for row in low), sum(row["many"] for row in rows) - sum(row["many"] for row in low)
-    listed = sorted({rank for row in low for rank in row["ranks"] or ()})
+def _of_polls(polls: RasPolls) -> list[Finding]:
+    if polls.moving:
+        ranks = sorted(polls.ranks.values())
+        going = [one for one in polls.communicators if one.moved]
+        return [
+            Finding(
+                code="job.progressing",
+                severity=Severity.INFO,
+                ranks=ranks,
+                summary=f"The ranks launched further collectives in {len(going)} of {len(polls.communicators)} "
+                f"communicators {_meanwhile(polls)}: the job makes steps",
+                evidence=[evidence(row) for row in going[0].rows[-1][:1]],
+                attributes={"basis": BASIS, "brought": polls.span_s is None},
+            )
+        ]
+    graph = polls.solved
+    if graph is None or not graph.roots:
+        return []
+    return [*_behind_at_root(polls), *_waited_for(polls)]
+
+
+def _meanwhile(polls: RasPolls) -> str:
+    return f"in {polls.polls} answers of RAS" + (f" within {polls.span_s:.0f} s" if polls.span_s is not None else "")
+
+
+def _hangs(polls: RasPolls) -> bool:
+    """Whether counts have stood still for long enough, and nowhere got on."""
+    moved = any(one.moved for one in polls.communicators)
+    return not moved and (polls.span_s or 0.0) >= STANDS_S
+
+
+def _behind_at_root(polls: RasPolls) -> Iterator[Finding]:
+    """For each communicator in which a root is behind: who it is, in what, and by how much."""
+    graph = polls.solved
+    assert graph is not None
+    for hold in _at_roots(polls):
+        late = [number for number in hold.blockers if number in graph.roots]
+        call = hold.of.behind[0]
+        waiting = polls.ranks_of(list(hold.waiting))
+        ranks = polls.ranks_of(late)
+        yield raising.missing(
+            Where(BASIS, hold.of.label, operation=call.name),
+            ranks,
+            waiting,
+            _shown(hold),
+            severity=Severity.FAILURE if _hangs(polls) else Severity.WARNING,
+            simultaneous="yes" if polls.span_s is not None else "unknown",
+            last_seq={rank: min(call.by_count) for rank in ranks},
+            balance=len(hold.waiting) - len(late),
+            unclear=graph.tie,
+            says=f"{_who(polls, late)} launched {_counts(hold)}; the other {len(hold.waiting)} of "
+            f"{hold.of.label} launched more, and nobody in it launched anything {_meanwhile(polls)}.",
+            enqueue_only=True,
+        )
+
+
+def _waited_for(polls: RasPolls) -> Iterator[Finding]:
+    graph = polls.solved
+    assert graph is not None
+    for state, numbers in graph.by_state().items():
+        ranks = polls.ranks_of(numbers)
+        holds = [hold for hold in _at_roots(polls) if set(hold.blockers) & set(numbers)]
+        if not ranks or not holds:
+            continue
+        # Launches do not show sends, receives and what the program is in: that it has nothing pending is not known.
+        yield raising.waited_for(
+            "unseen" if state == "outside" else state,
+            ranks,
+            polls.ranks_of(graph.victims),
+            Where(BASIS, holds[0].of.label, operation=holds[0].at.operation),
+            _shown(holds[0]),
+            place=False,
+            chain=[_sentence(polls, hold) for hold in graph.holds[:_MOST_EVIDENCE]],
+            sole=len(graph.by_state()) == 1,
+            tie=graph.tie,
+            simultaneous="yes" if polls.span_s is not None else "unknown",
+            moving=not _hangs(polls),
+        )
+
+
+def _at_roots(polls: RasPolls) -> list[RasHold]:
+    graph = polls.solved
+    return [hold for hold in graph.holds if set(hold.blockers) & graph.roots.keys()] if graph else []
+
+
+def _sentence(polls: RasPolls, hold: RasHold) -> str:
+    waiting = polls.ranks_of(list(hold.waiting))
+    blockers = [*hold.blockers, *hold.unknown]
+    who = rank_list(waiting).capitalize() if waiting else f"{len(hold.waiting)} processes"
+    for_whom = rank_list(polls.ranks_of(blockers)) if polls.ranks_of(blockers) else polls.words(blockers)
+    return f"{who} wait{'' if len(hold.waiting) > 1 else 's'} in {hold.of.label} ({hold.op}) for {for_whom}."
+
+
+def _who(polls: RasPolls, numbers: list[int]) -> str:
+    ranks = polls.ranks_of(numbers)
+    named = polls.words(numbers)
+    return f"{rank_list(ranks).capitalize()} ({named})" if ranks else f"{named[:1].upper()}{named[1:]}"
+
+
+def _counts(hold: RasHold) -> str:
+    """`811 all_reduce (others 812)` for each operation that not all launched as often."""
+    said = [f"{min(call.by_count)} {call.name} (others up to {call.most})" for call in hold.of.behind[:4]]
+    return ", ".join(said)
+
+
+def _shown(hold: RasHold) -> FindingPlace:
+    rows = [row for row in hold.of.rows[-1] if row["status"] == "MISMATCH"] or hold.of.rows[-1]
+    return FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]])
+
+
+# --- one answer, or several of which none says who stands still
+
+
+def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[Finding]:
+    """Ranks that launched less of an operation than the most."""
+    low = {count: said for count, said in call.by_count.items() if count < call.most}
+    late = sum(many for _, many in low.values())
+    ahead = call.by_count[call.most][1]
+    listed = sorted({rank for ranks, _ in low.values() for rank in ranks})
     complete = len(listed) == late
-    first = rows[0]
-    group = f"communicator {first['communicator']} of {first['nranks']} ranks"
-    what = operation_name(first["operation"]) if first["operation"] else "collectives"
+    seats = [group.seats[rank] for rank in listed if rank in group.seats]
+    known = [polls.ranks[seat] for seat in seats if seat in polls.ranks]
+    ranks = sorted(known) if complete and len(known) == len(listed) else _as_whole(polls, group, listed, complete)
     who = rank_list(listed).capitalize() if complete else f"{late} ranks (which RAS does not list)"
-    found = raising.missing(
-        Where(_BASIS, group, operation=what if first["operation"] else None),
-        listed if complete else [],
+    again = _BLIND if polls.polls < 2 else f"Nothing shows whether that changes {_meanwhile(polls)}."
+    if group.moved is False:
+        again = f"Nobody in it launched anything {_meanwhile(polls)}."
+    yield raising.missing(
+        Where(BASIS, group.label, operation=call.name if call.operation else None),
+        ranks,
         [],
-        FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]]),
+        FindingPlace([evidence(row) for row in group.rows[-1] if row["operation"] == call.operation][:_MOST_EVIDENCE]),
         severity=Severity.WARNING,
         simultaneous="unknown",
-        last_seq={rank: int(row["value"]) for row in low for rank in row["ranks"] or ()},
+        last_seq={rank: count for count, (of, _) in low.items() for rank in of} if ranks else {},
         balance=ahead - late,
-        says=f"{who} launched fewer {what} than the other {ahead} in {group}: "
-        f"{', '.join(sorted({row['value'] for row in low}, key=int)[:6])} against {most}. {_BLIND}",
+        says=f"{who} launched fewer {call.name} than the other {ahead} in {group.label}: "
+        f"{', '.join(map(str, sorted(low)[:6]))} against {call.most}. {again}",
         enqueue_only=True,
     )
-    if first["nranks"] != gpus:
-        found.ranks = []  # they count within the communicator
-    return found
 
 
-def _said(rows: list[Row], gpus: int | None) -> Finding:
+def _as_whole(polls: RasPolls, group: RasCommunicator, listed: list[int], complete: bool) -> list[int]:
+    """The ranks of a communicator that holds the whole job, as far as its size tells; else none."""
+    return listed if complete and group.nranks == polls.gpus else []
+
+
+def _told(store: Store, polls: RasPolls) -> list[Finding]:
+    """What the last answer says of processes and errors."""
+    rows = store.query("SELECT * FROM nccl_ras ORDER BY taken_s, source, source_line")
+    last = rows[-1]["source"] if rows else None
+    others: dict[tuple[Any, ...], list[Row]] = gathered(
+        ((row["communicator"], row["what"], row["value"]), row)
+        for row in rows
+        if row["source"] == last and row["what"] in _MEANINGS and (row["ranks"] or row["pid"] is not None)
+    )
+    return [_said(together, polls) for together in others.values()]
+
+
+def _said(rows: list[Row], polls: RasPolls) -> Finding:
     first = rows[0]
     signature, meaning = _MEANINGS[first["what"]]
     listed = sorted({rank for row in rows for rank in row["ranks"] or ()})
     processes = [f"process {row['pid']} on {row['host']}" for row in rows if row["pid"] is not None]
     who = rank_list(listed).capitalize() if listed else ", ".join(processes[:6])
+    group = polls.of(first["communicator"], first["nranks"])
+    known = [polls.ranks.get(group.seats[rank]) for rank in listed if rank in group.seats] if group else []
+    ranks = sorted(rank for rank in known if rank is not None) if known and None not in known else []
+    if not ranks and first["communicator"] and first["nranks"] == polls.gpus:
+        ranks = listed
     return Finding(
         code="log.signature",
         severity=Severity.WARNING,
-        ranks=listed if first["nranks"] == gpus and first["communicator"] else [],
+        ranks=ranks,
         hosts=sorted({row["host"] for row in rows if row["host"]}),
         group=f"communicator {first['communicator']}" if first["communicator"] else None,
         summary=f"{who}: {meaning}" + (f" ({first['value']})" if first["value"] else ""),
@@ -93,6 +221,6 @@ def _said(rows: list[Row], gpus: int | None) -> Finding:
             "meaning": meaning,
             "pids": [row["pid"] for row in rows if row["pid"] is not None][:64],
             "count": len(rows),
-            "basis": _BASIS,
+            "basis": BASIS,
         },
     )

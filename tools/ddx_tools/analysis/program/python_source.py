@@ -124,6 +124,10 @@ class PythonSource:
         scopes = self._scopes(line)
         return scopes[-1] if scopes else None
 
+    def enclosing(self, line: int) -> list[ast.AST]:
+        """The module, and the classes and functions that hold a line, outermost first; empty if it does not parse."""
+        return [] if self._tree is None else [self._tree, *self._scopes(line)]
+
     def relation(self, line: int, peer_line: int) -> Relation:
         """How a line stands to a peer's line in the same function."""
         if line == peer_line:

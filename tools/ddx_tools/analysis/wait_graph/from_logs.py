@@ -6,7 +6,7 @@ tells, and the ends of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.wait_graph.model import (
     EdgeKind,
@@ -31,9 +31,6 @@ _NEARER = ("flight_records", "stacks")
 def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
     """Add what the findings about printed lines tell."""
     told = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
-    for finding in told:
-        if finding.code in _ENDS and finding.attributes.get("independent") is True:
-            end_ranks(graph, finding, Source.LOGS)
     looked_at = (
         {edge.waiter.rank for edge in graph.edges} | graph.doing.keys() | {node.rank for node in graph.conditions}
     )
@@ -42,16 +39,29 @@ def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
             _add_missing(graph, finding, number, looked_at)
 
 
-def end_ranks(graph: WaitGraph, finding: Finding, source: Source) -> None:
-    """Note that ranks ended: whatever they were in, they wait for nobody."""
-    gone = set(finding.ranks)
-    graph.edges = [edge for edge in graph.edges if edge.waiter.rank not in gone]
-    for rank in gone:
-        graph.ranks.add(rank)
-        ended = NodeCondition(
-            NodeState.ENDED, source, finding.summary, tuple(finding.evidence[:2]), tuple(finding.locations[:2]), False
-        )
-        graph.conditions[program_of(rank)] = [ended]
+def ends(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Source]]:
+    """What tells that ranks ended by themselves, and from where: their processes are gone, or they printed it."""
+    for finding in findings:
+        if finding.code == "rank.process_gone":
+            yield finding, Source.PROCESSES
+        elif finding.code in _ENDS and _is_its_own(finding):
+            yield finding, Source.LOGS
+
+
+def _is_its_own(finding: Finding) -> bool:
+    """Whether an end was seen that is no consequence of another."""
+    return finding.attributes.get("independent") is True and finding.attributes.get("basis") != HANDED_IN
+
+
+def add_ends(graph: WaitGraph, findings: Sequence[Finding]) -> None:
+    """Note which ranks ended: whatever they were in, they wait for nobody."""
+    for finding, source in ends(findings):
+        gone = set(finding.ranks)
+        graph.edges = [edge for edge in graph.edges if edge.waiter.rank not in gone]
+        for rank in gone:
+            shown = tuple(finding.evidence[:2]), tuple(finding.locations[:2])
+            ended = NodeCondition(NodeState.ENDED, source, finding.summary, *shown, moves=False)
+            graph.conditions[program_of(rank)] = [ended]
 
 
 def _add_missing(graph: WaitGraph, finding: Finding, number: int, looked_at: Iterable[int]) -> None:

@@ -1,22 +1,11 @@
-"""Ends and absences out of what processes and hosts tell: processes that are gone, hosts that do not answer."""
+"""Absences out of what hosts tell: those that do not answer, with their ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ddx_tools.analysis.wait_graph.from_logs import end_ranks
 from ddx_tools.analysis.wait_graph.model import NodeCondition, NodeState, Source, WaitGraph, program_of
 from ddx_tools.evidence.store import Store
-from ddx_tools.model.diagnosis import Finding
 
 _SILENT = ("unreachable", "silent")
-
-
-def add_ends(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Add the ranks whose processes are gone."""
-    for finding in findings:
-        if finding.code == "rank.process_gone":
-            end_ranks(graph, finding, Source.PROCESSES)
 
 
 def add_absent(graph: WaitGraph, store: Store) -> None:

@@ -2,20 +2,18 @@
 
 A stack does not name the process group. Threads in one operation, called from one place, are taken to meet there with
 all other ranks; a rank with no thread in it is awaited there. A main thread in `join()`, `Event.wait()`, `Queue.get()`
-or for a lock waits for a thread of its own process that could end that. Who sends what a rank receives stands in the
-frames only where local variables were asked for.
+or for a lock waits for a thread of its own process that could end that. Whom a transfer is for tells `transfer_ends`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
-from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, place_of_row, rank_views
+from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, rank_views
 from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.analysis.wait_graph.model import (
     EdgeKind,
@@ -30,17 +28,12 @@ from ddx_tools.analysis.wait_graph.model import (
     WaitGraph,
     program_of,
 )
+from ddx_tools.analysis.wait_graph.threads import Thread
+from ddx_tools.analysis.wait_graph.transfer_ends import Peers
 from ddx_tools.evidence.store import Store
-from ddx_tools.knowledge.frame_classes import frame_rules
-from ddx_tools.model.diagnosis import Evidence, Location
+from ddx_tools.model.diagnosis import Finding, Location
 from ddx_tools.model.grouping import gathered
 
-_IDLE_HELPERS = re.compile(
-    r"concurrent/futures/thread\.py|tqdm/_monitor\.py|tensorboard/.*|wandb/.*|torch/utils/data/_utils/pin_memory\.py|"
-    r"torch/_inductor/.*|multiprocessing/(pool|queues|resource_tracker)\.py|ray/.*|prometheus_client/.*"
-)
-"""Modules whose threads wait for work most of the time: nobody waits for them as long as they have none."""
-_IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle")
 _OWN_THREADS = ("lock_wait", "shutdown")
 """Activities that a thread of the same process ends."""
 _CHILDREN: Mapping[str, EdgeKind] = {
@@ -49,78 +42,6 @@ _CHILDREN: Mapping[str, EdgeKind] = {
     "child_wait": EdgeKind.CHILD,
 }
 _MOST_EDGES = 500_000
-_MOST_PEERS = 64
-"""Whom a receive without a known peer may wait for is listed among so many ranks; among more it says nothing."""
-_PEERS = ("dst", "src", "group_dst", "group_src")
-_TRANSFERS = ("send", "recv", "isend", "irecv")
-
-
-@dataclass(frozen=True)
-class _Thread:
-    """A thread as the last look showed it."""
-
-    node: Node
-    row: Mapping[str, Any]
-    frames: Sequence[Mapping[str, Any]]
-    """Innermost first."""
-
-    @property
-    def activity(self) -> str:
-        return str(self.row["activity"])
-
-    @property
-    def waits_for_peers(self) -> bool:
-        return self.activity in frame_rules().waits_for_peers
-
-    @property
-    def may_end_a_wait(self) -> bool:
-        """Whether it does something that another thread of its process may wait for."""
-        in_program = any(frame["is_user"] for frame in self.frames)
-        if self.waits_for_peers or (in_program and self.activity not in _IDLE):
-            return True
-        helper = any(_IDLE_HELPERS.fullmatch(frame["module"] or "") for frame in self.frames)
-        return in_program and not helper
-
-    @property
-    def moved(self) -> bool:
-        """Whether it got on between two looks; a wait that polls wakes now and then for nothing."""
-        row = self.row
-        shows_in = frame_rules().progress_shows_in(self.activity, row["wchan"], bool(row["running"]))
-        column = {"switched": "switched", "ran": "moved"}.get(shows_in)
-        return column is not None and row[column] is True
-
-    def evidence(self) -> Evidence:
-        """Where it is, in the words in which a look at the rank shows it."""
-        if self.row["source_line"] is not None:
-            return Evidence(
-                source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""
-            )
-        if self.node == program_of(self.node.rank):
-            place = place_of_row(dict(self.row))
-            code = f": {self.row['user_source']}" if self.row["user_source"] else ""
-            doing = self.row["operation"] or self.activity
-            quote = f"{place.file}:{place.line} {place.function}, {doing}{code}"
-        else:
-            quote = self._frame()
-        return Evidence(source=self.row["source"], quote=quote[:400])
-
-    def _frame(self) -> str:
-        """The innermost frame of the program, else the innermost of all."""
-        own = next((frame for frame in self.frames if frame["is_user"]), None)
-        if own is None:
-            return "{function} ({file}:{line})".format(**self.frames[0]) if self.frames else ""
-        code = f": {own['code'].strip()}" if own["code"] else ""
-        return f"{own['file']}:{own['line']} {own['function']}{code}"
-
-    def location(self) -> Location | None:
-        """The innermost line of the user's program."""
-        return place_of_row(dict(self.row)) if json.loads(self.row["user_stack"] or "[]") else None
-
-    def says(self) -> str:
-        """What it does, in words."""
-        place = self.location()
-        words = frame_rules().words(self.activity)
-        return f"is {words}{f' at {place.short()}' if place else ''}"
 
 
 def add_stacks(graph: WaitGraph, store: Store) -> None:
@@ -147,7 +68,7 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     alone = {rank: mine for rank, mine in threads.items() if rank not in recorded}
     for rank in sorted(alone):
         _add_rank(graph, rank, alone[rank])
-    _add_operations(graph, threads, alone.keys())
+    _add_operations(graph, threads, alone.keys(), Peers(store, threads))
     for row in store.query("SELECT DISTINCT rank FROM unread WHERE rank IS NOT NULL"):
         if row["rank"] not in threads and row["rank"] not in recorded:
             graph.ranks.add(row["rank"])
@@ -156,7 +77,19 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
             graph.conditions[program_of(row["rank"])] = [unread]
 
 
-def _threads(store: Store) -> dict[int, list[_Thread]]:
+def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
+    """Say of ranks whose main thread waits for Python's global lock which thread has it."""
+    for finding in findings:
+        if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
+            place = f" at {finding.locations[0].short()}" if finding.locations else ""
+            says = f"waits for Python's global lock, which its thread {finding.attributes.get('thread')} holds{place}"
+            held = replace(
+                graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]), moves=False
+            )
+            graph.doing[finding.ranks[0]] = held
+
+
+def _threads(store: Store) -> dict[int, list[Thread]]:
     """The threads and children of each rank, as the last look showed them; waits for handles of transfers are such."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE rank IS NOT NULL "
@@ -169,15 +102,14 @@ def _threads(store: Store) -> dict[int, list[_Thread]]:
             "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY host, pid, tid, depth"
         )
     )
-    texts = ProgramTexts(store)
-    views = {view.rank: view for view in with_transfers(rank_views(store), texts)}
-    found: dict[int, list[_Thread]] = {}
+    views = {view.rank: view for view in with_transfers(rank_views(store), ProgramTexts(store))}
+    found: dict[int, list[Thread]] = {}
     for row in rows:
         rank, view = row["rank"], views.get(row["rank"])
         if row["role"] == "rank" and row["is_main"] and view is not None and view.pid == row["pid"]:
             row = row | {"activity": view.activity, "operation": view.operation, "moved": view.moved}
         own = frames.get((row["host"], row["pid"], row["tid"]), [])
-        found.setdefault(rank, []).append(_Thread(_node_of(row), row, own))
+        found.setdefault(rank, []).append(Thread(_node_of(row), row, own))
     return found
 
 
@@ -190,14 +122,14 @@ def _node_of(row: Mapping[str, Any]) -> Node:
     )
 
 
-def _places(threads: Iterable[_Thread]) -> tuple[Location, ...]:
+def _places(threads: Iterable[Thread]) -> tuple[Location, ...]:
     return tuple(place for thread in threads if (place := thread.location()) is not None)
 
 
 # --- within one rank
 
 
-def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
+def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[Thread]) -> None:
     """The waits within a rank, and the state of what waits for nothing that is known."""
     own = [thread for thread in threads if thread.node.kind is NodeKind.THREAD]
     for thread in own:
@@ -214,16 +146,16 @@ def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[_Thread]) -> None:
             graph.note(child.node, _condition(child, NodeState.OUTSIDE))
 
 
-def _condition(thread: _Thread, state: NodeState) -> NodeCondition:
+def _condition(thread: Thread, state: NodeState) -> NodeCondition:
     says = thread.says()
     if thread.node.kind is NodeKind.CHILD:
         says = f"waits for its process {thread.row['pid']} ({thread.row['role'].replace('_', ' ')}), which {says}"
     elif thread.node.name:
         says = f"waits for its thread {thread.row['thread'] or thread.row['tid']}, which {says}"
-    return NodeCondition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.row["moved"])
+    return NodeCondition(state, Source.STACKS, says, (thread.evidence(),), _places([thread]), thread.works)
 
 
-def _within(thread: _Thread, own: Sequence[_Thread], everything: Sequence[_Thread]) -> Iterable[WaitEdge]:
+def _within(thread: Thread, own: Sequence[Thread], everything: Sequence[Thread]) -> Iterable[WaitEdge]:
     """What a thread waits for in its own process, and of processes that it started."""
     if thread.activity in _OWN_THREADS:
         others = [other for other in own if other is not thread and other.may_end_a_wait]
@@ -239,7 +171,7 @@ def _is_busy_worker(row: Mapping[str, Any]) -> bool:
     return str(row["role"]).endswith("_worker") and row["is_main"] and row["activity"] != "worker_idle"
 
 
-def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[WaitEdge]:
+def _to_threads(thread: Thread, others: Sequence[Thread]) -> list[WaitEdge]:
     """The one that it must wait for; where several could end it, the one of them that waits for peers."""
     waiting = [other for other in others if other.waits_for_peers]
     chosen = others if len(others) == 1 else waiting if len(waiting) == 1 else []
@@ -249,11 +181,11 @@ def _to_threads(thread: _Thread, others: Sequence[_Thread]) -> list[WaitEdge]:
     return [_edge(thread, other, kind, Sure.POSSIBLE) for other in others]
 
 
-def _edge(thread: _Thread, other: _Thread, kind: EdgeKind, certainty: Sure) -> WaitEdge:
+def _edge(thread: Thread, other: Thread, kind: EdgeKind, certainty: Sure) -> WaitEdge:
     return WaitEdge(thread.node, other.node, kind, Source.STACKS, certainty, thread.evidence(), thread.row["blocked_s"])
 
 
-def _kind_of(thread: _Thread) -> EdgeKind:
+def _kind_of(thread: Thread) -> EdgeKind:
     """How a thread waits for another of its process, by the library call that it is in, else by its line."""
     for frame in thread.frames:
         module, function = frame["module"] or "", str(frame["function"]).rpartition(".")[2]
@@ -269,9 +201,9 @@ def _kind_of(thread: _Thread) -> EdgeKind:
 # --- between ranks
 
 
-def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[_Thread]], waiting: Set[int]) -> None:
+def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], waiting: Set[int], peers: Peers) -> None:
     """Who is in which operation, and who is in it with no thread. `waiting`: the ranks whose waits count."""
-    meeting: dict[tuple[str, str, str], list[_Thread]] = {}
+    meeting: dict[tuple[str, str, str], list[Thread]] = {}
     for mine in threads.values():
         for thread in mine:
             if thread.node.kind is NodeKind.THREAD and thread.waits_for_peers and thread.row["state"] not in ("T", "t"):
@@ -291,11 +223,11 @@ def _add_operations(graph: WaitGraph, threads: Mapping[int, Sequence[_Thread]], 
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
-                    _add_own(graph, thread, kind, threads.keys())
+                    _add_own(graph, thread, kind, peers)
 
 
 def _add_meeting(
-    graph: WaitGraph, inside: Sequence[_Thread], waiting: Set[int], sure: Set[int], unsure: Set[int]
+    graph: WaitGraph, inside: Sequence[Thread], waiting: Set[int], sure: Set[int], unsure: Set[int]
 ) -> None:
     """`sure`: ranks whose stacks show what they are in; `unsure`: those of which only their device would."""
     there = {thread.node.rank for thread in inside}
@@ -303,7 +235,7 @@ def _add_meeting(
     node = Node(NodeKind.OPERATION, f"{first['operation']} {first['user_stack']}")
     place = inside[0].location()
     words = f"{first['operation']}{f' at {place.short()}' if place else ''}"
-    away = sorted((sure | unsure) - there)
+    away = sorted((sure | unsure | graph.gone) - there)
     graph.operations[node] = Operation(
         words, EdgeKind.COLLECTIVE, Source.STACKS, complete=not away and not graph.absent
     )
@@ -316,33 +248,17 @@ def _add_meeting(
         graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
 
 
-def _add_own(graph: WaitGraph, thread: _Thread, kind: EdgeKind, ranks: Collection[int]) -> None:
-    """A transfer, or a wait for the device: it is no meeting, and its other end is known from local variables only."""
-    place = thread.location()
+def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> None:
+    """A transfer, or a wait for the device: it is no meeting."""
+    place, way = thread.location(), peers.way(thread)
     words = f"{thread.row['operation'] or thread.activity}{f' at {place.short()}' if place else ''}"
+    words += f" (from {way.short()})" if way else ""
     name = f"{thread.activity} {thread.node.rank} {thread.node.name}".strip()
     node = Node(NodeKind.OPERATION if kind is EdgeKind.TRANSFER else NodeKind.DEVICE, name)
     graph.operations[node] = Operation(words, kind, Source.STACKS)
-    graph.wait(WaitEdge(thread.node, node, kind, Source.STACKS, evidence=thread.evidence()))
-    if kind is not EdgeKind.TRANSFER:
-        return
-    peer = _peer_of(thread)
-    if peer is not None and peer in set(ranks):
-        graph.wait(WaitEdge(node, program_of(peer), kind, Source.STACKS, evidence=thread.evidence()))
-        return
-    if len(ranks) <= _MOST_PEERS:
-        others = [rank for rank in ranks if rank != thread.node.rank]
-        graph.edges += [WaitEdge(node, program_of(rank), kind, Source.STACKS, Sure.POSSIBLE) for rank in others]
-
-
-def _peer_of(thread: _Thread) -> int | None:
-    """The rank at the other end, if the frame of the transfer shows it and the group is the whole job."""
-    for frame in thread.frames:
-        if frame["function"] in _TRANSFERS and frame["variables"]:
-            told = json.loads(frame["variables"])
-            if str(told.get("group", "None")) != "None":
-                return None
-            for name in _PEERS:
-                if str(told.get(name, "")).isdecimal():
-                    return int(told[name])
-    return None
+    seen = thread.evidence(), thread.row["blocked_s"]
+    graph.wait(WaitEdge(thread.node, node, kind, Source.STACKS, Sure.SEEN, *seen))
+    if kind is EdgeKind.TRANSFER:
+        certainty, awaited = peers.of(thread)
+        for rank in sorted(awaited):
+            graph.wait(WaitEdge(node, program_of(rank), kind, Source.STACKS, certainty, seen[0]))

@@ -69,6 +69,8 @@ class Source(StrEnum):
     RECORDS = "flight_records"
     STACKS = "stacks"
     PROCESSES = "processes"
+    RAS = "nccl_ras"
+    """What NCCL counts of its communicators."""
     LOGS = "logs"
 
 
@@ -136,6 +138,7 @@ class NodeCondition:
     evidence: tuple[Evidence, ...] = ()
     locations: tuple[Location, ...] = ()
     moves: bool | None = None
+    """It works and gets on; None if nothing tells."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,8 @@ class WaitGraph:
     """Ranks of which no source tells anything."""
     absent: set[int] = field(default_factory=set)
     """Ranks that nobody could look at, since their host does not answer."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks that ended by themselves: their peers wait for them, whether or not anything else tells of them."""
     doing: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what the main thread does, as its stack shows it: for a person."""
     lone_source: bool = False

@@ -30,6 +30,8 @@ from ddx_tools.model.grouping import gathered
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
+_EXPLAINING = frozenset({NodeState.OUTSIDE, NodeState.STOPPED, NodeState.ENDED})
+"""Who is seen to wait for nobody explains also the waits of those who are in something unknown."""
 _STOPPING = ("operation", "call_site", "shape", "root")
 """In what members cannot differ and get out of an operation all the same; with other data types some backends can."""
 
@@ -83,6 +85,10 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
     unseen: bool = False
+    possible: list[tuple[set[int], str]] = field(default_factory=list)
+    """Ranks of which one holds up a rank that others wait for, and that in words."""
+    unexplained: list[str] = field(default_factory=list)
+    """Of ranks that others wait for, and that wait for something of which nothing is known."""
     within: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what its thread or process does that its main thread waits for."""
 
@@ -101,6 +107,14 @@ def find_roots(graph: WaitGraph) -> Roots:
             _take_circle(found, sink)
         else:
             _take_single(found, sink, awaited)
+    # Who waits for one of several, of whom one is a root, waits for that one, as far as anybody knows.
+    found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
+    if not _EXPLAINING & set(found.roots.values()):
+        found.open += found.unexplained
+    if graph.gone and (found.open or not found.roots):
+        # What nothing else explains an end does, whether or not somebody is seen to wait.
+        found.roots = dict.fromkeys(sorted(graph.gone), NodeState.ENDED)
+        found.open.clear()
     if not found.roots:
         if found.unseen:
             found.open.append("what tells of the ranks that all others wait for has lost what they are in")
@@ -137,13 +151,27 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         found.roots[rank] = condition.state
         if program_of(rank) not in sink:
             found.within[rank] = condition
+    elif condition is None and len(sink) > 1 and not sink & graph.operations.keys():
+        # Threads of one process that wait for each other.
+        found.roots[rank] = NodeState.OUTSIDE
     elif rank in found.waits_for_unknown:
-        return
+        _take_possible(found, rank)
     elif condition is not None and condition.state is NodeState.UNSEEN:
         found.unseen = True
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
-        found.open.append(f"what {rank_list([rank])} waits for is not known")
+        found.unexplained.append(f"what {rank_list([rank])} waits for is not known")
+
+
+def _take_possible(found: _Search, rank: int) -> None:
+    """Others wait for a rank that waits for one of several: who of these it is holds all of them up."""
+    graph = found.graph
+    inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
+    possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
+    if possible and not any(_is_silent(graph, each) for each in possible):
+        words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
+        among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
+        found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}, and nothing shows which"))
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
@@ -173,6 +201,12 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         odd = set(told[0].deviating)
     else:
         odd = elsewhere if 0 < len(elsewhere) < len(circle) else _absent_from_many(found.graph, sink, circle)
+    operations = [found.graph.operations[node] for node in sink & found.graph.operations.keys()]
+    transfers = all(operation.kind is EdgeKind.TRANSFER for operation in operations)
+    if not odd and transfers and 2 * len(circle) <= len(found.graph.ranks):
+        # Nobody sends (or receives) first: these hold up all others together.
+        found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
+        return
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
@@ -307,7 +341,8 @@ def _told(found: _Search) -> Roots:
     waiting = {
         edge.waiter.rank for edge in graph.edges if edge.waiter.rank >= 0 and edge.awaited.rank != edge.waiter.rank
     }
-    victims = waiting - found.roots.keys()
+    unsure = set().union(*(ranks for ranks, _ in found.possible)) if found.open else set()
+    victims = waiting - found.roots.keys() - unsure
     reason = found.open[0] if found.open else ""
     if found.roots and _is_majority(found.roots, graph.ranks):
         return Roots((), tuple(sorted(victims)), reason or "most of the ranks would be to blame", found.circle)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from ddx_tools.investigation.many_hosts.host_results import made_of
 from ddx_tools.investigation.many_hosts.wire import note, parcel
-from ddx_tools.investigation.session.capture import Captured, capture_only
+from ddx_tools.investigation.session.capture import Captured, capture_here
 from ddx_tools.investigation.session.plan import Step, live_plan
 from ddx_tools.model.errors import DdxError, UsageError
 from ddx_tools.model.version import __version__
@@ -109,7 +109,9 @@ def _captured(steps: Sequence[Step], scratch: Path, host: Host) -> Iterator[tupl
     for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
         if some:
             directory = scratch / str(number)
-            yield directory, capture_only(some, directory, (), lambda _: host, patient=True)
+            with capture_here(some, directory, (), lambda _: host, patient=True) as captured:
+                pass  # The bundle is complete at the end of this.
+            yield directory, captured
 
 
 def _pack_within(directory: Path, most_bytes: int) -> int:

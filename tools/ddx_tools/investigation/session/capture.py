@@ -19,6 +19,7 @@ from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, NameTaken, pack
 from ddx_tools.sources.raw import Raw
 from ddx_tools.sources.temporary import temporary_directory
 
+Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
 """Makes the host that answers for this machine: under its own name, or under the one given."""
 IMPORT_SECTION = "import"
@@ -66,12 +67,20 @@ class RecordingHosts:
 
 @dataclass
 class Captured:
-    """What a capture has brought home."""
+    """What hosts answered, live or out of a bundle, and has not been read yet."""
 
     manifest: Manifest
+    """Of the bundle that holds it. Its journal grows while texts are read."""
+    steps: list[Step] = field(default_factory=list)
+    """Whose probes have something to say; also those that no host here answered."""
     raws: list[tuple[Step, Raw]] = field(default_factory=list)
     hosts: list[Host] = field(default_factory=list)
-    """Who answered, one for each step."""
+    """Who was asked, each once."""
+    brought: Host | None = None
+    """Who answered for files that somebody brought; of them at least one has to be of use."""
+    live: bool = False
+    kept: bool = True
+    """Somebody can open the bundle later."""
 
 
 def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
@@ -99,28 +108,63 @@ def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
     return raw
 
 
-def capture_only(
+@contextmanager
+def capture_here(
     plan: Sequence[Step],
     directory: Path,
     target: Sequence[str],
     machine: Machine,
+    progress: Progress = lambda _: None,
     *,
     patient: bool = False,
-) -> Captured:
-    """Keep as a bundle what an investigation would look at, and conclude nothing. `patient`: see `run_step`."""
-    writer = BundleWriter(directory, list(target))
+    kept: bool = True,
+) -> Iterator[Captured]:
+    """Run steps against this machine. What they see is written to `directory`, which is a bundle at the end.
+
+    `patient`: see `run_step`. `kept`: the bundle stays.
+    """
+    writer = BundleWriter(directory, list(target), kept=kept)
     hosts = RecordingHosts(writer, machine)
-    captured = Captured(writer.manifest)
+    captured = Captured(writer.manifest, list(plan), brought=hosts.brought, kept=kept)
+    asked = dict.fromkeys([hosts.brought])
     try:
         for step in plan:
+            progress(step.probe.title.lower())
             host = hosts.of(step)
-            raw = run_step(step, host, patient=patient)
-            captured.raws.append((step, raw))
-            captured.hosts.append(host)
-            writer.manifest.probes.append(probe_run(step, raw))
+            captured.raws.append((step, run_step(step, host, patient=patient)))
+            asked[host] = None
+        captured.hosts = list(asked)
+        captured.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
+        yield captured
     finally:
+        # Texts may be read, and be found to be damaged, only after all probes have said which lines they want.
+        writer.manifest.probes += [probe_run(step, raw) for step, raw in captured.raws]
         writer.close()
-    return captured
+
+
+@contextmanager
+def capture_recorded(
+    path: Path,
+    choose: Callable[[Manifest], list[tuple[str, Step]]],
+    progress: Progress,
+    on_top: Sequence[Step] = (),
+) -> Iterator[tuple[Captured, Bundle]]:
+    """Run steps against the hosts of a bundle; a host that it does not hold answers nothing.
+
+    `choose`: which steps, and on which of its hosts. `on_top`: steps whose host comes with them.
+    """
+    with Bundle(path) as bundle:
+        hosts = RecordedHosts(bundle)
+        steps = choose(bundle.manifest)
+        captured = Captured(bundle.manifest, [*(step for _, step in steps), *on_top])
+        for name, step in steps:
+            progress(f"{step.probe.id} on {name} (recorded)")
+            if name in bundle.manifest.hosts:
+                raw = run_step(step, hosts.of(name, step), patient=bool(bundle.manifest.asked))
+                captured.raws.append((step, raw))
+        captured.raws += [(step, run_step(step, step.host)) for step in on_top if step.host]
+        captured.hosts = list(hosts.all)
+        yield captured, bundle
 
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:

@@ -26,9 +26,18 @@ class Step:
 
 def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step]:
     """What to run against a live job: cheap and decisive first; `among_others`: on one of its hosts."""
-    stacks = {"looks": 2, "confirm_s": 5.0, **({"among_others": True} if among_others else {})}
-    looks = {"stacks": stacks, "host": {"interval_s": 0.25}}
+    others = {"among_others": True} if among_others else {}
+    stacks = {"looks": 2, "confirm_s": 5.0, **others}
+    looks: dict[str, dict[str, Any]] = {"stacks": stacks, "host": {"interval_s": 0.25}, "nccl_log": others}
     return [Step(probe(id_), {"target": list(target), **looks.get(id_, {})}) for id_ in LIVE_PROBES]
+
+
+def debug_server_plan(address: str) -> list[Step]:
+    """What to ask torch's debug server at `HOST:PORT`, which answers for all ranks."""
+    asked = {"target": [], "debug_server": address}
+    looks = {"stacks": {"looks": 2}}
+    ids = [id_ for id_ in ("stacks", "flight_recorder") if id_ in LIVE_PROBES]
+    return [Step(probe(id_), {**asked, **looks.get(id_, {})}) for id_ in ids]
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:

@@ -85,7 +85,7 @@ def _processes(store: Store, rank: int) -> Iterator[str]:
 
 
 def _stacks(store: Store, rank: int) -> Iterator[str]:
-    views = with_transfers([view for view in rank_views(store) if view.rank == rank], ProgramTexts(store))
+    views = with_transfers([view for view in store.derived(rank_views) if view.rank == rank], ProgramTexts(store))
     for view in views:
         waits = f", has not moved for {view.wait_s:g} s" if view.wait_s else ""
         yield f"main thread: {view.doing}{waits}"

@@ -23,7 +23,12 @@ TABLES_HELP = (
     "Save the page /fr_trace_json of that server instead, or name its workers: --endpoint RANK=URL"
 )
 _RANK = re.compile(rb"<h2>Rank (\d{1,7}): (\S{1,500})</h2>")
-_OPEN, _CLOSE = b"<pre>", b"</pre>"
+_OPEN, _CLOSE, _FAILED = b"<pre>", b"</pre>", b"<p>Failed to fetch: status="
+_WORKER = re.compile(
+    rb"^[ \t]{0,40}(?:[^\s/]{1,100}/){0,3}debug_server/rank(\d{1,7}): b(?:'|&#39;)(https?://[^'&\s]{1,300})(?:'|&#39;)$",
+    re.M,
+)
+_MOST_WORKERS = 65_536
 _LINE_BYTES = 1 << 20
 
 
@@ -37,17 +42,21 @@ class RecordOfPage:
     only_active: bool
     """The front end asks NCCL's recorder for what is not completed, and no more."""
     data: bytes
-    """JSON of a flight record, or what the server said instead."""
+    """JSON of a flight record or another answer of the rank, or what the server said instead."""
+    failed: bool = False
+    """The front end got no answer, and says why."""
 
 
 def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
     """The parts of a page, as they come by. Raises UnreadableInput if a part is larger, or if there is none."""
     rank: re.Match[bytes] | None = None
     part: bytearray | None = None
+    failed = False
     count = 0
     while line := file.readline(_LINE_BYTES):
         if part is None:
             rank = _RANK.search(line) or rank
+            failed = failed or _FAILED in line
             _, found, rest = line.partition(_OPEN)
             if not (found and rank):
                 continue
@@ -59,13 +68,20 @@ def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
         if closed and rank:
             # A browser that saves a page escapes what the server did not.
             data = html.unescape(part.decode("utf-8", "replace")).encode()
-            yield RecordOfPage(int(rank[1]), _host(rank[2]), b"onlyactive=true" in rank[2], data)
+            yield RecordOfPage(int(rank[1]), _host(rank[2]), b"onlyactive=true" in rank[2], data, failed)
             rank = part = None
+            failed = False
             count += 1
     if part is None and not count:
         raise UnreadableInput(TABLES_HELP)
     if part is not None:
         raise UnreadableInput("the page is cut off within the record of a rank")
+
+
+def workers_of_page(page: bytes) -> list[tuple[int, str]]:
+    """Rank and URL of each rank's server, by rank, out of the page `/tcpstore` of the front end."""
+    found = {int(one[1]): one[2].decode("ascii", "replace") for one in _WORKER.finditer(page)}
+    return sorted(found.items())[:_MOST_WORKERS]
 
 
 def _host(url: bytes) -> str | None:

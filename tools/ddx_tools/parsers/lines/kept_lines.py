@@ -76,27 +76,33 @@ class KeptLines:
     def take(self, block: TextBlock, seen: LineSelection) -> None:
         """Count the lines of the next block, and keep those that are few of their kind."""
         counted = seen.templates
-        known: list[_Template] = []
-        for key, times, waking in zip(counted.keys, counted.times, counted.waking, strict=True):
-            template = self._templates.get(key)
-            if template is None:
-                template = self._templates[key] = _Template()
-            template.times += times
-            template.waking |= waking
-            known.append(template)
+        self._count += sum(counted.times)
+        for key, times in zip(counted.keys, counted.times, strict=True):
             for word in set(key.split(" ")):
                 self._words[word] += times
+        wanted = self._wanted(counted.keys)
+        known: dict[int, _Template] = {}
+        for number, (key, times) in enumerate(zip(counted.keys, counted.times, strict=True)):
+            template = self._templates.get(key)
+            if template is None and number in wanted:
+                template = self._templates[key] = _Template()
+            if template is not None:
+                template.times += times
+                template.waking |= counted.waking[number]
+                known[number] = template
         last: dict[int, int] = {}
         for place, number in counted.places:
-            template = known[number]
-            if len(template.first) < _FIRST_KEPT:
+            template = known.get(number)
+            if template is not None and len(template.first) < _FIRST_KEPT:
                 template.first.append(seen.line(place, _LINE_BYTES))
-            else:
+            elif template is not None:
                 last[number] = place
         for number, place in last.items():
             known[number].last = seen.line(place, _LINE_BYTES)
         if len(self._templates) > _MOST_TEMPLATES:
             self._forget()
+        if len(self._words) > _MOST_WORDS:
+            self._words = Counter(dict(self._words.most_common(_LEFT_WORDS)))
         self._take_ends(seen)
         for match in _KEY_BEGINS.finditer(seen.block.data) if b"PRIVATE KEY" in seen.block.data else ():
             line = seen.block.number + seen.block.data.count(b"\n", 0, match.start())
@@ -105,15 +111,15 @@ class KeptLines:
     def _wanted(self, keys: Sequence[str]) -> Collection[int]:
         """The templates of a block whose lines are kept: of too many those with the rarest words."""
         every = range(len(keys))
-        return set(nlargest(_MOST_WANTED, every, key=lambda at: self._surprise(keys[at]))) if len(keys) > _MOST_WANTED else every
+        if len(keys) <= _MOST_WANTED:
+            return every
+        return set(nlargest(_MOST_WANTED, every, key=lambda at: self._surprise(keys[at])))
 
     def _forget(self) -> None:
-        """Drop the templates and words that tell least."""
+        """Drop the templates that tell least."""
         rare = sorted(self._templates, key=self._surprise, reverse=True)[:_LEFT_RARE]
         frequent = sorted(self._templates, key=lambda key: -self._templates[key].times)[:_LEFT_FREQUENT]
         self._templates = {key: self._templates[key] for key in dict.fromkeys([*rare, *frequent])}
-        if len(self._words) > _MOST_WORDS:
-            self._words = Counter(dict(self._words.most_common(_LEFT_WORDS)))
 
     def _surprise(self, key: str) -> float:
         """How rare the words of a template are: of all of them, and of the rarest."""

@@ -24,7 +24,7 @@ _MARKS = (b"NCCL ", b" Pid ")
 """One of them stands in every line that is read here."""
 _MATTERS = (
     r"NCCL (?:INFO .*(?:comm 0x|Init timings| set |Using | channels|Channel [0-9]|Trees \[|Connected all|cudaDriver"
-    r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|NCCL version)|WARN |ERROR |version [0-9])"
+    r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|Bytes -> Algo|NCCL version)|WARN |ERROR |version [0-9])"
     r"|# +Rank +[0-9]+ .*Pid +[0-9]+ on "
 )
 _WORDS = 24

@@ -142,6 +142,12 @@ _RINGS = re.compile(r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<g
 _DRIVER = re.compile(r"cudaDriverVersion (?P<driver>\d{4,6})")
 _NO_RDMA = re.compile(r"NET/IB ?: No device found")
 _OFI = re.compile(r"NET/OFI Initializing aws-ofi-nccl (?P<ofi>[\w.+-]{1,60})")
+_CHOICE = re.compile(
+    r"(?P<operation>[A-Za-z]\w{0,40}): (?P<bytes>\d{1,18}) Bytes -> "
+    r"Algo (?P<algorithm>\w{1,40}) proto (?P<protocol>\w{1,40})"
+    r"(?: channel\{Lo\.\.Hi\}=\{(?P<first>\d{1,4})\.\.(?P<last>\d{1,4})\})?"
+)
+"""With NCCL_DEBUG_SUBSYS=TUNING (enqueue.cc of 2.24 and later)."""
 _RETURNED = re.compile(r"(?P<at>[\w./-]{1,200}:\d{1,7}) -> (?P<code>\d{1,3})(?: \[Async thread\])?$")
 
 
@@ -151,7 +157,7 @@ class Message:
 
     kind: str
     """comm | timings | setting | network | bootstrap | devices | channels | rings | trees | driver | ofi | no_rdma |
-    returned"""
+    choice | returned"""
     parts: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> int | None:
@@ -173,6 +179,7 @@ _KINDS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
     ("cudaDriverVersion ", "driver", _DRIVER),
     ("NET/OFI Init", "ofi", _OFI),
     ("No device found", "no_rdma", _NO_RDMA),
+    (" Bytes -> Algo ", "choice", _CHOICE),
     (" -> ", "returned", _RETURNED),
 )
 
@@ -200,6 +207,7 @@ def setting_value(message: Message) -> str:
 # --- rings, trees and the transport of each connection, as NCCL 2.18 to 2.30 prints them (rings.cc, init.cc,
 # transport/)
 #     Channel 00/02 : 0 1 2 3                                    a ring; cut with "..." since 2.26
+#     Ring 00 : 3 -> 0 -> 1                                      what a rank has before and behind it (GRAPH; init.cc)
 #     Trees [0] 1/-1/-1->0->-1 [1] …                             down->rank->up, per channel
 #     Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read             a connection within a host
 #     Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
@@ -213,6 +221,7 @@ _EDGE = re.compile(
 )
 _NET = re.compile(r"NET/(?P<network>[^/]{1,60})/(?P<device>-?\d{1,4})(?:\((?P<proxy>\d{1,7})\))?(?P<flags>.{0,60})")
 _RING = re.compile(r"Channel (?P<channel>\d{1,4})/\d{1,4} :(?P<ranks>(?: +\d{1,7}){1,1000})(?: ?\.\.\.)?$")
+_RING_PART = re.compile(r"Ring (?P<channel>\d{1,4}) : (?P<before>\d{1,7}) -> (?P<rank>\d{1,7}) -> (?P<behind>\d{1,7})$")
 _TREES = re.compile(r"Trees (?P<trees>\[\d{1,4}\] [-\d/>\[\] ]{1,1500})")
 
 
@@ -243,7 +252,7 @@ class NcclGraph:
     """A ring or the trees of a communicator."""
 
     kind: str
-    """ring | trees"""
+    """ring | ring_cut (of a long one only the beginning is printed) | ring_part | trees"""
     channel: int | None
     text: str
 
@@ -281,6 +290,9 @@ def _class_of(via: str) -> str:
 def read_graph(text: str) -> NcclGraph | None:
     """A ring or the trees, from the words behind `NCCL INFO`."""
     if ring := _RING.match(text):
-        return NcclGraph("ring", int(ring["channel"]), " ".join(ring["ranks"].split()))
+        kind = "ring_cut" if text.rstrip().endswith("...") else "ring"
+        return NcclGraph(kind, int(ring["channel"]), " ".join(ring["ranks"].split()))
+    if part := _RING_PART.match(text):
+        return NcclGraph("ring_part", int(part["channel"]), f"{part['before']} {part['rank']} {part['behind']}")
     trees = _TREES.match(text)
     return NcclGraph("trees", None, trees["trees"].strip()) if trees else None

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from ddx_tools.parsers.plain_json import read_object, whole
@@ -27,6 +28,7 @@ RAS = "ras"
 """The kind of raw material that is an answer of RAS."""
 _MOST_RANKS = 4_096
 _MOST_FACTS = 20_000
+_MOST_MEMBERS = 400_000
 _MOST_CHARS = 64 << 20
 
 _TEXT_MARKS = ("Communicators...", "Job summary")
@@ -48,6 +50,7 @@ _ONE = re.compile(
 )
 _MISSING = re.compile(r"  The missing ranks?: ([\d,]{1,20000})")
 _PROCESS = re.compile(r"  Process (?P<pid>\d{1,10}) on node (?P<host>\S{1,200}) managing GPU")
+_TIMESTAMP = re.compile(r'"timestamp": "(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"')
 _NO_COMMA = re.compile(r'("nvml_dev": *\d{1,4})(\s{1,40}"status")')
 
 
@@ -75,6 +78,22 @@ class RasFact:
     version: str | None = None
 
 
+@dataclass(frozen=True)
+class RasMember:
+    """A rank of a communicator, and the process that it is."""
+
+    communicator: str | None
+    nranks: int | None
+    rank: int
+    host: str | None
+    """The address of its host, as NCCL has it."""
+    pid: int | None
+    gpu: int | None
+    """NVML's index; None in the text form, where several may be named."""
+    state: str = "listed"
+    """listed | missing | dead"""
+
+
 def is_ras(text: str) -> bool:
     """Whether a text looks like the output of `ncclras`."""
     head = text[:4096]
@@ -85,19 +104,40 @@ def is_ras(text: str) -> bool:
 
 def read_ras(text: str) -> list[RasFact]:
     """What RAS says. Anything else yields nothing."""
+    return _read(text)[0]
+
+
+def _read(text: str) -> tuple[list[RasFact], list[RasMember]]:
     text = text[:_MOST_CHARS]
     if not is_ras(text):
-        return []
-    return _read_json(text) if text.lstrip().startswith("{") else _Text().read(text)
+        return [], []
+    if text.lstrip().startswith("{"):
+        return _read_json(text)
+    reader = _Text()
+    return reader.read(text), reader.members
 
 
-def ras_rows(data: bytes, source: str) -> list[dict[str, Any]]:
-    """Return rows of the table `nccl_ras`; anything else yields none."""
+def ras_rows(data: bytes, source: str, taken_s: float | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Return rows of the tables `nccl_ras` and `nccl_ras_members`; anything else yields none.
+
+    `taken_s`: when it was asked, if that is known; else JSON says it, to the second and by the clock of the job's host.
+    """
+    text = data.decode("utf-8", "replace")
+    facts, members = _read(text)
+    taken_s = taken_s or _written_s(text)
     rows = []
-    for fact in read_ras(data.decode("utf-8", "replace")):
+    for fact in facts:
         row = {name: getattr(fact, name) for name in fact.__dataclass_fields__ if name not in ("line", "ranks")}
-        rows.append({**row, "ranks": list(fact.ranks), "source": source, "source_line": fact.line})
-    return rows
+        rows.append({**row, "ranks": list(fact.ranks), "taken_s": taken_s, "source": source, "source_line": fact.line})
+    return {"nccl_ras": rows, "nccl_ras_members": [{**asdict(member), "source": source} for member in members]}
+
+
+def _written_s(text: str) -> float | None:
+    found = _TIMESTAMP.search(text, 0, 1024)
+    try:
+        return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() if found else None
+    except ValueError:
+        return None
 
 
 class _Text:
@@ -105,6 +145,7 @@ class _Text:
 
     def __init__(self) -> None:
         self.facts: list[RasFact] = []
+        self.members: list[RasMember] = []
         self.version: str | None = None
         self.gpus: int | None = None
         self.sizes: dict[str, int] = {}
@@ -155,6 +196,9 @@ class _Text:
 
     def _rank(self, here: RasFact, found: re.Match[str]) -> None:
         rank = int(found["rank"])
+        if found["pid"] and len(self.members) < _MOST_MEMBERS:
+            pid = int(found["pid"])
+            self.members.append(RasMember(here.communicator, here.nranks, rank, found["host"], pid, None))
         if found["error"]:
             self.facts.append(replace(here, what="async_error", ranks=(rank,), value=found["error"], many=1))
         elif found["launched"] or found["none"] or found["status"]:
@@ -172,19 +216,33 @@ def _said(found: re.Match[str]) -> tuple[str, str]:
     return "operations", found["launched"] or "0"
 
 
-def _read_json(text: str) -> list[RasFact]:
+def _read_json(text: str) -> tuple[list[RasFact], list[RasMember]]:
     root = read_object(_NO_COMMA.sub(r"\1,\2", text))
     if not isinstance(root.get("communicators"), list):
-        return []
+        return [], []
     communicators = [one for one in root["communicators"] if isinstance(one, dict)]
     version = root.get("nccl_version")
     gpus = {(r.get("host"), r.get("pid"), r.get("nvml_dev")) for one in communicators for r in _members(one)}
     facts = [RasFact("OK", "summary", 1, nranks=len(gpus), version=version if isinstance(version, str) else None)]
+    members: list[RasMember] = []
     for one in communicators:
         facts += _of_communicator(one)
-        if len(facts) >= _MOST_FACTS:
+        members += _members_of(one)
+        if len(facts) >= _MOST_FACTS or len(members) >= _MOST_MEMBERS:
             break
-    return facts[:_MOST_FACTS]
+    return facts[:_MOST_FACTS], members[:_MOST_MEMBERS]
+
+
+def _members_of(one: dict[str, Any]) -> Iterator[RasMember]:
+    name, size = str(one.get("hash", ""))[:40], whole(one.get("size"))
+    for row in _members(one):
+        rank, status = whole(row.get("rank")), row.get("status")
+        if rank is None:
+            continue
+        state = "listed"
+        if isinstance(status, dict) and ("unresponsive" in status or "considered_dead" in status):
+            state = "dead" if status.get("considered_dead") is True else "missing"
+        yield RasMember(name, size, rank, str(row["host"])[:200], whole(row["pid"]), whole(row["nvml_dev"]), state)
 
 
 def _members(one: dict[str, Any]) -> list[dict[str, Any]]:
@@ -217,7 +275,6 @@ def _of_communicator(one: dict[str, Any]) -> Iterator[RasFact]:
             if whole(count) is not None:
                 counts.setdefault(str(name)[:40], {}).setdefault(count, []).append(rank)
     for name, by_count in counts.items():
-        if len(by_count) > 1:
-            for count, ranks in by_count.items():
-                most = replace(base, status="MISMATCH", operation=name, value=str(count))
-                yield replace(most, many=len(ranks), ranks=tuple(ranks))
+        for count, ranks in by_count.items() if len(by_count) > 1 or any(by_count) else ():
+            said = replace(base, operation=name, value=str(count), many=len(ranks), ranks=tuple(ranks))
+            yield replace(said, status="MISMATCH") if len(by_count) > 1 else said

@@ -42,6 +42,8 @@ _FAULT_THREAD = re.compile(
     r"^(?:Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[([^\]]{0,100})\])? \(most recent call first\):$"
 )
 _FAULT_FRAME = re.compile(r"^  (File \"([^\"]{1,1000})\", line (\d{1,9}) in (.{1,300}))$")
+_NO_FRAMES = ("  <no Python frame>", "  ...")
+"""Of a thread that runs no Python, or whose deepest frames are left out: it is not over yet (CPython's traceback.c)."""
 _DIES = "Fatal Python error: "
 _RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 """Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
@@ -142,7 +144,7 @@ def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
                 yield current
             threads, is_fault = threads + 1, True
             current = (pid, int(fault[1], 0), fault[2] or "", "idle", [])
-        elif current and is_fault and line.strip():
+        elif current and is_fault and line.strip() and line not in _NO_FRAMES:
             yield (*current[:2], _MAIN, *current[3:])
             current = None
     if current:

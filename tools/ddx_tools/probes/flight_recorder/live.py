@@ -17,8 +17,10 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Missing
 from ddx_tools.model.errors import HostError
 from ddx_tools.parsers.launch.launchers import Job, JobProcess
+from ddx_tools.probes.flight_recorder.endpoints import read_server
 from ddx_tools.probes.flight_recorder.material import DUMP, record_rows
 from ddx_tools.sources.host import AgentReply, Host, ask_together
+from ddx_tools.sources.hosts.debug_endpoints import server_of_job
 from ddx_tools.sources.hosts.rank_agent import record_parts
 from ddx_tools.sources.raw import Raw, RawItem
 
@@ -34,7 +36,8 @@ def read_job(host: Host, raw: Raw, job: Job, *, frames: str) -> None:
     """Add the records of a job's ranks on this host. `frames`: `auto`, `all` or `none`."""
     ranks = [member for member in job.live if member.rank is not None and member.pid is not None]
     if job.run_dir is None:
-        _say_what_would_help(raw, job)
+        if not _read_debug_server(host, raw, job):
+            _say_what_would_help(raw, job)
     else:
         _ask(host, raw, job.run_dir, ranks, stacks=False)
         chosen = _frames_for(raw, ranks, frames)
@@ -44,6 +47,19 @@ def read_job(host: Host, raw: Raw, job: Job, *, frames: str) -> None:
             f"rank agents in {job.run_dir}: {len(ranks)} ranks, frames of {len(chosen)} where they decide"
         )
     _read_watchdog_files(host, raw, ranks)
+
+
+def _read_debug_server(host: Host, raw: Raw, job: Job) -> bool:
+    """Add what the job's own debug server gives, if rank 0 runs here and started one; whether there is one."""
+    address = server_of_job(job)
+    if address is None:
+        return False
+    try:
+        read_server(host, raw, address)
+    except HostError as error:
+        raw.problems.append(str(error))
+        return False
+    return True
 
 
 def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[JobProcess], *, stacks: bool) -> None:

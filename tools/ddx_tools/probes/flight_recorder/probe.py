@@ -22,6 +22,11 @@ class FlightRecorderArgs(ProbeArgs):
         default_factory=list,
         description="RANK=URL of a worker server of torch.distributed.debug, once for each rank.",
     )
+    debug_server: str | None = Field(
+        None,
+        description="HOST:PORT of torch's debug server on rank 0 (torch.distributed.debug.start_debug_server): "
+        "records of all ranks through this one address.",
+    )
     rank_pattern: str | None = Field(
         None,
         description="Regular expression that finds the rank in the names of files: one group around its digits, or "
@@ -48,7 +53,11 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
         from ddx_tools.probes.flight_recorder.endpoints import read_endpoints
 
         read_endpoints(host, raw, args.endpoint)
-    if args.pids or not (args.paths or args.endpoint):
+    if args.debug_server:
+        from ddx_tools.probes.flight_recorder.endpoints import read_server
+
+        read_server(host, raw, args.debug_server)
+    if args.pids or not (args.paths or args.endpoint or args.debug_server):
         from ddx_tools.probes.flight_recorder.live import read_job
         from ddx_tools.sources.job_target import job_on
 

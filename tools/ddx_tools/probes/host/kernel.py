@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
-from ddx_tools.knowledge.xid_codes import xid_code
+from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -55,14 +55,13 @@ def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]
 
 
 def _xids(kernel: list[HostFactRow]) -> Iterator[Finding]:
-    for group in _groups((fact for fact in kernel if fact.subject == "xid"), "xid"):
-        number = group[0].values["xid"]
-        code = xid_code(number)
+    told = gathered(((fact.host, fact.values["xid"], _code(fact)), fact) for fact in kernel if fact.subject == "xid")
+    for (_, number, code), group in told.items():
         devices = sorted({fact.values["device"] for fact in group})
         severe = code.class_ in _SEVERE and _MEMORY_KINDS.get(number) not in _MILD_KINDS
         yield finding(
             "gpu.xid",
-            Severity.FAILURE if severe else Severity.INFO if code.class_ == "consequence" else Severity.WARNING,
+            Severity.FAILURE if severe else Severity.INFO if code.class_ in BLAMELESS else Severity.WARNING,
             group,
             f"Xid {number} on GPU {devices_text(devices)}: {code.meaning}.",
             xid=number,
@@ -71,12 +70,18 @@ def _xids(kernel: list[HostFactRow]) -> Iterator[Finding]:
             action=code.action,
             blame=code.blame,
             pids=sorted({fact.values["pid"] for fact in group if "pid" in fact.values})[:16],
-            times=len(group),
+            times=sum(fact.values.get("times", 1) for fact in group),
             class_=code.class_,
+            fatal=code.fatal,
+            nvidia=code.nvidia,
         )
         if code.class_ == "nvlink":
             words = f"NVLink errors (Xid {number}) on GPU {devices_text(devices)}."
             yield finding("gpu.nvlink_error", Severity.FAILURE, group, words, devices=devices, what="xid")
+
+
+def _code(fact: HostFactRow) -> XidCode:
+    return xid_code(fact.values["xid"], fact.values.get("message"))
 
 
 def _memory_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:

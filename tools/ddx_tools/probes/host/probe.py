@@ -52,8 +52,8 @@ PROBE = Probe(
         "between two readings, connections whose bytes nobody reads. Says what cannot be known here apart from what is "
         "well. Or reads what commands print about a machine, as people paste it: dmesg, journalctl -k, nvidia-smi with "
         "-q, topo -m and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, "
-        "ethtool, ps, sacct, scontrol, kubectl describe pod; several may stand in one file. Of several hosts it names "
-        "the odd one."
+        "ethtool, ps, sacct, scontrol, kubectl describe pod, and saved /metrics pages of dcgm-exporter, GPUd, "
+        "node_exporter and NCCL Inspector; several may stand in one file. Of several hosts it names the odd one."
     ),
     args=HostArgs,
     capture=capture,

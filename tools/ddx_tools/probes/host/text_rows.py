@@ -19,6 +19,7 @@ from ddx_tools.parsers.machine import (
     kernel_log,
     limits_text,
     lspci_text,
+    metrics_text,
     nvidia_smi_query,
     nvidia_smi_table,
     package_text,
@@ -56,6 +57,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (package_text.NEEDLES, package_text.read_packages),
     (process_table.NEEDLES, process_table.read_held_processes),
     (scheduler_text.NEEDLES, scheduler_text.read_scheduler),
+    (metrics_text.NEEDLES, metrics_text.read_metrics),
 )
 
 

@@ -17,6 +17,7 @@ from ddx_tools.knowledge.known_messages import match_signatures, signature
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.nccl_log.operation_findings import operation_findings, p2p_findings, read_enqueued
+from ddx_tools.probes.nccl_log.rings import ring_findings
 from ddx_tools.probes.nccl_log.startup_findings import startup_findings
 from ddx_tools.probes.nccl_log.transport_findings import transport_findings
 
@@ -36,6 +37,7 @@ def nccl_findings(store: Store) -> list[Finding]:
         *p2p_findings(case, enqueued),
         *setting_findings(case, store),
         *transport_findings(case, store),
+        *ring_findings(case, store),
         *ras_findings(store),
     ]
 

@@ -16,7 +16,7 @@ from ddx_tools.sources.host import Host
 from ddx_tools.sources.intake import Intake, intake_of, read_lines_of
 from ddx_tools.sources.kinds import TextKind, plain_name
 from ddx_tools.sources.material import Material
-from ddx_tools.sources.raw import Raw, RawItem, Rows
+from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 LOG = "log"
 
@@ -96,8 +96,8 @@ def material_rows(raw: Raw) -> Rows:
     reader = logs[0].facts["reader"] if logs else NcclLog()
     ends = {item.source: item.facts["part"].reading.ends_within_line for item in logs}
     rows = log_rows(reader.gathered({source for source, is_open in ends.items() if is_open}))
-    ras = [row for item in raw.of(RAS) for row in ras_rows(item.data, item.source)]
-    return {**rows, "nccl_ras": ras}
+    ras = merge_rows(ras_rows(item.data, item.source, item.facts.get("taken_s")) for item in raw.of(RAS))
+    return {**rows, **ras}
 
 
 def live_job(host: Host, raw: Raw, job: Job) -> None:

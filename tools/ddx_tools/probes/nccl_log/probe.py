@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 from ddx_tools.sources.host import Host
@@ -11,9 +13,14 @@ from ddx_tools.sources.raw import Raw
 class NcclLogArgs(ProbeArgs):
     """The target: logs of NCCL (NCCL_DEBUG=INFO), output of `ncclras`, directories of them, or a pid of a live job."""
 
+    among_others: bool = Field(
+        False, description="Other hosts have ranks of the job, too: two of them ask NCCL's RAS for all."
+    )
+
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
     """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
+    from ddx_tools.probes.nccl_log.live_ras import ask_job
     from ddx_tools.probes.nccl_log.material import live_job, read_paths
     from ddx_tools.sources.job_target import job_on
 
@@ -21,7 +28,9 @@ def capture(host: Host, args: NcclLogArgs) -> Raw:
     if args.paths:
         read_paths(host, raw, args.paths)
     else:
-        live_job(host, raw, job_on(host, args.target))
+        job = job_on(host, args.target)
+        live_job(host, raw, job)
+        ask_job(host, raw, job, among_others=args.among_others)
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
@@ -36,6 +45,7 @@ PROBE: Probe[NcclLogArgs] = Probe(
     "version, settings or GPUDirect, which rank enqueued another operation, size or data type than its peers, or "
     "fewer; and what NCCL warned of. The log tells what was enqueued, never what ended.",
     args=NcclLogArgs,
+    shell_only=frozenset({"among_others"}),
     capture=capture,
     parse=Later("ddx_tools.probes.nccl_log.material:material_rows"),
     table=Later("ddx_tools.probes.nccl_log.table:communicator_rows"),
@@ -45,7 +55,7 @@ PROBE: Probe[NcclLogArgs] = Probe(
         "nccl.*.log": "one file for each process, as NCCL_DEBUG_FILE=nccl.%h.%p.log makes them",
         "slurm-4242.out": "the output of all ranks in one file, labels and colours included",
         "logs/ ras.txt": "a directory, and what `ncclras -v` printed while the job hung",
-        "4242 --json": "a live job: the files that its ranks log to",
+        "4242 --json": "a live job: the files that its ranks log to, and what NCCL's RAS says of all its ranks",
     },
     analyse=Later("ddx_tools.probes.nccl_log.analyse:nccl_findings"),
 )

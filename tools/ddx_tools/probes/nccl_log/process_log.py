@@ -25,7 +25,8 @@ from ddx_tools.parsers.nccl.nccl_lines import (
 )
 
 _MOST_EDGES = 20_000
-_MOST_GRAPHS = 4
+_MOST_GRAPHS = 64
+_MOST_CHOICES = 200
 _MOST_WARNINGS = 50
 _MOST_SETTINGS = 200
 _QUOTE = 400
@@ -89,6 +90,17 @@ class Warned:
 
 
 @dataclass
+class Chosen:
+    """How often operations of a kind went by one algorithm and protocol, and of what sizes they were."""
+
+    place: LinePlace
+    channels: int | None
+    times: int = 0
+    least_bytes: int = 0
+    most_bytes: int = 0
+
+
+@dataclass
 class ProcessLog:
     """One process, as its lines tell."""
 
@@ -111,6 +123,8 @@ class ProcessLog:
     settings: dict[str, tuple[str, LinePlace]] = field(default_factory=dict)
     memberships: list[Membership] = field(default_factory=list)
     warnings: dict[tuple[str, str | None, int | None], Warned] = field(default_factory=dict)
+    choices: dict[tuple[str, str, str], Chosen] = field(default_factory=dict)
+    """{(operation, algorithm, protocol): …}"""
     returned: tuple[int, str, LinePlace] | None = None
     """The first error code that a function of NCCL returned, and where."""
     _by_thread: dict[int, Membership] = field(default_factory=dict)
@@ -165,11 +179,25 @@ class ProcessLog:
             self.driver = message.number("driver")
         elif message.kind == "ofi":
             self.ofi = parts["ofi"]
+        elif message.kind == "choice":
+            self._choose(message, place)
         elif message.kind == "returned":
             if self.returned is None and parts["code"] != "0":
                 self.returned = (int(parts["code"]), parts["at"], place)
         elif (membership := self._setting_up(tid)) is not None:
             _hear_setup(membership, message, place)
+
+    def _choose(self, message: Message, place: LinePlace) -> None:
+        parts, size = message.parts, int(message.parts["bytes"])
+        key = (parts["operation"], parts["algorithm"], parts["protocol"])
+        known = self.choices.get(key)
+        if known is None:
+            if len(self.choices) >= _MOST_CHOICES:
+                return
+            channels = int(parts["last"]) - int(parts["first"]) + 1 if "last" in parts else None
+            known = self.choices[key] = Chosen(place, channels, least_bytes=size, most_bytes=size)
+        known.times += 1
+        known.least_bytes, known.most_bytes = min(known.least_bytes, size), max(known.most_bytes, size)
 
     def _communicator(self, tid: int, message: Message, place: LinePlace) -> None:
         parts = message.parts

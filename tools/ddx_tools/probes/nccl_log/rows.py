@@ -29,6 +29,7 @@ def log_rows(found: NcclGathered) -> Rows:
         "nccl_ranks": [],
         "nccl_edges": [],
         "nccl_graphs": [],
+        "nccl_choices": [],
         "nccl_settings": [],
         "nccl_warnings": [],
         "nccl_streams": [_stream(total, found) for total in found.totals.values()],
@@ -40,6 +41,18 @@ def log_rows(found: NcclGathered) -> Rows:
         rows["nccl_settings"] += [
             {**_of(process), "variable": name, "value": value, **_at(place)}
             for name, (value, place) in process.settings.items()
+        ]
+        rows["nccl_choices"] += [
+            as_row(
+                "nccl_choices",
+                one,
+                **_of(process),
+                operation=op,
+                algorithm=algorithm,
+                protocol=protocol,
+                **_at(one.place),
+            )
+            for (op, algorithm, protocol), one in process.choices.items()
         ]
         rows["nccl_facts"] += [{**_of(process), "fact": fact, **_at(place)} for fact, place in process.places.items()]
         for membership in process.memberships:

@@ -17,7 +17,7 @@ from ddx_tools.parsers.network.tcp_connect_text import read_addresses, read_trie
 from ddx_tools.parsers.network.tshark_text import Flow, read_flows
 from ddx_tools.probes.network import kinds
 from ddx_tools.probes.network.host_queries import jobs_in
-from ddx_tools.sources.raw import Raw, RawItem, Rows
+from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def network_rows(raw: Raw) -> Rows:
         "network_flows": flows,
     }
     if raw.of(RAS):
-        rows["nccl_ras"] = [row for item in raw.of(RAS) for row in ras_rows(item.data, item.source)]
+        rows |= merge_rows(ras_rows(item.data, item.source) for item in raw.of(RAS))
     return rows
 
 

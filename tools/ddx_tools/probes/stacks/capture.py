@@ -24,6 +24,7 @@ from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.model.stack_frame import Frame
 from ddx_tools.parsers.launch.launchers import JobProcess
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
+from ddx_tools.probes.stacks.debug_server import fill_gaps, read_server
 from ddx_tools.probes.stacks.dump_files import read_dump, read_paths
 from ddx_tools.probes.stacks.probe import StacksArgs
 from ddx_tools.probes.stacks.rows import (
@@ -35,6 +36,7 @@ from ddx_tools.probes.stacks.rows import (
     readings_by_look,
 )
 from ddx_tools.sources.host import Host, Reply, ask_together
+from ddx_tools.sources.hosts.debug_endpoints import server_of_job
 from ddx_tools.sources.job_target import job_on
 from ddx_tools.sources.raw import Raw, RawItem
 
@@ -73,6 +75,11 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         _read_sources(host, raw)
         raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
         return raw
+    if args.debug_server:
+        read_server(host, raw, args, args.debug_server)
+        if any(item.facts["host"] == host.name for item in raw.of(STACK)):  # else a file of that name may be another
+            _read_sources(host, raw)
+        return raw
     job = job_on(host, args.target)
     ranks = [_Process(member.pid, member.rank, member.role) for member in job.live if member.pid]
     raw.searched.append(f"{len(ranks)} rank processes of {job.id} on {host.name}")
@@ -93,6 +100,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
     _read_ends(host, raw, outputs)
+    fill_gaps(host, raw, args, server_of_job(job))
     _read_sources(host, raw)
     return raw
 

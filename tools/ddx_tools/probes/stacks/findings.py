@@ -20,7 +20,7 @@ from ddx_tools.analysis.collectives.stacks.main_threads import (
 from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
-from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.stacks.counted_work import CountedWork, counted_work, counted_work_findings
 from ddx_tools.probes.stacks.within_rank import (
@@ -40,7 +40,7 @@ def stack_findings(store: Store) -> list[Finding]:
     awake = [view for view in views if not view.stopped]
     waiting = [view for view in awake if view.waits_for_peers]
     outside = [view for view in awake if not view.waits_for_peers]
-    findings = [*_unread(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
+    findings = [*_unread(store), *_counted_waits(store), *map(_stopped, stopped), *_held_in_kernel(outside)]
     works = [] if stopped else counted_work(store, outside, waiting)
     steps_printed = bool(store.query("SELECT 1 FROM outputs WHERE stepped"))
     findings += _progress(awake, waiting, outside, works, steps_printed=steps_printed)
@@ -101,6 +101,34 @@ def _unread(store: Store) -> list[Finding]:
             attributes={"basis": "stacks", "reason": row["reason"], "remedy": row["remedy"]},
         )
         for row in rows
+    ]
+
+
+_OWN_COUNTERS = ("FlightRecorder__dump",)
+"""Waits that reading a rank's record causes."""
+_MOST_COUNTERS = 12
+
+
+def _counted_waits(store: Store) -> list[Finding]:
+    """Which of torch's waits ranks are inside, as its own counters tell."""
+    rows = store.query(
+        "SELECT counter, list(rank ORDER BY rank) AS ranks, list(DISTINCT host) AS hosts, min(source) AS source "
+        "FROM wait_counters WHERE active > 0 GROUP BY counter ORDER BY count(*) DESC, counter LIMIT ?",
+        [_MOST_COUNTERS],
+    )
+    return [
+        Finding(
+            code="rank.in_counted_wait",
+            severity=Severity.INFO,
+            ranks=row["ranks"],
+            hosts=row["hosts"],
+            summary=f"{rank_list(row['ranks'])} {'is' if len(row['ranks']) == 1 else 'are'} inside {name}, "
+            "as torch's wait counters say",
+            evidence=[Evidence(source=row["source"], quote=f'"{row["counter"]}"')],
+            attributes={"basis": "stacks", "counter": name},
+        )
+        for row in rows
+        if (name := row["counter"].removeprefix("pytorch.wait_counter.")) not in _OWN_COUNTERS
     ]
 
 

@@ -19,6 +19,11 @@ class StacksArgs(ProbeArgs):
         description="If ranks wait and none moved, wait until they have stood still for this many seconds (the kernel "
         "says for how long they have already), and look once more.",
     )
+    debug_server: str | None = Field(
+        None,
+        description="HOST:PORT of torch's debug server (torch.distributed.debug.start_debug_server) on rank 0: stacks "
+        "of all ranks through this one address, without the right to attach.",
+    )
     among_others: bool = Field(
         False, description="Other hosts have ranks of the job, too: confirm it also where none waits."
     )

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.main_threads import (
+    ADVANCE,
     AFTER,
     BEFORE,
     CHILD,
+    COUNTERS,
     NATIVE,
     OUTPUT,
     SOURCE,
@@ -32,7 +34,7 @@ from ddx_tools.model.stack_frame import Frame
 from ddx_tools.model.user_frames import is_program_file
 from ddx_tools.parsers.logs.progress import parse_progress
 from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
-from ddx_tools.parsers.plain_json import read_object
+from ddx_tools.parsers.plain_json import LARGEST, read_object, whole
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.probes.stacks.dump_files import read_dump
 from ddx_tools.sources.raw import Raw, RawItem, Rows
@@ -105,7 +107,7 @@ class KernelReading(KernelView):
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread` and `outputs`."""
+    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs` and `wait_counters`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings, native = readings_by_look(raw), native_frames(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -117,8 +119,9 @@ def stack_rows(raw: Raw) -> Rows:
             continue
         for thread in threads:
             if thread.pid in (0, item.facts["pid"]):
-                rows["stack_threads"].append(_thread_row(raw.host, item, thread, texts, readings, native))
-                rows["stack_frames"].extend(_frame_rows(raw.host, item, thread, texts))
+                host = item.facts.get("host") or raw.host
+                rows["stack_threads"].append(_thread_row(host, item, thread, texts, readings, native))
+                rows["stack_frames"].extend(_frame_rows(host, item, thread, texts))
     for item in raw.of(THREADS):
         if item.facts.get("role") == CHILD and item.facts["phase"] == BEFORE:
             rows["stack_threads"].extend(_child_rows(raw.host, item, texts, readings))
@@ -126,8 +129,23 @@ def stack_rows(raw: Raw) -> Rows:
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
     rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
-    rows["outputs"] = output_rows(raw)
+    rows["outputs"] = [*output_rows(raw), *({"host": raw.host, **item.facts} for item in raw.of(ADVANCE))]
+    rows["wait_counters"] = [row for item in raw.of(COUNTERS) for row in _counter_rows(raw.host, item)]
     return rows
+
+
+_MOST_COUNTERS = 500
+
+
+def _counter_rows(host: str, item: RawItem) -> list[dict[str, Any]]:
+    """The wait counters of a rank, as `wait_counter_values` tells them (torch 2.13, c10/util/WaitCounter)."""
+    here = {"host": item.facts.get("host") or host, "rank": item.facts["rank"], "source": item.source}
+    counters = [(name, of) for name, of in read_object(item.data).items() if isinstance(of, dict)]
+    kept = {"active": "active_count", "calls": "total_calls", "total_us": "total_time_us", "longest_us": "max_time_us"}
+    return [
+        {**here, "counter": name[:200], **{column: whole(of.get(key), LARGEST) for column, key in kept.items()}}
+        for name, of in counters[:_MOST_COUNTERS]
+    ]
 
 
 Readings = dict[tuple[int, int, str, int], KernelReading]

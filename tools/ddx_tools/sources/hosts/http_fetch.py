@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ddx_tools.model.errors import HostError, NotFound, TimedOut
 from ddx_tools.sources.host import HostCall, Reply
+from ddx_tools.sources.hosts.name_lookup import addresses_of
 
 _SUCCESS = range(200, 300)
 
@@ -36,6 +37,7 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
     parts = urlsplit(url)
     of_scheme = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = of_scheme(parts.hostname or "", parts.port, timeout=limit_s)
+    addresses_of(parts.hostname or "", limit_s)
     try:
         connection.connect()
         # The time limit of a socket is one for each read: a byte a second would never end.

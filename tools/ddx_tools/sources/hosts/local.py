@@ -180,6 +180,12 @@ def _tcp(call: HostCall) -> Reply:
     return Reply(ask_line(address, int(port), line[0], limit, call.options["max_bytes"]))
 
 
+def _ras(call: HostCall) -> Reply:
+    from ddx_tools.sources.hosts.ras_client import ask_ras
+
+    return Reply(ask_ras(call.key, call.options["timeout_s"], call.options["max_bytes"]))
+
+
 _OF_FILES = frozenset({"read", "look", "unpack"})
 _OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "now": lambda _: Reply(f"{time.time():.3f}".encode()),
@@ -195,4 +201,5 @@ _OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "agent": _agent,
     "fetch": _fetch,
     "tcp": _tcp,
+    "ras": _ras,
 }

@@ -12,6 +12,8 @@
         "open_files", "open_files_limit",            how many descriptors it holds, and may hold (soft limit; -1: any)
         "tcp": [[local port, remote port], ...],     established connections, where nothing else can say that
                                                      the process is a rank (see `_may_be_spawned_rank`)
+        "listens": [port, ...],                      ports it listens on: of Python processes whose environment names
+                                                     their rank, among which may be NCCL's RAS and torch's debug server
         "readable", "denied": [...]}]}               readable: the environment could be read
 
 Every key is always there; null where the system does not say. Kept are Python processes, processes whose
@@ -71,6 +73,8 @@ def snapshot() -> bytes:
     for row in processes:
         if _may_be_spawned_rank(row, looked):
             row["tcp"] = _ask(partial(connections.of, row["pid"]))
+        if _may_serve(row, looked):
+            row["listens"] = _ask(partial(connections.listens, row["pid"]))
     report = {
         "host": socket.gethostname(),
         "uid": os.getuid(),
@@ -180,6 +184,7 @@ def _describe(look: _Look) -> dict[str, Any]:
             "open_files": None,
             "open_files_limit": None,
             "tcp": None,
+            "listens": None,
             "readable": readable,
             "denied": denied,
         }
@@ -212,6 +217,12 @@ def _descriptor(pid: int, fd: str, denied: list[str]) -> str | None:
     if sys.platform != "linux":
         return None
     return _ask(lambda: str(Path(f"/proc/{pid}/fd/{fd}").readlink()), denied, f"fd {fd}")
+
+
+def _may_serve(row: dict[str, Any], looked: dict[int, _Look]) -> bool:
+    """A rank, or a Python process that it started and that is no data worker."""
+    look = looked[row["pid"]]
+    return look.is_python and row["name"] != "pt_data_worker" and "RANK" in (look.env or {})
 
 
 def _may_be_spawned_rank(row: dict[str, Any], looked: dict[int, _Look]) -> bool:

@@ -21,7 +21,7 @@ from ddx_tools.sources.hosts.unpacked import Unpacked
 
 _TEXT_SUFFIXES = {"txt", "json", "log"}
 
-_MOMENTS = frozenset({"stack", "threads"})
+_MOMENTS = frozenset({"stack", "threads", "ras"})
 """Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
 
 _Question = tuple[str, str, bool | None]

@@ -1,4 +1,4 @@
-"""Established TCP connections of single processes.
+"""Established TCP connections of single processes, and the ports that they listen on.
 
 psutil reads the kernel's whole connection table once for every process, some 15 ms each; here it is read once
 for every network namespace. Format of /proc/net/tcp: Documentation/networking/proc_net_tcp in the kernel.
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 _MAX_CONNECTIONS = 256
-_ESTABLISHED = "01"
+_ESTABLISHED, _LISTENS = "01", "0A"
 
 Ports = tuple[int, int]
 """Local and remote port."""
@@ -22,23 +22,28 @@ class TcpConnections:
     """Answers for many processes at one moment."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, dict[str, Ports]] = {}
-        """By network namespace: ports by socket inode."""
+        self._tables: dict[tuple[str, str], dict[str, Ports]] = {}
+        """By network namespace and state: ports by socket inode."""
 
     def of(self, pid: int) -> list[Ports]:
         """The connections of a process, sorted. Raises OSError or psutil.Error if it may not be asked."""
-        found = self._linux(pid) if sys.platform == "linux" else _portable(pid)
+        found = self._linux(pid, _ESTABLISHED) if sys.platform == "linux" else _portable(pid)
         return sorted(found)[:_MAX_CONNECTIONS]
 
-    def _linux(self, pid: int) -> list[Ports]:
+    def listens(self, pid: int) -> list[int]:
+        """The ports that a process listens on, sorted; of Linux only. Raises OSError if it may not be asked."""
+        found = self._linux(pid, _LISTENS) if sys.platform == "linux" else []
+        return sorted({local for local, _ in found})[:_MAX_CONNECTIONS]
+
+    def _linux(self, pid: int, state: str) -> list[Ports]:
         process = Path(f"/proc/{pid}")
         sockets = [link[8:-1] for link in _links(process / "fd") if link.startswith("socket:[")]
         if not sockets:
             return []
         namespace = str((process / "ns" / "net").readlink())
-        if namespace not in self._tables:
-            self._tables[namespace] = _established(process / "net")
-        table = self._tables[namespace]
+        if (namespace, state) not in self._tables:
+            self._tables[namespace, state] = _in_state(process / "net", state)
+        table = self._tables[namespace, state]
         return [table[inode] for inode in sockets if inode in table]
 
 
@@ -52,7 +57,7 @@ def _links(directory: Path) -> list[str]:
     return links
 
 
-def _established(net: Path) -> dict[str, Ports]:
+def _in_state(net: Path, state: str) -> dict[str, Ports]:
     table: dict[str, Ports] = {}
     for name in ("tcp", "tcp6"):
         try:
@@ -61,7 +66,7 @@ def _established(net: Path) -> dict[str, Ports]:
             continue
         for line in lines:
             fields = line.split()
-            if len(fields) > 9 and fields[3] == _ESTABLISHED:
+            if len(fields) > 9 and fields[3] == state:
                 table[fields[9]] = _port(fields[1]), _port(fields[2])
     return table
 

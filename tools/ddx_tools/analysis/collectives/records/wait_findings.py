@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddx_tools.analysis.collectives import findings as raising
-from ddx_tools.analysis.collectives.findings import FindingPlace
+from ddx_tools.analysis.collectives.findings import FindingPlace, State
 from ddx_tools.analysis.collectives.operation_classes import class_of
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
 from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
@@ -95,12 +95,22 @@ def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) ->
 
 
 def awaited_if_hung(records: Records, graph: SolvedWaits[Recorded] | None) -> list[Finding]:
-    """Ranks with nothing pending that all others wait for, in records that do not say whether the job hung."""
-    ranks = [rank for rank, state in sorted((graph.roots if graph else {}).items()) if state == "outside"]
+    """Ranks that all others wait for, in records that do not say whether the job hung.
+
+    They have nothing pending. Or they have not finished what all their peers have finished, as where a device stopped:
+    had the job been moving while records were taken one after the other, others would be apart as well.
+    """
+    roots = {} if graph is None else graph.roots
+    ranks = [rank for rank, state in sorted(roots.items()) if state == "outside"]
+    state: State = "outside"
+    if not ranks and set(roots.values()) == {"stands_still"} and graph is not None and not graph.tie:
+        at_once = any(records.ranks[rank].notes_ends_at_once for rank in roots)
+        ranks, state = [] if at_once else sorted(roots), "stands_still"
     if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
         return []
     pointed = FindingPlace(shown(_entries(records, graph.holds)).evidence)
-    return [raising.if_hung(ranks, where(None), pointed, waiting=len(graph.victims), chain=list(graph.sentences))]
+    facts = {"waiting": len(graph.victims), "chain": list(graph.sentences)}
+    return [raising.if_hung(state, ranks, where(None), pointed, **facts)]
 
 
 def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | None:

@@ -223,6 +223,8 @@ def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[l
 # --- kinds of raw items of the probe `stacks`, and the moments of a look that they are of
 
 STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread", "output"
+ADVANCE, COUNTERS = "advance", "counters"
+"""Of a rank's debug server: whether its record went on between the looks, and torch's wait counters."""
 NATIVE = "native"
 """The dump of a rank with native frames, which tell a wait for its GPU from work."""
 BEFORE, AFTER = "before", "after"

@@ -1,0 +1,119 @@
+"""`ddx post-mortem`: the document of an incident, as far as the evidence writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddx_server.render.output import JSON_OPTION, console, exit_with, print_json, progress_line
+from ddx_server.render.safe_text import safe
+
+if TYPE_CHECKING:
+    from ddx_server.post_mortem.document import PostMortemFacts
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.model.diagnosis import Diagnosis
+
+
+def post_mortem(
+    target: Annotated[
+        list[str],
+        typer.Argument(help="A bundle, or files and directories of the job that failed.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The document; one that is there is replaced.")] = Path(
+        "post-mortem.md"
+    ),
+    baseline: Annotated[
+        Path | None, typer.Option(help="A run that was well: its bundle, logs or records.", metavar="RUN")
+    ] = None,
+    fixed: Annotated[
+        Path | None, typer.Option(help="A run with the fix: it is the proof if it is healthy.", metavar="RUN")
+    ] = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option(help="The checkout of the program that ran, to name the commit of the lines.", metavar="DIR"),
+    ] = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Write the post-mortem of a job: impact, timeline, walk, root cause, reproducer, fix, proof, prevention.
+
+    What the evidence says is filled in, with its quotes and the commands that show them again. What it cannot say is
+    left as a question. Beside the document goes the script of `ddx repro`, where the fault has one.
+    """
+    from ddx_server.post_mortem.document import post_mortem as document
+    from ddx_server.post_mortem.document import sections
+    from ddx_tools.investigation.exports import refuse_unwritable
+
+    refuse_unwritable(out)
+    with progress_line(quiet=as_json) as progress:
+        facts = _facts(target, out, baseline, fixed, repo, progress)
+    out.write_text(document(facts), encoding="utf-8")
+    asked = sum(len(section.questions) for section in sections(facts))
+    if as_json:
+        script = str(facts.repro) if facts.repro else None
+        print_json(json.dumps({"post_mortem": str(out), "questions": asked, "reproducer": script}))
+    else:
+        console().print(safe(f"{facts.said.verdict.upper()}  {facts.said.headline}", "bold"))
+        beside = f", and its reproducer: {facts.repro}" if facts.repro else ""
+        console().print(safe(f"written: {out}, with {asked} questions that are left to you{beside}"))
+    exit_with(facts.said)
+
+
+def _facts(
+    target: list[str], out: Path, baseline: Path | None, fixed: Path | None, repo: Path | None,
+    progress: Callable[[str], None],
+) -> PostMortemFacts:  # fmt: skip
+    from ddx_server.post_mortem.blamed_lines import blamed_line
+    from ddx_server.post_mortem.compared_run import compared_run, settings_of
+    from ddx_server.post_mortem.document import PostMortemFacts
+    from ddx_server.post_mortem.moments import job_moments
+    from ddx_server.render.answer_words import places_of
+    from ddx_tools.diagnosis.playbook import load_playbooks
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.run import investigate
+
+    with Store() as store:
+        found = investigate(target, progress=progress, store=store)
+        said = found.diagnose()
+        blamed = {*said.culprits.ranks, *(rank for suspect in said.suspects for rank in suspect.ranks)}
+        moments = job_moments(store, said.victims.ranks, blamed)
+        script, no_repro = _reproducer(store, said, out)
+        settings = settings_of(store, found)
+        ranks = {*found.seats, *(found.waits.graph.ranks if found.waits else ()), *said.victims.ranks, *blamed}
+        on_gpus = bool(store.query("SELECT 1 FROM fr_calls WHERE backend IN ('nccl', 'xccl', 'rccl') LIMIT 1"))
+    progress("comparing runs")
+    first = load_playbooks().causes.get(said.causes[0].id) if said.causes else None
+    return PostMortemFacts(
+        said=said,
+        target=target,
+        ranks=len(ranks),
+        hosts=len({seat.host for seat in found.seats.values() if seat.host}),
+        on_gpus=on_gpus,
+        moments=moments,
+        blamed=[line for at in places_of(said)[:3] if repo and (line := blamed_line(repo, at))],
+        repo=repo,
+        repro=script,
+        no_repro=no_repro,
+        prevent=first.prevent if first and said.verdict == "diagnosed" else (),
+        baseline=compared_run(baseline, settings, progress) if baseline else None,
+        fixed=compared_run(fixed, settings, progress) if fixed else None,
+    )
+
+
+def _reproducer(store: Store, said: Diagnosis, out: Path) -> tuple[Path | None, str]:
+    """The script beside the document, or why there is none."""
+    from ddx_tools.model.errors import UsageError
+    from ddx_tools.repro.script import reproduce
+
+    if said.verdict == "healthy":
+        return None, "the job is healthy"
+    try:
+        made = reproduce(store, said, tiny=False)
+    except UsageError as error:
+        return None, error.message
+    script = out.with_name(f"{out.stem}-repro.py")
+    script.write_text(made.text, "utf-8")
+    return script, ""

@@ -1,0 +1,70 @@
+"""The evidence of an answer with the lines that stand around each quote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.lookup import in_store
+from ddx_tools.investigation.run import bundle_of, this_machine
+from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.show.addresses import NOTE, Names, Thing, parse_words
+from ddx_tools.investigation.show.material import NumberedLine, brought, lines_around, of_bundle
+from ddx_tools.model.diagnosis import Claim
+from ddx_tools.model.errors import DdxError
+from ddx_tools.sources.bundle import Bundle
+from ddx_tools.sources.host import UNKNOWN_HOST
+
+_MOST_OPENED, _MOST_LINES, _LONGEST = 40, 60, 600
+
+
+@dataclass(frozen=True)
+class OpenedClaim:
+    """A piece of evidence, and what its source shows."""
+
+    claim: Claim
+    lines: list[NumberedLine]
+    """Empty where the source cannot be opened here."""
+    line: int | None
+    """Which of them is quoted."""
+
+
+def opened_evidence(
+    store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str], machine: Machine = this_machine
+) -> list[OpenedClaim]:
+    """Claims with the lines of their sources, each source opened once; files are read on `machine`."""
+    known: dict[str, list[NumberedLine]] = {}
+    opened = []
+    with ExitStack() as stack:
+        read = _reader(target, stack, machine)
+        for claim in claims:
+            if claim.source not in known:
+                full = len(known) >= _MOST_OPENED or not claim.source or claim.source == NOTE
+                known[claim.source] = [] if full else _lines(store, claim.source, names, read)
+            line = int(end) if (end := claim.source.rpartition(":")[2]).isdigit() else None
+            opened.append(OpenedClaim(claim, known[claim.source], line))
+    return opened
+
+
+def _reader(target: Sequence[str], stack: ExitStack, machine: Machine) -> Callable[[str], bytes]:
+    """What reads a file of the material: a bundle is unpacked once for all of them."""
+    if bundle := bundle_of(target):
+        opened = stack.enter_context(Bundle(Path(bundle)))
+        return lambda path: of_bundle(opened, path)
+    files = [item for item in target if not item.isdigit()]
+    return lambda path: brought(machine(UNKNOWN_HOST), path, files)
+
+
+def _lines(store: Store, source: str, names: Names, read: Callable[[str], bytes]) -> list[NumberedLine]:
+    try:
+        words = parse_words(source.split(" "))
+        if words.thing is Thing.MATERIAL:
+            lines = lines_around(read(words.name), words.name, words.number)
+        else:
+            lines = [(None, text) for text in in_store(store, words, names)]
+    except (DdxError, OSError):  # the page says what is quoted; its surroundings are a help
+        return []
+    return [(number, text[:_LONGEST]) for number, text in lines[:_MOST_LINES]]

@@ -1,0 +1,177 @@
+"""In what state each rank is, as one picture can show it, and which ranks are alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ddx_tools.analysis.wait_graph.model import NodeState, Source, WaitGraph, program_of
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
+
+MOST_RANKS = 1 << 17
+"""A world size comes out of a job, too."""
+_SHOWN_ALONE = 64
+"""So many ranks have a panel each; of more, those that are alike share one."""
+_MOST_KINDS = 48
+
+
+class RankState(StrEnum):
+    """What a cell of the grid shows, worst first: the worst of several ranks stands for them."""
+
+    ENDED = "ended"
+    STOPPED = "stopped"
+    APART = "apart"
+    WAITS = "waits"
+    UNKNOWN = "unknown"
+    SEEN = "seen"
+
+
+STATE_WORDS = {
+    RankState.ENDED: ("✕", "ended or died"),
+    RankState.STOPPED: ("■", "stopped"),
+    RankState.APART: ("◆", "elsewhere than the others"),
+    RankState.WAITS: ("●", "cannot go on"),
+    RankState.UNKNOWN: ("?", "nothing known"),
+    RankState.SEEN: ("▲", "nothing wrong seen"),
+}
+"""Of each state its shape, so that no one has to tell colours apart, and its words."""
+
+_OF_NODES = {
+    NodeState.ENDED: RankState.ENDED,
+    NodeState.STOPPED: RankState.STOPPED,
+    NodeState.OUTSIDE: RankState.APART,
+    NodeState.DEVICE_BEHIND: RankState.APART,
+    NodeState.STANDS_STILL: RankState.APART,
+    NodeState.ELSEWHERE: RankState.APART,
+}
+_ALIVE_APART = frozenset({RankState.UNKNOWN, RankState.SEEN})
+
+
+@dataclass(frozen=True)
+class RankKind:
+    """Ranks that are alike in all that the page shows of one: the first stands for them."""
+
+    ranks: tuple[int, ...]
+    state: RankState
+    blamed: bool
+
+    @property
+    def first(self) -> int:
+        """The rank whose stack and lines are shown."""
+        return self.ranks[0]
+
+
+@dataclass(frozen=True)
+class RankPicture:
+    """Every rank of a job with its state, and the kinds of ranks."""
+
+    states: Mapping[int, RankState] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    blamed: frozenset[int] = frozenset()
+    kinds: tuple[RankKind, ...] = ()
+    left_out: int = 0
+    """So many ranks are of a kind that has no panel."""
+
+    def kind_of(self) -> dict[int, int]:
+        """For each rank the place of its kind."""
+        return {rank: place for place, kind in enumerate(self.kinds) for rank in kind.ranks}
+
+
+def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPicture:
+    """The ranks of a job as an answer and the rows of its store show them; empty where no rank is known."""
+    graph = found.waits.graph if found.waits else WaitGraph()
+    blamed = frozenset(said.culprits.ranks) | {rank for suspect in said.suspects for rank in suspect.ranks}
+    seen = _ranks_of_rows(store)
+    size = min(max((row["size"] or 0 for row in store.query(_WORLD)), default=0), MOST_RANKS)
+    everybody = sorted({*range(size), *seen, *graph.ranks, *blamed, *said.victims.ranks, *found.seats})[:MOST_RANKS]
+    stopped = {row["rank"] for row in store.query(_STOPPED)}
+    exited = {row["rank"] for row in store.query(_EXITED)}
+    waiting = {edge.waiter.rank for edge in graph.edges} | set(said.victims.ranks)
+    moves = said.verdict is Verdict.HEALTHY or not waiting
+    states: dict[int, RankState] = {}
+    for rank in everybody:
+        state = _state(graph, rank, waiting)
+        # Where nobody waits, each is at its own work.
+        state = RankState.SEEN if moves and state is RankState.APART else state
+        if state in _ALIVE_APART:
+            silent = rank not in seen or rank in graph.absent
+            state = RankState.APART if rank in graph.doing and rank in blamed else state
+            state = RankState.UNKNOWN if silent and state is not RankState.APART else state
+            state = RankState.SEEN if state is RankState.UNKNOWN and not silent else state
+        state = RankState.ENDED if rank in exited and state is RankState.SEEN else state
+        states[rank] = RankState.STOPPED if rank in stopped and state is not RankState.ENDED else state
+    hosts = dict(graph.hosts) | {rank: seat.host for rank, seat in found.seats.items() if seat.host}
+    kinds = _kinds(store, states, blamed)
+    left_out = sum(len(kind.ranks) for kind in kinds[_MOST_KINDS:])
+    return RankPicture(states, hosts, blamed, tuple(kinds[:_MOST_KINDS]), left_out)
+
+
+def _state(graph: WaitGraph, rank: int, waiting: set[int]) -> RankState:
+    """The worst that any source knows of a rank; a source that only lacks it says less than one that shows it wait."""
+    known = graph.conditions.get(program_of(rank), [])
+    told = {_OF_NODES[one.state] for one in known if one.state in _OF_NODES and one.source is not Source.LOGS}
+    told |= {RankState.ENDED for one in known if one.state is NodeState.ENDED}
+    for state in (RankState.ENDED, RankState.STOPPED, RankState.APART):
+        if state in told:
+            return state
+    return RankState.WAITS if rank in waiting else RankState.UNKNOWN if known else RankState.SEEN
+
+
+_WORLD = """
+SELECT max(world_size) AS size FROM ranks UNION ALL SELECT max(world_size) FROM fr_dumps
+UNION ALL SELECT max(len(members)) FROM fr_groups
+"""
+_STOPPED = "SELECT DISTINCT rank FROM ranks WHERE role = 'rank' AND state IN ('T', 't') AND rank IS NOT NULL"
+_EXITED = "SELECT DISTINCT rank FROM log_events WHERE kind = 'exit' AND NOT coalesce(superseded, false)"
+_SEEN = """
+SELECT DISTINCT rank FROM (
+    SELECT rank FROM ranks WHERE role = 'rank' UNION ALL SELECT rank FROM stack_threads
+    UNION ALL SELECT rank FROM fr_dumps UNION ALL SELECT rank FROM log_events
+    UNION ALL SELECT rank FROM trace_ranks UNION ALL SELECT rank FROM fingerprints
+    UNION ALL SELECT rank FROM memory_series
+) WHERE rank IS NOT NULL AND rank >= 0
+"""
+
+
+def _ranks_of_rows(store: Store) -> set[int]:
+    return {row["rank"] for row in store.query(_SEEN)}
+
+
+_OF_STACKS = """
+SELECT rank, string_agg(DISTINCT coalesce(frames_key, activity), ' ' ORDER BY coalesce(frames_key, activity)) AS told
+FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL
+GROUP BY rank
+"""
+_OF_RECORDS = """
+SELECT rank, string_agg(told, ' ' ORDER BY told) AS told FROM (
+    SELECT d.rank, concat_ws(' ', c.op, min(e.seq) FILTER (WHERE NOT e.done), max(e.seq)) AS told
+    FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN fr_dumps d USING (dump)
+    JOIN fr_calls c USING (call) JOIN fr_groups g USING (group_id)
+    WHERE d.rank IS NOT NULL GROUP BY d.rank, coalesce(g.description, g.name), c.op
+) GROUP BY rank
+"""
+_OF_LOGS = """
+SELECT rank, string_agg(DISTINCT concat_ws(' ', kind, code), ' ' ORDER BY concat_ws(' ', kind, code)) AS told
+FROM log_events WHERE rank IS NOT NULL AND kind NOT IN ('step', 'value') GROUP BY rank
+"""
+
+
+def _kinds(store: Store, states: Mapping[int, RankState], blamed: Iterable[int]) -> list[RankKind]:
+    """Ranks by what is told of them: the blamed first, then the rarer kinds."""
+    accused = set(blamed)
+    told: dict[int, list[str]] = defaultdict(list)
+    if len(states) > _SHOWN_ALONE:
+        for query in (_OF_STACKS, _OF_RECORDS, _OF_LOGS):
+            for row in store.query(query):
+                told[row["rank"]].append(row["told"] or "")
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for rank, state in states.items():
+        # Of few ranks each is a kind of its own.
+        key = (rank,) if len(states) <= _SHOWN_ALONE else (state, rank in accused, *told[rank])
+        alike[key].append(rank)
+    kinds = [RankKind(tuple(ranks), states[ranks[0]], ranks[0] in accused) for ranks in alike.values()]
+    return sorted(kinds, key=lambda kind: (not kind.blamed, len(kind.ranks), kind.first))

@@ -1,0 +1,102 @@
+"""All that the page shows of one answer, read once from the rows; the template only lays it out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from ddx_server.render.answer_words import places_of, sureness, who_of
+from ddx_server.render.diagnosis import command_line
+from ddx_server.report.collective_table import CollectiveTable, collective_tables
+from ddx_server.report.opened_evidence import OpenedClaim, opened_evidence
+from ddx_server.report.printed_events import PrintedEvents, printed_events
+from ddx_server.report.rank_grid import RankGrid, rank_grid
+from ddx_server.report.rank_states import RankKind, RankPicture, rank_picture
+from ddx_server.report.series import SeriesChart, series_charts
+from ddx_server.report.stack_icicle import StackIcicle, stack_icicle
+from ddx_server.report.wait_tree import WaitTrees, wait_trees
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import this_machine
+from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.show.ranks import one_rank
+from ddx_tools.model.diagnosis import Diagnosis, Location, rank_list
+from ddx_tools.model.errors import UsageError
+
+_MOST_LINES_OF_A_RANK = 60
+_LONGEST = 400
+
+
+@dataclass(frozen=True)
+class RankPanel:
+    """What a cell opens: one rank in full, which stands for all that are like it."""
+
+    kind: RankKind
+    ranks: str
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """One answer, with the pictures that belong to it."""
+
+    said: Diagnosis
+    who: str
+    where: list[Location]
+    waiting: str
+    next_command: str
+    sure: list[str]
+    """How sure the answer is, and why."""
+    picture: RankPicture
+    grid: RankGrid | None
+    panels: list[RankPanel]
+    waits: WaitTrees | None
+    tables: list[CollectiveTable]
+    events: PrintedEvents | None
+    icicle: StackIcicle | None
+    charts: list[SeriesChart]
+    evidence: list[OpenedClaim]
+    target: str
+    made: str
+    ddx: str
+
+
+def report_view(
+    store: Store, found: Investigation, said: Diagnosis, target: Sequence[str], machine: Machine = this_machine
+) -> ReportView:
+    """The view of an answer that an investigation gave, whose rows are in the store; files are read on `machine`."""
+    picture = rank_picture(store, found, said)
+    check = said.next_check
+    claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
+    once = list({(claim.source, claim.quote, claim.claim): claim for claim in claims}.values())
+    return ReportView(
+        said=said,
+        who=who_of(said),
+        where=places_of(said)[:3],
+        waiting=rank_list(said.victims.ranks) if said.victims.ranks else "",
+        next_command=command_line(check.probe, check.args) if check and check.probe != "ask" else "",
+        sure=sureness(said),
+        picture=picture,
+        grid=rank_grid(store, picture),
+        panels=[_panel(store, found, kind) for kind in picture.kinds],
+        waits=wait_trees(found.waits, picture),
+        tables=collective_tables(store, picture.blamed),
+        events=printed_events(store, found.names, picture.blamed),
+        icicle=stack_icicle(store, picture.blamed),
+        charts=series_charts(store, picture.blamed),
+        evidence=opened_evidence(store, once, found.names, target, machine),
+        target=" ".join(target) or "the job on this host",
+        made=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        ddx=version("debug-distributed"),
+    )
+
+
+def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:
+    try:
+        lines = one_rank(store, kind.first, found.names)
+    except UsageError:
+        lines = ["Nothing that was read tells of it."]
+    told = [line[:_LONGEST] for line in lines[:_MOST_LINES_OF_A_RANK]]
+    return RankPanel(kind, rank_list(list(kind.ranks)), told)

@@ -1,0 +1,76 @@
+"""`ddx report`: an answer as one HTML file, to forward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddx_server.host_options import (
+    DEADLINE_OPTION,
+    GATEWAYS_OPTION,
+    HOSTS_OPTION,
+    K8S_OPTION,
+    SLURM_OPTION,
+    VIA_OPTION,
+    reach,
+)
+from ddx_server.render.output import JSON_OPTION, TARGET, console, exit_with, print_json, progress_line
+from ddx_server.render.safe_text import safe
+
+REPORT_OPTION = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", help="Write the answer as one HTML page, too; one that is there is replaced.", metavar="FILE"
+    ),
+]
+
+
+def refuse_page(out: Path | None) -> None:
+    """Say at once, before anything is captured, that a page cannot be written there. Raises UsageError."""
+    from ddx_tools.investigation.exports import refuse_unwritable
+
+    if out:
+        refuse_unwritable(out)
+
+
+def report(
+    target: TARGET = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file; one that is there is replaced.")] = Path(
+        "report.html"
+    ),
+    hosts: HOSTS_OPTION = "",
+    slurm: SLURM_OPTION = "",
+    k8s: K8S_OPTION = "",
+    via: VIA_OPTION = "",
+    gateways: GATEWAYS_OPTION = "",
+    deadline: DEADLINE_OPTION = 60.0,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Write the answer as one HTML page that can be forwarded: pictures, evidence, what decides. It loads nothing.
+
+    For whoever is not at this terminal: on a phone at night, or in the morning. Known kinds of secrets are replaced.
+    The exit code is that of the answer, as of `ddx why`.
+    """
+    from ddx_server.render.diagnosis import show_command
+    from ddx_server.report.page import write_report
+    from ddx_server.standard_input import on_disk
+    from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.run import investigate
+
+    refuse_page(out)
+    with progress_line(quiet=as_json) as progress, on_disk(target or []) as readable, Store() as store:
+        on = reach(hosts, slurm, k8s, via, gateways, deadline)
+        found = investigate(readable, progress=progress, store=store, reach=on)
+        progress("judging")
+        said = found.diagnose().model_copy(update={"shown_by": show_command(target or [])})
+        progress("writing the report")
+        size_bytes = write_report(out, store, found, said, readable)
+    if as_json:
+        print_json(json.dumps({"report": str(out), "size_bytes": size_bytes, "verdict": said.verdict}))
+    else:
+        console().print(safe(f"{said.verdict.upper()}  {said.headline}", "bold"))
+        console().print(safe(f"written: {out} ({size_bytes / 1000:.0f} kB)"))
+    exit_with(said)

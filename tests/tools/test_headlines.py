@@ -1,0 +1,68 @@
+"""The first line of an answer says who, where, what it does and who waits for it. Jobs that were recorded hung."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddx_tools.analysis.wait_graph.model import WaitGraph
+from ddx_tools.analysis.wait_graph.roots import Roots
+from ddx_tools.diagnosis.headline import with_headline
+from ddx_tools.diagnosis.waits import Waits
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Location, Seat, Suspect, SuspectEvent, Verdict
+
+pytestmark = pytest.mark.slow
+
+STACKS = Path(__file__).parents[1] / "fixtures/stacks"
+EXPECTED = {
+    "stopped": "Rank 3 is stopped at train.py:82 main; ranks 0-2 wait for it in gradient_reduction at",
+    "full-pipe": "Rank 2 is blocked writing to a full pipe or socket at metrics.py:24 MetricsLog.log; ranks 0-1, 3",
+    "save-on-rank0": "Rank 0 is in all_gather at train.py:42 save_checkpoint; ranks 1-3 wait for it in barrier",
+    "signed-snapshots": "Rank 3 waits for Python's global lock, which its thread snapshots_0 holds at signature.py",
+    "dataloader-worker": "Rank 1 waits for its process 307 (dataloader worker), which is waiting for a lock at",
+    "raised-unreaped": "Rank 3 raised ValueError: shard 3: the length filter left no validation documents at "
+    "data.py:38 validation_batch; ranks 0-2 wait for it in new_group at train.py:29",
+}
+
+
+@pytest.mark.parametrize("job", EXPECTED)
+def test_a_diagnosed_answer_says_who_does_what_where_and_who_waits(job: str) -> None:
+    said = investigate([str(STACKS / f"{job}.tar.zst")]).diagnose()
+    assert said.verdict is Verdict.DIAGNOSED
+    assert said.headline.startswith(EXPECTED[job])
+    assert said.headline.endswith(said.causes[0].title)
+
+
+def test_a_healthy_job_has_no_suspect_in_its_headline() -> None:
+    said = investigate([str(STACKS / "healthy.tar.zst")]).diagnose()
+    assert said.verdict is Verdict.HEALTHY and said.headline.startswith("The job makes steps")
+
+
+def test_the_host_is_named_where_there_are_several() -> None:
+    place = Location(file="/srv/job/loader.py", line=14, function="load")
+    suspect = Suspect(
+        ranks=[3],
+        event=SuspectEvent.OUTSIDE,
+        hosts=["node-9"],
+        seats=[Seat(rank=3, host="node-9")],
+        says="",
+        locations=[place],
+    )
+    said = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
+    told = {
+        host: with_headline(said, Waits(WaitGraph(ranks={0, 3}, hosts={0: host, 3: "node-9"}), Roots()), {}).headline
+        for host in ("node-9", "node-8")
+    }
+    assert told["node-9"] == "Rank 3 stands in something else than its peers at loader.py:14 load; why is open"
+    assert told["node-8"].startswith("Rank 3 (node-9) ")
+
+
+def test_a_rank_that_is_at_work_and_gets_on_is_suspected_only_perhaps() -> None:
+    said = investigate([str(STACKS / "tokenizing.tar.zst")]).diagnose()
+    (suspect,) = said.suspects
+    assert (suspect.ranks, suspect.certainty) == ([1], Certainty.LIKELY)
+    assert "look again" in suspect.unless
+    (other,) = investigate([str(STACKS / "skipped-all-reduce.tar.zst")]).diagnose().suspects
+    assert (other.ranks, other.certainty) == ([2], Certainty.SEEN)

@@ -1,0 +1,291 @@
+"""Answers of NCCL's RAS, compared with each other: which communicators stand still, and who is behind in them.
+
+A job at work shows mismatches, too, so that one answer says little. What is the same in the first and the last of
+several answers stands still. Who launched less than the most is waited for by those who launched more; over all
+communicators these waits lead back to some processes, as the waits in flight records do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ddx_tools.analysis.collectives.findings import State, Where
+from ddx_tools.analysis.collectives.wait_solver import Hold, Known, SolvedWaits, fewest, graph_of
+from ddx_tools.analysis.host_facts.host_fact import read_facts
+from ddx_tools.analysis.host_facts.sockets import owners_of_addresses
+from ddx_tools.analysis.nccl.operation_names import operation_name
+from ddx_tools.analysis.nccl.process_rows import Row
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.grouping import gathered
+
+BASIS = "nccl_ras"
+STANDS_S = 5.0
+"""For so long counts have to stand still that the job counts as hung, as with stacks."""
+
+Seat = tuple[str, int, int]
+"""Address of the host, process id, and NVML's index of the GPU (-1: not told)."""
+
+
+@dataclass(frozen=True)
+class RasCall:
+    """An operation of a communicator as one answer counts it: {launches: (ranks that are listed, how many)}."""
+
+    operation: str | None
+    by_count: Mapping[int, tuple[tuple[int, ...], int]]
+
+    @property
+    def most(self) -> int:
+        """Launches of whoever launched most."""
+        return max(self.by_count)
+
+    @property
+    def name(self) -> str:
+        """In the words of other sources."""
+        return operation_name(self.operation) if self.operation else "collectives"
+
+
+@dataclass
+class RasCommunicator:
+    """One communicator over all answers, the earliest first."""
+
+    hash: str
+    nranks: int | None
+    polls: list[dict[str | None, RasCall]] = field(default_factory=list)
+    """By operation; text holds those alone that differ."""
+    rows: list[list[Row]] = field(default_factory=list)
+    seats: dict[int, Seat] = field(default_factory=dict)
+    """Of ranks in it, as far as told."""
+    absent: set[int] = field(default_factory=set)
+    """Ranks in it that did not answer the last time."""
+    in_last: bool = False
+    """The last answer holds it."""
+
+    @property
+    def label(self) -> str:
+        """How findings name it."""
+        return f"communicator {self.hash} of {self.nranks} ranks"
+
+    @cached_property
+    def moved(self) -> bool | None:
+        """Whether somebody launched something between the first answer and the last; None if that cannot be told."""
+        if len(self.polls) < 2 or not self.in_last:
+            return None
+        first, last = self.polls[0], self.polls[-1]
+        both = first.keys() & last.keys()
+        if not both:
+            return None
+        return first.keys() != last.keys() or any(first[name] != last[name] for name in both)
+
+    @property
+    def behind(self) -> list[RasCall]:
+        """The operations that not all launched as often, by the last answer."""
+        return [call for call in self.polls[-1].values() if len(call.by_count) > 1] if self.in_last else []
+
+    @cached_property
+    def movers(self) -> set[int]:
+        """Ranks in it that launched something between the first answer and the last; all, where that cannot be told."""
+        if not self.moved:
+            return set()
+        then, now = self._counts(self.polls[0]), self._counts(self.polls[-1])
+        return {rank for rank in self.seats if rank not in now or now[rank] != then.get(rank)}
+
+    def launches(self) -> dict[int, dict[str | None, int]]:
+        """{rank in it: {operation: launches}} of ranks whose counts are all listed, by the last answer."""
+        found = self._counts(self.polls[-1])
+        return {rank: counts for rank, counts in found.items() if len(counts) == len(self.polls[-1])}
+
+    @staticmethod
+    def _counts(calls: Mapping[str | None, RasCall]) -> dict[int, dict[str | None, int]]:
+        found: dict[int, dict[str | None, int]] = {}
+        for call in calls.values():
+            for count, (ranks, _) in call.by_count.items():
+                for rank in ranks:
+                    found.setdefault(rank, {})[call.operation] = count
+        return found
+
+
+@dataclass(kw_only=True)
+class RasHold(Hold):
+    """Processes that launched more than others of a communicator. Its numbers stand for processes, not for ranks."""
+
+    of: RasCommunicator
+
+
+@dataclass(frozen=True)
+class RasPolls:
+    """All that RAS said, put together."""
+
+    communicators: tuple[RasCommunicator, ...]
+    polls: int
+    span_s: float | None
+    """From the first answer to the last, seconds; None if their times are not known."""
+    processes: tuple[Seat, ...]
+    """By the number under which holds name them."""
+    ranks: Mapping[Seat, int]
+    """Global ranks of processes, as far as they are known."""
+    gpus: int | None
+    """GPUs of the job, by the last answer."""
+
+    def of(self, name: str | None, nranks: int | None) -> RasCommunicator | None:
+        """The communicator of a hash and size."""
+        key = (str(name).removeprefix("0x"), nranks)
+        return next((one for one in self.communicators if (one.hash, one.nranks) == key), None)
+
+    @cached_property
+    def movers(self) -> set[Seat]:
+        """Processes that launched something in any communicator between the first answer and the last."""
+        return {one.seats[rank] for one in self.communicators for rank in one.movers}
+
+    @property
+    def moving(self) -> bool:
+        """Every process got on in some communicator."""
+        return bool(self.processes) and self.movers >= set(self.processes)
+
+    def at_work(self, one: RasCommunicator) -> bool:
+        """Whether a member of a communicator got on in another one."""
+        return any(seat in self.movers for seat in one.seats.values())
+
+    @property
+    def still(self) -> list[RasCommunicator]:
+        """The communicators that stand still while some are behind in them."""
+        return [one for one in self.communicators if one.moved is False and one.behind]
+
+    @cached_property
+    def solved(self) -> SolvedWaits[RasHold] | None:
+        """The graph of who waits for whom in what stands still; its numbers are those of `processes`."""
+        holds = [hold for one in self.still for hold in self._holds(one)]
+        elsewhere = {rank for hold in holds for rank in hold.elsewhere}
+
+        def state(rank: int) -> State | None:
+            return "elsewhere" if rank in elsewhere else "outside"
+
+        def silent(unexplained: list[RasHold]) -> tuple[set[int], bool]:
+            return fewest([set(hold.unknown) for hold in unexplained])
+
+        return graph_of(holds, Known(state=state, silent=silent))
+
+    def ranks_of(self, numbers: Sequence[int]) -> list[int]:
+        """Global ranks of processes; none unless all of them are known."""
+        found = [self.ranks.get(self.processes[number]) for number in numbers]
+        return sorted(rank for rank in found if rank is not None) if None not in found else []
+
+    def words(self, numbers: Sequence[int]) -> str:
+        """`process 4242 on 10.0.0.1`, …"""
+        seats = [self.processes[number] for number in numbers[:6]]
+        more = f" and {len(numbers) - 6} more" if len(numbers) > 6 else ""
+        return ", ".join(f"process {pid} on {host}" for host, pid, _ in seats) + more
+
+    @cached_property
+    def _numbers(self) -> dict[Seat, int]:
+        return {seat: index for index, seat in enumerate(self.processes)}
+
+    def _holds(self, one: RasCommunicator) -> Iterator[RasHold]:
+        """The wait in a communicator that stands still; none if who is behind in it is at work in another one."""
+        number = self._numbers
+        launches = {rank: counts for rank, counts in one.launches().items() if rank in one.seats}
+        if not launches or len(launches) + len(one.absent) < (one.nranks or 0):
+            return  # the text form lists a small minority
+        most = {call.operation: call.most for call in one.polls[-1].values()}
+        totals = {rank: sum(counts.values()) for rank, counts in launches.items()}
+        unknown = tuple(sorted(number[one.seats[rank]] for rank in one.absent if rank in one.seats))
+        last = one.behind[0]
+        at = Where(BASIS, one.label, operation=last.name)
+        if any(counts == most for counts in launches.values()):
+            least = min(totals.values())
+            ahead = [rank for rank, total in totals.items() if total > least]
+            behind = [rank for rank, total in totals.items() if total == least]
+            if any(one.seats[rank] in self.movers for rank in behind):
+                return
+            late = tuple(sorted(number[one.seats[rank]] for rank in behind))
+            waiting = dict.fromkeys((number[one.seats[rank]] for rank in sorted(ahead)), None)
+            yield RasHold(at=at, of=one, waiting=waiting, lacking=late, unknown=unknown)
+            return
+        # Nobody launched everything that somebody launched: they went different ways.
+        sides = sorted(gathered((tuple(sorted(c.items(), key=str)), r) for r, c in launches.items()).values(), key=len)
+        rest = [rank for side in sides[:-1] for rank in side]
+        if len(rest) < len(sides[-1]) and not any(one.seats[rank] in self.movers for rank in rest):
+            waiting = dict.fromkeys((number[one.seats[rank]] for rank in sides[-1]), None)
+            yield RasHold(at=at, of=one, waiting=waiting, elsewhere=tuple(sorted(number[one.seats[r]] for r in rest)))
+
+
+def ras_polls(store: Store) -> RasPolls:
+    """What the rows of a store say; empty if RAS was not asked."""
+    rows = store.query("SELECT * FROM nccl_ras WHERE what = 'operations' AND value IS NOT NULL AND communicator <> ''")
+    times = store.query("SELECT source, any_value(taken_s) AS taken_s FROM nccl_ras GROUP BY source")
+    taken = {row["source"]: row["taken_s"] for row in times}
+    dated = all(when is not None for when in taken.values())
+    order = sorted(taken, key=lambda source: (taken[source] if dated else 0.0, source))
+    members = store.query("SELECT * FROM nccl_ras_members ORDER BY source, rank")
+    found: dict[tuple[str, int | None], RasCommunicator] = {}
+    asked = gathered((row["source"], row) for row in rows)
+    for source in order:
+        for key, together in gathered((_key(row), row) for row in asked.get(source, ())).items():
+            one = found.setdefault(key, RasCommunicator(*key))
+            one.polls.append(_calls(together))
+            one.rows.append(together)
+            one.in_last = source == order[-1]
+    for row in members:
+        one = found.setdefault(_key(row), RasCommunicator(*_key(row)))
+        if row["host"] is not None and row["pid"] is not None:
+            gpu = -1 if row["gpu"] is None else row["gpu"]
+            one.seats[row["rank"]] = (row["host"], row["pid"], gpu)
+            if row["state"] != "listed" and row["source"] == order[-1]:
+                one.absent.add(row["rank"])
+    processes = tuple(sorted({seat for one in found.values() for seat in one.seats.values()}))
+    span_s = max(taken.values()) - min(taken.values()) if dated and len(taken) > 1 else None
+    summary = store.query("SELECT source, nranks FROM nccl_ras WHERE what = 'summary' AND status = 'OK'")
+    gpus = {row["source"]: row["nranks"] for row in summary}.get(order[-1]) if order else None
+    ranks = _global_ranks(store, list(found.values()))
+    return RasPolls(tuple(found.values()), len(order), span_s, processes, ranks, gpus)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, int | None]:
+    return str(row["communicator"]).removeprefix("0x"), row["nranks"]
+
+
+def _calls(rows: Sequence[Row]) -> dict[str | None, RasCall]:
+    calls = {}
+    for operation, together in gathered((row["operation"], row) for row in rows).items():
+        by_count: dict[int, tuple[tuple[int, ...], int]] = {}
+        for row in together:
+            ranks, many = by_count.get(int(row["value"]), ((), 0))
+            by_count[int(row["value"])] = (*ranks, *(row["ranks"] or ())), many + (row["many"] or 0)
+        calls[operation] = RasCall(operation, by_count)
+    return calls
+
+
+# --- which global rank a process is: as the job's processes tell, or a communicator of all of them
+
+
+def _global_ranks(store: Store, communicators: Sequence[RasCommunicator]) -> dict[Seat, int]:
+    seats = {seat for one in communicators for seat in one.seats.values()}
+    named = _of_processes(store, seats)
+    if len(named) == len(seats):
+        return named
+    whole = [one for one in communicators if one.nranks == len(seats) == len(one.seats)]
+    orders = [{seat: rank for rank, seat in one.seats.items()} for one in whole]
+    # Two communicators of all processes may number them in different ways: then neither is to be believed.
+    if orders and all(order == orders[0] for order in orders):
+        return named if any(orders[0][seat] != rank for seat, rank in named.items()) else orders[0]
+    return named
+
+
+def _of_processes(store: Store, seats: set[Seat]) -> dict[Seat, int]:
+    """By host and process id, as the table of the job's processes has them; NCCL knows hosts by their addresses."""
+    rows = store.query("SELECT host, pid, rank FROM ranks WHERE role = 'rank' AND rank IS NOT NULL AND pid IS NOT NULL")
+    known = {(row["host"], row["pid"]): row["rank"] for row in rows}
+    owners = owners_of_addresses(read_facts(store)) if known else {}
+    by_pid = gathered((pid, rank) for (_, pid), rank in known.items())
+    of_pid = gathered((pid, (host, pid, gpu)) for host, pid, gpu in seats)
+    found = {}
+    for seat in seats:
+        host, pid, _ = seat
+        rank = known.get((owners.get(host, host), pid))
+        if rank is None and len(of_pid[pid]) == 1 and len(by_pid.get(pid, ())) == 1:
+            rank = by_pid[pid][0]
+        if rank is not None and len({s for s in of_pid[pid] if s[0] == host}) == 1:
+            found[seat] = rank
+    return found if len(set(found.values())) == len(found) else {}

@@ -1,0 +1,82 @@
+"""Whom a thread in a send or a receive waits for: by its variables, by the program's text, or by where peers are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence, Set
+
+from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
+from ddx_tools.analysis.collectives.stacks.main_threads import UserFrame
+from ddx_tools.analysis.program.transfer_peers import peers_of
+from ddx_tools.analysis.wait_graph.model import Sure
+from ddx_tools.analysis.wait_graph.threads import Thread
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Location
+from ddx_tools.model.grouping import gathered
+
+_MOST_PEERS = 64
+"""Whom a transfer without a known peer may wait for is listed among so many ranks; among more it says nothing."""
+_PEERS = ("dst", "src", "group_dst", "group_src")
+_Way = tuple[UserFrame, ...]
+_TRANSFERS = ("send", "recv", "isend", "irecv")
+
+
+class Peers:
+    """The other ends of the transfers that the threads of a job are in."""
+
+    def __init__(self, store: Store, threads: Mapping[int, Sequence[Thread]]) -> None:
+        sizes = store.query("SELECT max(world_size) AS world FROM ranks") if store.holds_any(("ranks",)) else []
+        self._ranks = set(threads)
+        self._world = max([1 + max(self._ranks, default=0), *(row["world"] or 0 for row in sizes)])
+        self._texts = ProgramTexts(store)
+        self._exchanges = _exchanges(threads, self._world)
+
+    def of(self, thread: Thread) -> tuple[Sure, Set[int]]:
+        """The ranks that a thread in a transfer waits for, and how sure that is; several, if it may be any of them."""
+        if (told := _by_variables(thread)) is not None and told in self._ranks:
+            return Sure.SEEN, {told}
+        rank = thread.node.rank
+        known = peers_of(self._texts.of, thread.user_stack, str(thread.row["operation"]), rank, self._world)
+        if len(known) == 1:
+            return Sure.INFERRED, known
+        elsewhere = self._exchanges.get(thread.user_stack[-1:], {})
+        there = elsewhere.get(thread.user_stack, set())
+        if len(there) > 1 and (away := set().union(*elsewhere.values()) - there) and len(away) < len(there):
+            return Sure.INFERRED, away
+        others = known or (self._ranks - {rank} if len(self._ranks) <= _MOST_PEERS else set())
+        return Sure.POSSIBLE, others & self._ranks
+
+    def way(self, thread: Thread) -> Location | None:
+        """Where the way on which a thread came to its transfer parts from those of others there; None if none does."""
+        ways = list(self._exchanges.get(thread.user_stack[-1:], {}))
+        for depth, frame in enumerate(thread.user_stack):
+            if any(way[depth : depth + 1] != (frame,) for way in ways):
+                return Location(file=frame[0], line=frame[1], function=frame[2])
+        return None
+
+
+def _exchanges(threads: Mapping[int, Sequence[Thread]], world: int) -> dict[_Way, dict[_Way, set[int]]]:
+    """Where all ranks of a job are in one line of transfers: by that line, who came there on which way.
+
+    A function in which everybody sends and receives is a meeting: those in one round of it wait for those in another.
+    """
+    transfers = [each for mine in threads.values() for each in mine if each.activity == "p2p" and each.user_stack]
+    found: dict[_Way, dict[_Way, set[int]]] = {}
+    for line, inside in gathered((each.user_stack[-1:], each) for each in transfers).items():
+        if len({each.node.rank for each in inside}) == world:
+            ways = gathered((each.user_stack, each.node.rank) for each in inside)
+            found[line] = {way: set(ranks) for way, ranks in ways.items()}
+    return found
+
+
+def _by_variables(thread: Thread) -> int | None:
+    """The rank at the other end, if the frame of the transfer shows it and the group is the whole job."""
+    for frame in thread.frames:
+        if frame["function"] in _TRANSFERS and frame["variables"]:
+            told = json.loads(frame["variables"])
+            if str(told.get("group", "None")) != "None":
+                return None
+            for name in _PEERS:
+                if str(told.get(name, "")).isdecimal():
+                    return int(told[name])
+    return None

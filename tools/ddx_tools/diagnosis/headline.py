@@ -1,0 +1,94 @@
+"""The first line of an answer: who, where, what it does, who waits for it in what; then the cause, if it is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
+from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
+
+_NOTHING = "Not enough evidence to name "
+_LONGEST, _LONGEST_END = 400, 240
+
+
+def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:
+    """An answer whose headline tells who and where, whether or not its cause is known."""
+    if said.verdict is Verdict.DIAGNOSED:
+        told = _of_cause(said, waits, seats)
+    elif said.verdict is Verdict.UNDECIDED:
+        told = _of_open(said, waits)
+    else:
+        told = ""
+    return said.model_copy(update={"headline": told}) if told else said
+
+
+def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
+    """Whom the cause blames, and the cause; nothing if it blames no ranks, or nothing shows what they do."""
+    ranks, title = said.culprits.ranks, said.causes[0].title
+    if not ranks:
+        return ""
+    suspect = next((one for one in said.suspects if sorted(one.ranks) == ranks), None)
+    if suspect is None:
+        known = [seats[rank] for rank in ranks if rank in seats]
+        hosts = sorted({seat.host for seat in known if seat.host})
+        places = said.culprits.locations[:1]
+        suspect = Suspect(ranks=ranks, event=SuspectEvent.OUTSIDE, hosts=hosts, seats=known, says="", locations=places)
+        if waits.roots.clear or not doing_of(waits.graph, ranks):
+            # What the graph knows of them is not why they are to blame.
+            place = f" at {places[0].short()}" if places else ""
+            return f"{_who(suspect, waits)}{place}{who_waits(waits.graph, ranks)}: {title}"[:_LONGEST]
+    return f"{_sentence(suspect, waits)}: {title}"[:_LONGEST]
+
+
+def _of_open(said: Diagnosis, waits: Waits) -> str:
+    """Who is suspected, or where all waiting ends in nothing that is known; and what the cause may be."""
+    suspects = [one for one in said.suspects if one.ranks]
+    possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
+    if suspects:
+        told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
+        return f"{told}; why is open{possible}"
+    open_ = waits.roots.open
+    if said.suspects or waits.moving or not open_ or not said.headline.startswith(_NOTHING):
+        return ""
+    victims = set(waits.roots.victims)
+    if not victims:
+        return ""
+    who = rank_list(victims)
+    if open_.startswith(who):
+        return _capital(open_) + possible
+    words = {each.words for each in waits.graph.operations.values()}
+    where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
+    return f"{_capital(who)} {'wait' if len(victims) > 1 else 'waits'}{where}; {open_}{possible}"
+
+
+def _who(suspect: Suspect, waits: Waits) -> str:
+    return _capital(seated(suspect, one_host=is_on_one_host(waits.graph)))
+
+
+def _sentence(suspect: Suspect, waits: Waits) -> str:
+    """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
+    who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
+    ended = suspect.event is SuspectEvent.ENDED
+    if suspect.says.startswith(f"{who} ") and (ended or any(one.ranks == suspect.ranks for one in waits.suspects)):
+        told = suspect.says[:_LONGEST_END].rstrip(".") + (who_waits(graph, suspect.ranks) if ended else "")
+    else:
+        place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
+        words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
+        doing = "" if ended else doing_of(graph, suspect.ranks)
+        told = f"{who} {doing or words + place}{who_waits(graph, suspect.ranks)}"
+    return told
+
+
+def _perhaps(suspect: Suspect, told: str) -> str:
+    """What is told of a suspect, as it is told of one that may be innocent."""
+    if suspect.certainty is not Certainty.LIKELY:
+        return told
+    who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
+    it = "it" if len(suspect.ranks) == 1 else "they"
+    return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

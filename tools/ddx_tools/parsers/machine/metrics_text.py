@@ -1,0 +1,193 @@
+"""Pages of metrics in Prometheus' text form, as `curl HOST:PORT/metrics` saves them; read with prometheus-client.
+
+    DCGM_FI_DEV_XID_ERRORS{gpu="5",UUID="GPU-…",pci_bus_id="00000000:B7:00.0",Hostname="node2",…} 79
+    accelerator_nvidia_xid_errors_total{gpud_component="…",uuid="GPU-…",xid="79"} 1
+    node_infiniband_link_downed_total{device="mlx5_3",port="1"} 4
+    nccl_collective_exec_time_microseconds{node="node2",gpu="GPU5",comm_name="…",collective="AllReduce",…} 812
+
+Names: dcgm-exporter 3.3 to 4.9 (etc/dcp-metrics-included.csv), GPUd 0.9 (components/accelerator/nvidia/*/metrics.go),
+node_exporter 1.9 (collector/infiniband_linux.go), NCCL Inspector 2.30 (inspector_prom.cc). An Xid of DCGM is the last
+one since its exporter began. A page says nothing of when it was saved.
+
+Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, `nccl_speed`; as the readers of other texts have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id
+
+NEEDLES = (
+    "DCGM_FI_", "DCGM_EXP_", "accelerator_nvidia_", "node_infiniband_", "nccl_bus_bandwidth_gbs{",
+    "nccl_collective_exec_time_microseconds{",
+)  # fmt: skip
+_KNOWN = tuple(needle.rstrip("{") for needle in NEEDLES)
+_LEAST_BLANK = 9.2e18
+"""DCGM writes the largest integers where a value is missing (DCGM_INT64_BLANK and above)."""
+
+_OF_A_GPU: dict[str, str] = {
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_volatile_uncorrectable",
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": "ecc_volatile_correctable",
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": "ecc_aggregate_uncorrectable",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": "rows_remapped_uncorrectable",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": "remap_failed",
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": "remap_pending",
+    "DCGM_FI_DEV_GPU_TEMP": "temperature_c",
+    "DCGM_FI_DEV_SM_CLOCK": "clock_sm_mhz",
+    "DCGM_FI_DEV_POWER_USAGE": "power_w",
+    "DCGM_FI_DEV_GPU_UTIL": "utilisation_percent",
+    "accelerator_nvidia_ecc_volatile_total_uncorrected": "ecc_volatile_uncorrectable",
+    "accelerator_nvidia_ecc_volatile_total_corrected": "ecc_volatile_correctable",
+    "accelerator_nvidia_ecc_aggregate_total_uncorrected": "ecc_aggregate_uncorrectable",
+    "accelerator_nvidia_remapped_rows_due_to_uncorrectable_errors": "rows_remapped_uncorrectable",
+    "accelerator_nvidia_remapped_rows_remapping_failed": "remap_failed",
+    "accelerator_nvidia_remapped_rows_remapping_pending": "remap_pending",
+    "accelerator_nvidia_temperature_current_celsius": "temperature_c",
+}
+_REASONS = {
+    "accelerator_nvidia_clock_hw_slowdown": "hw_slowdown",
+    "accelerator_nvidia_clock_hw_slowdown_thermal": "hw_thermal_slowdown",
+    "accelerator_nvidia_clock_hw_slowdown_power_brake": "hw_power_brake_slowdown",
+}
+_REASON_BITS = {
+    0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
+}  # fmt: skip
+"""nvmlClocksEventReasons of nvml.h; those that are part of ordinary work are left out."""
+_REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+_NVLINK = {
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "CRC FLIT errors",
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "CRC data errors",
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": "replay errors",
+    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": "recovery errors",
+    "accelerator_nvidia_nvlink_replay_errors": "replay errors",
+    "accelerator_nvidia_nvlink_recovery_errors": "recovery errors",
+    "accelerator_nvidia_nvlink_crc_errors": "CRC errors",
+}
+_PORT_ERRORS = (
+    "link_downed", "link_error_recovery", "port_receive_errors", "port_receive_remote_physical_errors",
+    "port_constraint_errors_received", "port_constraint_errors_transmitted", "port_discards_transmitted",
+    "symbol_error", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped",
+)  # fmt: skip
+_SPEEDS = {
+    "nccl_bus_bandwidth_gbs": "bus_bandwidth_gb_per_s",
+    "nccl_collective_exec_time_microseconds": "execution_us",
+}
+
+
+@dataclass
+class _Part:
+    """What several samples say of one GPU, port or collective."""
+
+    line: TextLine
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, list[Any]] = field(default_factory=dict)
+
+    def set(self, name: str, value: Any, line: TextLine) -> None:
+        self.values[name] = value
+        self.lines.setdefault(name, [line.number, line.text.strip()])
+
+
+@dataclass
+class _Page:
+    """The parts of a page, by host and by what they are of."""
+
+    parts: dict[tuple[str, str | None, str], _Part] = field(default_factory=dict)
+
+    def part(self, topic: str, line: TextLine, subject: str) -> _Part:
+        return self.parts.setdefault((topic, line.host, subject), _Part(line))
+
+    def facts(self) -> Iterator[HostFact]:
+        for (topic, _, subject), part in self.parts.items():
+            yield HostFact(topic, subject, part.line, {**part.values, "lines": part.lines})
+
+
+def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
+    """What the known metrics of a page say, Xids first."""
+    page = _Page()
+    for line in (line for line in lines if line.text.startswith(_KNOWN)):
+        for name, labels, value in _samples(line.text):
+            host = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or line.host
+            where = TextLine(line.number, line.text, host, line.command)
+            if code := _xid(name, labels, value):
+                times = 1 if name == "DCGM_FI_DEV_XID_ERRORS" else int(value)
+                yield HostFact("kernel", "xid", where, {"xid": code, "device": _gpu(labels), "times": times})
+            elif value < _LEAST_BLANK:
+                _take(page, name, labels, value, where)
+    yield from page.facts()
+
+
+def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """The sample of a line; none of what is no such line."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        found = [one for family in text_string_to_metric_families(text + "\n") for one in family.samples]
+        return [(one.name, dict(one.labels), float(one.value)) for one in found if one.value == one.value]
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError):
+        return []
+
+
+def _xid(name: str, labels: dict[str, str], value: float) -> int | None:
+    """The code of an Xid that was seen."""
+    if name == "DCGM_FI_DEV_XID_ERRORS":
+        return int(value) if 0 < value < 10_000 else None
+    counted = name in ("DCGM_EXP_XID_ERRORS_COUNT", "accelerator_nvidia_xid_errors_total")
+    told = labels.get("xid", "")
+    return (
+        int(told)
+        if counted and 0 < value < _LEAST_BLANK and told.isascii() and told.isdigit() and len(told) < 5
+        else None
+    )
+
+
+def _gpu(labels: dict[str, str]) -> str:
+    """The bus id of a GPU, else its index, else its UUID."""
+    if labels.get("pci_bus_id"):
+        return bus_id(labels["pci_bus_id"])[:40]
+    return (labels.get("gpu") or labels.get("UUID") or labels.get("uuid") or "?")[:60]
+
+
+def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
+    if name in _OF_A_GPU:
+        page.part("gpu_query", line, _gpu(labels)).set(_OF_A_GPU[name], _number(value), line)
+    elif name in _REASON_MASKS or name in _REASONS:
+        set_ = [_REASONS[name]] if name in _REASONS and value else []
+        set_ += [word for bit, word in _REASON_BITS.items() if name in _REASON_MASKS and int(value) & bit]
+        if set_:
+            part = page.part("gpu_query", line, _gpu(labels))
+            part.set("throttle_reasons", sorted({*part.values.get("throttle_reasons", ()), *set_}), line)
+    elif name in _NVLINK:
+        part = page.part("nvlink", line, f"GPU{_gpu(labels)}")
+        part.values.setdefault("links", 1)
+        part.values.setdefault("inactive", [])
+        errors = part.values.setdefault("errors", {})
+        if value > 0:
+            errors[_NVLINK[name]] = _number(value)
+            part.lines.setdefault("errors", [line.number, line.text.strip()])
+    elif (counter := name.removeprefix("node_infiniband_").removesuffix("_total")) in _PORT_ERRORS:
+        port = labels.get("port", "")
+        part = page.part("port_errors", line, labels.get("device", "?")[:60])
+        part.values.setdefault("port", int(port) if port.isascii() and port.isdigit() and len(port) < 6 else None)
+        part.values["looked_at"] = part.values.get("looked_at", 0) + 1
+        counters = part.values.setdefault("counters", {})
+        if value > 0:
+            counters[counter] = _number(value)
+            part.lines.setdefault("counters", [line.number, line.text.strip()])
+    elif name in _SPEEDS:
+        _speed(page, name, labels, value, line)
+
+
+def _speed(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
+    """What NCCL Inspector measured of one collective on one GPU."""
+    names = ("gpu", "comm_name", "collective", "message_size", "algo_proto")
+    part = page.part("nccl_speed", line, " ".join(labels.get(label, "")[:80] for label in names))
+    for label in (*names, "nranks"):
+        part.values[label] = labels.get(label, "")[:80] or None
+    part.set(_SPEEDS[name], value, line)
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value.is_integer() else value

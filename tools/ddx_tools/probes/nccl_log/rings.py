@@ -1,0 +1,163 @@
+"""How the rings of communicators run over hosts, and by which algorithm and protocol operations go.
+
+A ring over several hosts has to come into each of them once and leave it once: over 4 hosts it crosses 4 times. One
+that crosses more often loads the network for nothing; ranks that are not numbered host by host are the usual reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddx_tools.analysis.nccl.operation_names import operation_name
+from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, Row, evidence
+from ddx_tools.evidence.store import Store
+from ddx_tools.model.diagnosis import Evidence, Finding, Severity
+from ddx_tools.model.grouping import gathered
+
+_MOST_FINDINGS = 20
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One ring of a communicator."""
+
+    channel: int
+    ranks: tuple[int, ...]
+    row: Row
+
+    def crossings(self, hosts: Mapping[int, str]) -> list[tuple[int, int]] | None:
+        """The neighbours in it that are on different hosts; None if some rank's host is not known."""
+        if any(rank not in hosts for rank in self.ranks):
+            return None
+        pairs = zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True)
+        return [(one, other) for one, other in pairs if hosts[one] != hosts[other]]
+
+
+def rings_of(store: Store) -> dict[str, list[Ring]]:
+    """The whole rings of each communicator, by channel: as one rank printed them, or of what each rank printed."""
+    rows = store.query(
+        "SELECT * FROM nccl_graphs WHERE kind IN ('ring', 'ring_part') AND channel IS NOT NULL "
+        "AND communicator IS NOT NULL ORDER BY communicator, channel, kind, source, source_line"
+    )
+    found: dict[str, dict[int, Ring]] = {}
+    parts = gathered(((row["communicator"], row["channel"]), row) for row in rows if row["kind"] == "ring_part")
+    for row in rows:
+        if row["kind"] == "ring":
+            ranks = tuple(int(rank) for rank in row["graph"].split())
+            if len(set(ranks)) == len(ranks) > 1:
+                found.setdefault(row["communicator"], {}).setdefault(row["channel"], Ring(row["channel"], ranks, row))
+    for (communicator, channel), together in parts.items():
+        if channel not in found.get(communicator, {}) and (ring := _put_together(channel, together)):
+            found.setdefault(communicator, {})[channel] = ring
+    return {name: [rings[channel] for channel in sorted(rings)] for name, rings in found.items()}
+
+
+def _put_together(channel: int, rows: Sequence[Row]) -> Ring | None:
+    """The ring of what each of its ranks has behind it; None unless it comes back to where it began."""
+    behind = {}
+    for row in rows:
+        _, rank, following = (int(word) for word in row["graph"].split())
+        behind[rank] = following
+    start = at = min(behind)
+    ranks = [start]
+    while (at := behind.get(at, -1)) != start:
+        if at < 0 or len(ranks) > len(behind):
+            return None
+        ranks.append(at)
+    return Ring(channel, tuple(ranks), rows[0]) if len(ranks) == len(behind) > 1 else None
+
+
+def ring_findings(case: NcclLogs, store: Store) -> list[Finding]:
+    """One finding for each communicator over several hosts whose rings are known."""
+    rings = rings_of(store)
+    by_algorithm = choices(store)
+    found = []
+    for name, of_one in rings.items():
+        communicator = case.communicators.get(name)
+        if communicator and (finding := _finding(case, communicator, of_one, by_algorithm)):
+            found.append(finding)
+    return found[:_MOST_FINDINGS]
+
+
+def choices(store: Store) -> list[Row]:
+    """By which algorithm and protocol operations went, the largest first; of all processes alike."""
+    return store.query(
+        "SELECT operation, algorithm, protocol, max(channels) AS channels, min(least_bytes) AS least_bytes, "
+        "max(most_bytes) AS most_bytes, arg_min(quote, source_line) AS quote, min(source) AS source, "
+        "min(source_line) AS source_line FROM nccl_choices GROUP BY operation, algorithm, protocol "
+        "ORDER BY most_bytes DESC, operation, algorithm, protocol"
+    )
+
+
+def crossing_of(communicator: Communicator, rings: Sequence[Ring]) -> tuple[list[tuple[Ring, int]], int] | None:
+    """Each ring with how often it crosses hosts, and how often it must; None within a host, or of unknown hosts."""
+    hosts = {rank: str(row["host"]) for rank, row in communicator.members.items()}
+    counted = [(ring, len(pairs)) for ring in rings if (pairs := ring.crossings(hosts)) is not None]
+    least = len({hosts[rank] for ring, _ in counted for rank in ring.ranks})
+    return (counted, least) if counted and least > 1 else None
+
+
+def _finding(
+    case: NcclLogs, communicator: Communicator, rings: Sequence[Ring], by_algorithm: Sequence[Row]
+) -> Finding | None:
+    told = crossing_of(communicator, rings)
+    if told is None:
+        return None
+    counted, least = told
+    wide = [(ring, count) for ring, count in counted if count > least]
+    rows = list(communicator.members.values())
+    pxn, gdr = _all_alike(rows, "pxn"), _all_alike(rows, "gdr")
+    many = f"{len(counted)} ring{'s' if len(counted) > 1 else ''} over {least} hosts"
+    if wide:
+        worst, count = max(wide, key=lambda each: each[1])
+        hosts = {rank: str(row["host"]) for rank, row in communicator.members.items()}
+        pairs = ", ".join(f"{a}-{b}" for a, b in (worst.crossings(hosts) or ())[:_MOST_NAMED])
+        verb = "cross" if len(wide) > 1 else "crosses"
+        said = (
+            f"{many}: {len(wide)} {verb} hosts more often than the {least} times that would do; ring {worst.channel} "
+            f"crosses {count} times, as between ranks {pairs}."
+        )
+    else:
+        said = f"{many}, each of which crosses hosts {least} times, as few as can be: sane."
+    using = [f"PXN {'on' if pxn else 'off'}"] if pxn is not None else []
+    using += [f"GPUDirect {'on' if gdr else 'off'}"] if gdr is not None else []
+    network = f" {', '.join(using)}." if using else ""
+    shown: list[Evidence] = [evidence(ring.row) for ring, _ in (wide or counted)[:_MOST_NAMED]]
+    return case.finding(
+        "transport.rings",
+        Severity.NOTICE if wide else Severity.INFO,
+        rows,
+        f"{communicator.label}: {said}{network}{_by_words(by_algorithm)}",
+        shown,
+        rings=len(counted),
+        hosts=least,
+        least=least,
+        most=max(count for _, count in counted),
+        sane=not wide,
+        pxn=pxn,
+        gdr=gdr,
+        algorithms=sorted({f"{row['algorithm']}/{row['protocol']}" for row in by_algorithm})[:16] or None,
+    )
+
+
+def _by_words(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    first = rows[0]
+    on = f" on {first['channels']} channels" if first["channels"] else ""
+    size = (
+        f"{first['most_bytes'] / (1 << 20):.3g} MiB"
+        if first["most_bytes"] >= 1 << 20
+        else f"{first['most_bytes']} bytes"
+    )
+    return (
+        f" The largest operation, {operation_name(first['operation'])} of {size}, went by "
+        f"{first['algorithm']}/{first['protocol']}{on}."
+    )
+
+
+def _all_alike(rows: Sequence[Row], column: str) -> bool | None:
+    said = {row[column] for row in rows if row[column] is not None}
+    return bool(said.pop()) if len(said) == 1 else None
