@@ -129,6 +129,9 @@ def why(
     ] = None,
     fact: FACTS = None,
     findings: FINDINGS = None,
+    case: Annotated[
+        bool, typer.Option("--case", help="Print the lines that may decide even if a cause is diagnosed.")
+    ] = False,
     debug_server: Annotated[
         str,
         typer.Option(
@@ -197,7 +200,7 @@ def why(
 
         console().out(markdown(diagnosis), end="", highlight=False)
     else:
-        render_diagnosis(diagnosis, console())
+        render_diagnosis(diagnosis, console(), with_case=case)
         if save:
             console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
         if page:

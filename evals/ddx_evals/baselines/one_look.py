@@ -8,7 +8,7 @@ from typing import Any
 
 from ddx_evals.baselines.case import Answer, Case
 from ddx_evals.scoring import ToolCall, Transcript
-from ddx_server.serve.diagnosis_payload import diagnosis_payload
+from ddx_server.serve.diagnosis_payload import told_payload
 from ddx_server.serve.show_tool import shown_payload
 from ddx_server.serve.untrusted import unmarked
 from ddx_tools.investigation.lookup import look, shown_of
@@ -22,7 +22,7 @@ MOST_CALLS, MOST_BYTES = 3, 12_000
 def one_look(case: Case) -> Answer:
     """At most three calls, in the replies of the MCP server."""
     began = perf_counter()
-    told = diagnosis_payload(case.found.diagnose())
+    told = told_payload(case.found.diagnose())
     calls = [_call("diagnose", {"notes": [case.truth.prompt]}, told)]
     sources = [claim.get("source", "") for claim in told.get("evidence", [])]
     if source := next((source for source in sources if source and source != NOTE), ""):

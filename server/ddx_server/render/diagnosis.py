@@ -13,6 +13,7 @@ from ddx_server.render.safe_text import safe
 from ddx_tools.diagnosis.suspects import seated
 from ddx_tools.model.diagnosis import (
     HOST_NOT_LOOKED_AT,
+    CaseFile,
     Certainty,
     Claim,
     Diagnosis,
@@ -25,7 +26,9 @@ from ddx_tools.model.diagnosis import (
 )
 
 MOST_BYTES = 4900
-"""Of what is printed, whatever a job holds."""
+"""Of what is printed, whatever a job holds;"""
+_MOST_WITH_CASE = 6900
+"""and with the case file."""
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
 _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 3, 4, 8
 _SHOWN_SUSPECTS, _SHOWN_RULED_OUT, _SHOWN_SENTENCES = 3, 3, 4
@@ -43,8 +46,10 @@ class Section:
     weight: int
 
 
-def render_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print a diagnosis."""
+def render_diagnosis(diagnosis: Diagnosis, console: Console, *, with_case: bool = False) -> None:
+    """Print a diagnosis; `with_case`: with the case file though it is diagnosed."""
+    if diagnosis.verdict is Verdict.DIAGNOSED and not with_case:
+        diagnosis = diagnosis.model_copy(update={"case": CaseFile()})
     told = f"{diagnosis.verdict.upper()}  "
     headline = Text(told, _STYLES[diagnosis.verdict]) + safe(diagnosis.headline, "bold", limit=_LONGEST)
     for row in _wrapped(headline, console.width, console):
@@ -55,7 +60,8 @@ def render_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         for s in _sections(diagnosis)
         if s.lines
     ]
-    for section in _fitting(laid_out, MOST_BYTES - len(headline.plain.encode()) - 1):
+    most = _MOST_WITH_CASE if diagnosis.case.parts else MOST_BYTES
+    for section in _fitting(laid_out, most - len(headline.plain.encode()) - 1):
         for number, line in enumerate(section.lines):
             title = section.title if number == 0 else ""
             console.print(Text(f"{title:{_INDENT}}", "dim") + line, soft_wrap=True)
@@ -113,6 +119,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("suggestion", list(_diff(diagnosis.suggestion)), 35)
     yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
     yield Section("next check", list(_next(diagnosis)), 90)
+    yield Section("case file", list(_case(diagnosis.case)), 45)
     yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 5)
     yield Section("similar", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.similar], 15)
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
@@ -230,6 +237,15 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
         yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
         yield safe(f"It distinguishes: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
+
+
+def _case(case: CaseFile) -> Iterator[Text]:
+    """Lines of the material, each behind what shows the first of them."""
+    for part in case.parts:
+        yield safe(f"[{part.at}]", "dim", limit=200) + safe(f" {part.says}" if part.says else "", "dim")
+        yield from (safe(f"  {line}", "cyan", limit=_LONGEST) for line in part.text.split("\n"))
+    if case.left_out:
+        yield safe(f"shown: {'; '.join(case.left_out)}", "dim", limit=_LONGEST)
 
 
 def _hosts_without_answer(diagnosis: Diagnosis) -> Iterator[Text]:

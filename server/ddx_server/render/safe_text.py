@@ -23,6 +23,13 @@ def safe(text: str, style: str = "", limit: int = 600) -> Text:
     return Text("".join(map(_shown, bounded)), style=style)
 
 
+def verbatim(text: str) -> str:
+    """Lines out of a job as they stand there, without secrets and what a reader does not see."""
+    from ddx_tools.redaction.text import redact
+
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else "�" for c in redact(text))
+
+
 def harmless(text: str) -> str:
     """Text out of a job for a place that lays out lines by itself: no secrets, no character that steers or hides."""
     from ddx_tools.redaction.text import redact

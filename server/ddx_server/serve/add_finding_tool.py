@@ -35,7 +35,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         attributes: Annotated[dict[str, Any], Field(description="as the registry names them")] = {},  # noqa: B006
         target: Target = [],  # noqa: B006
     ) -> CallToolResult:
-        from ddx_server.serve.diagnosis_payload import diagnosis_payload
+        from ddx_server.serve.diagnosis_payload import told_payload
         from ddx_tools.diagnosis.submitted import HandedIn
         from ddx_tools.investigation.submission import with_checked
         from ddx_tools.knowledge.validation import first_mistake
@@ -49,7 +49,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         found = with_checked(one, before, resolved, call.progress, machine=call.machine())
         workspace.hand_in(target, one)
         found.not_similar = workspace.config.not_similar
-        return result(diagnosis_payload(found.diagnose()))
+        return result(told_payload(found.diagnose()))
 
     tool = make_tool(add_finding, "add_finding", _DESCRIPTION, DiagnosisReply, read_only=False)
     # The other fields are those of `diagnose`: told once.

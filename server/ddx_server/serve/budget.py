@@ -60,12 +60,17 @@ class Payload:
         self._notes = {name: json_bytes(rest.note(name, rest.total)) + 1 for name, rest in lists.items() if rest.total}
         self._room = most_bytes - json_bytes({"truncated": []})
 
+    @property
+    def room(self) -> int:
+        """Bytes that are left for what follows."""
+        return self._room - sum(self._notes.values())
+
     def put(self, name: str, value: Any) -> bool:
         """Set a field, if it has a value and there is room for it. Says whether there was room."""
         if value in (None, "", [], {}):
             return True
         cost = json_bytes({name: value})
-        if cost > self._room - sum(self._notes.values()):
+        if cost > self.room:
             return False
         self._content[name] = value
         self._room -= cost

@@ -39,6 +39,7 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
             list[str],
             Field(description="of the closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
+        case: Annotated[bool, Field(description="lines of the material that may decide, also if diagnosed")] = False,
         debug_server: Annotated[
             str,
             Field(
@@ -46,7 +47,7 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
             ),
         ] = "",
     ) -> CallToolResult:
-        from ddx_server.serve.diagnosis_payload import diagnosis_payload
+        from ddx_server.serve.diagnosis_payload import told_payload
         from ddx_tools.diagnosis.submitted import fact_finding
         from ddx_tools.investigation.run import investigate
 
@@ -69,6 +70,6 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
             found = investigations.found(resolved, call)
         call.progress("judging")
         found.not_similar = workspace.config.not_similar
-        return result(diagnosis_payload(found.diagnose()))
+        return result(told_payload(found.diagnose(), with_case=case))
 
     return make_tool(diagnose, "diagnose", _DESCRIPTION, DiagnosisReply)

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, quoted, some
-from ddx_server.serve.untrusted import marked
+from ddx_server.render.safe_text import verbatim
+from ddx_server.serve.budget import LIMIT_BYTES, Payload, Rest, bounded, json_bytes, quoted, some
+from ddx_server.serve.untrusted import MARK, marked
 from ddx_tools.model.diagnosis import (
     HOST_NOT_LOOKED_AT,
     CandidateCause,
+    CaseFile,
     Claim,
     Diagnosis,
     Differs,
@@ -19,10 +21,14 @@ from ddx_tools.model.diagnosis import (
     Party,
     SourceLines,
     Suspect,
+    Verdict,
 )
 
-PRINTED_BYTES = 7900
+PRINTED_BYTES = 5950
 """Of the JSON that a command prints."""
+CASE_BYTES = 6000
+"""Of a reply with the case file: 2,000 tokens at three bytes each."""
+_LEAST_CASE_BYTES = 400
 _MOST_LISTED_RANKS, _MOST_PLACES = 32, 3
 _LOOK = "show ranks; query_evidence"
 
@@ -35,6 +41,13 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
 def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
     """The fields as a command prints them: by the names of the schema, without marks."""
     return diagnosis_payload(diagnosis, PRINTED_BYTES, lambda value: value)
+
+
+def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, Any]:
+    """What a tool replies; the case file is part of what is not diagnosed, and of all else on request."""
+    if with_case or diagnosis.verdict is not Verdict.DIAGNOSED:
+        return diagnosis_payload(diagnosis, CASE_BYTES)
+    return diagnosis_payload(diagnosis.model_copy(update={"case": CaseFile()}))
 
 
 def diagnosis_payload(
@@ -55,7 +68,6 @@ def diagnosis_payload(
     ]
     # They stand first: a host that did not answer is never left out for what else was not seen.
     silent = [one for one in missing if one["why_it_matters"] == HOST_NOT_LOOKED_AT]
-    ruled_out = [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out]
     payload = Payload(
         most_bytes,
         suspects=Rest(len(diagnosis.suspects), _LOOK),
@@ -65,7 +77,7 @@ def diagnosis_payload(
         chain=Rest(len(chain), _LOOK),
         verify=Rest(len(verify), "read_playbook of the first cause"),
         missing=Rest(len(missing), _LOOK),
-        ruled_out=Rest(len(ruled_out), "read_playbook says what contradicts a cause"),
+        ruled_out=Rest(len(diagnosis.ruled_out), "read_playbook says what contradicts a cause"),
         noted=Rest(len(diagnosis.noted), "ddx facts"),
     )
     payload.put("schema", diagnosis.schema_)
@@ -79,13 +91,14 @@ def diagnosis_payload(
     payload.extend("causes", causes[:1])
     payload.extend("missing", mark(silent))
     payload.extend("evidence", claims[:2])
+    payload.put("next_check", _next_check(diagnosis.next_check))
+    payload.put("shown_by", bounded(diagnosis.shown_by, 200))
+    payload.put("case", mark(_case(diagnosis.case, payload.room)))
     payload.put("differs", _differs(diagnosis.differs))
     payload.put("source_lines", mark(_source_lines(diagnosis.source_lines)))
     payload.put("peer_lines", mark(_source_lines(diagnosis.peer_lines)))
-    payload.put("next_check", _next_check(diagnosis.next_check))
     payload.extend("fix", fix)
     payload.put("suggestion", [bounded(line, 200) for line in diagnosis.suggestion])
-    payload.put("shown_by", bounded(diagnosis.shown_by, 200))
     payload.put("looked_at", _texts(diagnosis.looked_at))
     payload.put("victims", _party(diagnosis.victims))
     payload.extend("causes", causes[1:])
@@ -95,9 +108,25 @@ def diagnosis_payload(
     payload.extend("verify", verify)
     payload.extend("missing", mark([one for one in missing if one not in silent]))
     payload.extend("evidence", claims[2:])
-    payload.extend("ruled_out", ruled_out)
+    payload.extend("ruled_out", [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out])
     payload.extend("noted", _texts(diagnosis.noted))
     return payload.finished()
+
+
+def _case(case: CaseFile, room: int) -> dict[str, Any]:
+    """The case file, without the parts of least weight where there is no room for all."""
+    left = room - _LEAST_CASE_BYTES
+    parts: list[dict[str, str]] = []
+    for part in case.parts:
+        told = {"at": bounded(part.at, 200), "text": verbatim(part.text), "says": bounded(part.says, 120)}
+        told = {name: value for name, value in told.items() if value}
+        if (cost := json_bytes(told) + len(MARK) * len(told)) <= left:
+            parts.append(told)
+            left -= cost
+    if not parts:
+        return {}
+    whole = case.whole and len(parts) == len(case.parts)
+    return {"whole": whole, "parts": parts, "left_out": [bounded(line, 60) for line in case.left_out]}
 
 
 def _narrowed(diagnosis: Diagnosis) -> dict[str, Any]:

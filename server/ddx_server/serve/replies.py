@@ -43,6 +43,7 @@ class DiagnosisReply(Diagnosis, ToolReply):
     causes: list[Row] = []  # type: ignore[assignment]
     evidence: list[Row] = []  # type: ignore[assignment]
     missing: list[Row] = []  # type: ignore[assignment]
+    case: Row = {}  # type: ignore[assignment]
     source_lines: Row | None = None  # type: ignore[assignment]
     peer_lines: Row | None = None  # type: ignore[assignment]
 

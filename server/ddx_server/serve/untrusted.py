@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 MARK = "untrusted_"
-_OF_A_DIAGNOSIS = frozenset({"claim", "quote", "says", "supports", "against", "lines", "what"})
+_OF_A_DIAGNOSIS = frozenset({"claim", "quote", "says", "supports", "against", "lines", "what", "text"})
 """Fields, inside those of a diagnosis, whose text quotes the job."""
 
 

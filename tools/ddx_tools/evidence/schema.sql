@@ -234,6 +234,19 @@ CREATE TABLE materials (
     source          VARCHAR   -- what evidence names
 );
 
+CREATE TABLE kept_lines (
+    path            VARCHAR,  -- the text it stands in, as in materials
+    line            BIGINT,   -- number, 1-based
+    text            VARCHAR,  -- as it stands there, without colours; the beginning of a long one
+    lines           BIGINT,   -- how many lines the text has
+    template        VARCHAR,  -- its words without numbers and identifiers: what lines of one kind share
+    times           BIGINT,   -- how many lines of the text are of this template
+    alike           BIGINT,   -- and how many differ from it at most in words that differ in many lines
+    rarity          DOUBLE,   -- 0 (each line is like it) to 1 (nothing like it stands there)
+    known           BOOLEAN,  -- some reader of logs may take it: a traceback, a launcher's word, a library's message
+    source          VARCHAR   -- what evidence names
+);
+
 CREATE TABLE logs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- the file on the host

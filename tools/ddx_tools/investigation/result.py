@@ -17,7 +17,7 @@ from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
 from ddx_tools.investigation.show.suspect_view import Sight
 from ddx_tools.model.basis import HANDED_IN
-from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
+from ddx_tools.model.diagnosis import CaseFile, Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
 
 if TYPE_CHECKING:
     from ddx_tools.diagnosis.casebook import Similar
@@ -55,6 +55,8 @@ class Investigation:
     """What people wrote about the job."""
     told: list[Finding] = field(default_factory=list)
     """What was submitted beside the material; it is among the findings, too."""
+    case: CaseFile = field(default_factory=CaseFile)
+    """What of the material may decide."""
     frameworks: frozenset[str] = frozenset()
     """In whose files the frames of ranks lie."""
     jobs: JobsByRank = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Investigation:
         said = self.sight.of(self.judge(playbooks))
         more: dict[str, object] = {
             "looked_at": self.looked_at,
+            "case": self.case,
             "headline": headline_with_job(said, self.jobs, self.findings),
             "next_check": within_reach(said.next_check, live=self.live),
             "noted": [_NOT_INTERPRETED] if any(text.strip() for text in self.said) else [],

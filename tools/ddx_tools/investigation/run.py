@@ -31,6 +31,7 @@ from ddx_tools.investigation.session.capture import (
 )
 from ddx_tools.investigation.session.plan import Step, debug_server_plan, file_plan, live_plan
 from ddx_tools.investigation.show.addresses import Names, names_of
+from ddx_tools.investigation.show.case import case_of
 from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
 from ddx_tools.investigation.show.gaps import still_missing
 from ddx_tools.investigation.show.jobs_of_hosts import jobs_by_rank
@@ -375,6 +376,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
     found.names = names
     found.waits = waits_of(store, found.findings, found.seats)
     found.sight = sight_of(store, found.judge(), found.frameworks)
+    found.case = case_of(store, names, found.waits)
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:

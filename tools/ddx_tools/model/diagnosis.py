@@ -283,6 +283,22 @@ class SourceLines(Contract):
     lines: list[str] = Field(description="`82: text`, in the order of the file.")
 
 
+class CasePart(Contract):
+    """Lines of one source that stand together, verbatim."""
+
+    at: str = Field(description="What shows it, from its first line on: the words behind `ddx show`.")
+    text: str
+    says: str = Field("", description="How rare it is, or in what it differs from its like.")
+
+
+class CaseFile(Contract):
+    """What of the material may decide, for whoever judges where the rules do not: no rule of a cause chose it."""
+
+    whole: bool = Field(False, description="All of the material stands here.")
+    parts: list[CasePart] = Field(default_factory=list, description="What people wrote, then what separates most.")
+    left_out: list[str] = Field(default_factory=list, description="Texts of which more lines are there.")
+
+
 class Diagnosis(Contract):
     """The answer to "why is my job hung?": the same JSON everywhere."""
 
@@ -314,6 +330,7 @@ class Diagnosis(Contract):
     verify: list[str] = Field(default_factory=list)
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)
+    case: CaseFile = Field(default_factory=CaseFile, description="What to read where no cause is established.")
     looked_at: list[str] = Field(default_factory=list)
     """What there was to look at, in numbers."""
     changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were submitted.")

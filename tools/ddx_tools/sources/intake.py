@@ -22,6 +22,7 @@ from ddx_tools.model.files.kinds import ARCHIVES, COMPRESSED, HEAD_BYTES, kind_o
 from ddx_tools.model.files.names import shown
 from ddx_tools.model.files.rank_names import facts_of_name, is_due
 from ddx_tools.model.files.suffixes import PACKED, suffix
+from ddx_tools.parsers.lines.kept_lines import KeptLines
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, Walk, WalkedFile
@@ -50,6 +51,8 @@ _MOST_SETTINGS = 500
 """So many files are looked through for launch commands, which takes longest."""
 _MOST_NOTES = 50
 _MOST_NAMED = 20
+_MOST_KEPT = 2_000
+"""Texts of whose lines some are kept."""
 _WORKERS = 8
 """On a shared file system most of the time goes into waiting for it."""
 _WORTH_WORKERS = 64
@@ -96,6 +99,7 @@ class Intake:
         self.host = host
         self._left = ALL_BYTES
         self._whole: dict[str, list[TextPart]] = {}
+        self._kept: dict[tuple[str, str], KeptLines] = {}
         self._take([material for path in paths for material in self._walked(path)])
         # In the order in which somebody named them: what is named later comes on top.
         tops = [path.rstrip("/") for path in paths]
@@ -123,15 +127,22 @@ class Intake:
         Of one of which a bundle kept no more, `why_not` says so, and the parts are its beginning and its end.
         """
         if text.path not in self._whole and not text.cut:
-            self._whole[text.path] = [TextPart(text.source, text.head)]
+            self._whole[text.path] = [self._part(text.path, text.source, text.head)]
         elif text.path not in self._whole:
             replies = [self.locate(text, _MOST_FILE_BYTES, "log")]
             if replies[0].truncated:
                 text.why_not = "the bundle holds its beginning and its end only"
                 with suppress(NotRecorded):
                     replies.append(self.host.read(text.path, max_bytes=_MOST_FILE_BYTES, tail=True, suffix="log"))
-            self._whole[text.path] = [TextPart(self._source(text, reply), reply.data, reply.file) for reply in replies]
+            self._whole[text.path] = [
+                self._part(text.path, self._source(text, reply), reply.data, reply.file) for reply in replies
+            ]
         return self._whole[text.path]
+
+    def _part(self, path: str, source: str, data: bytes, file: str | None = None) -> TextPart:
+        """Bytes of a text, of whose lines those are kept that stand out."""
+        kept = self._kept.setdefault((path, source), KeptLines())
+        return TextPart(source, data, file, wanted_by=[kept])
 
     def read_lines(self) -> Iterator[str]:
         """Pass over each text once, for all who want its lines so far; in the order in which they were passed in.
@@ -324,8 +335,16 @@ class Intake:
         return [Missing(what=gap, why_it_matters=NOT_LOOKED_AT) for gap in [*gaps, *map(shown, self.left_out)]]
 
     def rows(self) -> Rows:
-        """Rows of `materials`."""
-        return {"materials": [_row(material, self.host.name) for material in self.materials]}
+        """Rows of `materials`, and of the lines of their texts that stand out."""
+        for material in self.materials:
+            if material.head and material.path not in self._whole and len(self._kept) < _MOST_KEPT:
+                kept = self._kept[material.path, material.source] = KeptLines()
+                read_lines(BytesIO(material.head), [kept])
+        lines = [row for (path, source), kept in self._kept.items() for row in kept.rows(path, source)]
+        return {
+            "materials": [_row(material, self.host.name) for material in self.materials],
+            "kept_lines": lines,
+        }
 
 
 def read_lines_of(raw: Raw) -> None:

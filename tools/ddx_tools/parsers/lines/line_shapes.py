@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ddx_tools.knowledge import library_messages
@@ -71,6 +73,20 @@ class ProgressSpan:
 
 
 @dataclass(frozen=True)
+class CountedTemplates:
+    """What the lines of a block are made of. A template is the words of lines without what varies."""
+
+    keys: Sequence[str]
+    times: Sequence[int]
+    """How many lines are of each,"""
+    waking: Sequence[bool]
+    """and whether one of them can wake a reader."""
+    places: Sequence[tuple[int, int]]
+    """(place, number of the template), in order: the lines of templates of which there are few, and the first and the
+    last one of others."""
+
+
+@dataclass(frozen=True)
 class Matters:
     """Places of the lines of a block that can matter, in order."""
 
@@ -87,6 +103,7 @@ class Matters:
     samples: list[int]
     before: dict[int, list[int]]
     """By the end of a kind that is not finite: the lines that tell which step it is of."""
+    templates: CountedTemplates
 
 
 def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
@@ -110,6 +127,7 @@ def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
         ends=ends,
         samples=progress.take(pa.array(range(0, len(progress), stride), pa.int64())).to_pylist(),
         before=_before_own_norms(ends, shapes, of_line, progress),
+        templates=_counted(shapes, waking, of_line),
     )
 
 
@@ -230,6 +248,72 @@ def _label_spans(head: bytes) -> _Layout:
     if named >= 0:
         spans.append((named, named + _RANK_BYTES))
     return tuple((start, end) for start, end in spans if start < end)
+
+
+# --- templates: what is left of lines where numbers, names with a digit and bars are left out
+
+_TEMPLATE_BYTES = 240
+_FEW_OF_TEMPLATE = 8
+_NOT_ASCII_AS_TILDE = bytes(range(128)) + b"~" * 128
+_WITH_DIGIT = r"[0-9A-Za-z_.\-]*0[0-9A-Za-z_.\-]*"
+_SEPARATORS = r"[^A-Za-z_~]+"
+
+
+def template_of(shape: bytes) -> str:
+    """The template of one shape: the words in their order; of a line without any, the shape of its numbers."""
+    text = shape[:_TEMPLATE_BYTES].translate(_NOT_ASCII_AS_TILDE).decode("ascii")
+    masked = re.sub("~+", "~", re.sub(_WITH_DIGIT, "0", text))
+    words = re.sub(_SEPARATORS, " ", masked).strip(" ")
+    return words or re.sub(r"\s+", " ", masked).strip(" ")
+
+
+def _templates_of(shapes: pa.BinaryArray) -> pa.StringArray:
+    """The same of many shapes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    heads = pc.binary_slice(shapes, 0, _TEMPLATE_BYTES)
+    _, ends, text = heads.buffers()
+    plain = pa.py_buffer(text.to_pybytes().translate(_NOT_ASCII_AS_TILDE) if text else b"")
+    heads = pa.Array.from_buffers(pa.string(), len(heads), [None, ends, plain], offset=heads.offset)
+    masked = pc.replace_substring_regex(pc.replace_substring_regex(heads, _WITH_DIGIT, "0"), "~+", "~")
+    words = pc.utf8_trim(pc.replace_substring_regex(masked, _SEPARATORS, " "), " ")
+    bare = pc.utf8_trim(pc.replace_substring_regex(masked, r"\s+", " "), " ")
+    return pc.if_else(pc.equal(words, ""), bare, words)
+
+
+def _counted(shapes: pa.BinaryArray, waking: list[int], of_line: pa.Int32Array) -> CountedTemplates:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoded = _templates_of(shapes).dictionary_encode()
+    template = pc.take(encoded.indices, of_line)
+    table = pa.table({"template": template, "place": pa.array(range(len(of_line)), pa.int32())})
+    found = table.group_by("template", use_threads=False)
+    found = found.aggregate([("place", "count"), ("place", "min"), ("place", "max")]).sort_by("template")
+    times = found["place_count"].combine_chunks()
+    few = pc.indices_nonzero(pc.take(pc.less_equal(times, _FEW_OF_TEMPLATE), template))
+    places = {*few.to_pylist(), *found["place_min"].to_pylist(), *found["place_max"].to_pylist()}
+    ordered = sorted(places)
+    marks = _marks(len(encoded.dictionary), pc.take(encoded.indices, pa.array(waking, pa.int32())).to_pylist())
+    of_place = pc.take(template, pa.array(ordered, pa.int32())).to_pylist()
+    return CountedTemplates(
+        encoded.dictionary.to_pylist(), times.to_pylist(), marks, list(zip(ordered, of_place, strict=True))
+    )
+
+
+def templates_of_pieces(pieces: Sequence[bytes]) -> CountedTemplates:
+    """The same of few lines, without what counts millions."""
+    shapes = [piece.translate(DIGITS_AS_ZERO) for piece in pieces]
+    numbers: dict[str, int] = {}
+    of_place = [numbers.setdefault(template_of(shape), len(numbers)) for shape in shapes]
+    starts = list(accumulate((len(shape) + 1 for shape in shapes), initial=0))[:-1]
+    woken = {of_place[place] for place in (waking_shapes(b"\n".join(shapes), starts) if shapes else ())}
+    times = Counter(of_place)
+    count = range(len(numbers))
+    return CountedTemplates(
+        list(numbers), [times[at] for at in count], [at in woken for at in count], list(enumerate(of_place))
+    )
 
 
 # --- which texts can wake a reader of a job's log, found by one automaton in one pass over many lines

@@ -16,7 +16,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 from ddx_tools.model.files.log_text import TextBlock
-from ddx_tools.parsers.lines.line_shapes import Matters, lines_that_matter
+from ddx_tools.parsers.lines.line_shapes import CountedTemplates, Matters, lines_that_matter, templates_of_pieces
 from ddx_tools.parsers.logs.wrapped_lines import BREAK, whole_lines
 from ddx_tools.redaction.text import redact_lines
 
@@ -113,6 +113,19 @@ class LineSelection:
 
     def __len__(self) -> int:
         return len(self._pieces)
+
+    @property
+    def templates(self) -> CountedTemplates:
+        """What its lines are made of."""
+        if self._matters is not None:
+            return self._matters.templates
+        return templates_of_pieces([bytes(piece) for piece in self._pieces])
+
+    def line(self, place: int, most_bytes: int) -> tuple[int, bytes]:
+        """The number of a line and its bytes as they stand there, not yet freed of secrets."""
+        piece = self._pieces[place]
+        text = piece if isinstance(piece, bytes) else piece.as_py()
+        return self._number(place, self._begins[place] + place), text[:most_bytes].rstrip(BREAK)
 
     @property
     def kinds(self) -> set[bytes]:

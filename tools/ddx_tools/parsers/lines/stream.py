@@ -8,7 +8,7 @@ is that of a few blocks, however long the log is, and no byte of it is left out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,8 +25,9 @@ _SMALL_BYTES = 64 << 10
 class Consumer(Protocol):
     """Somebody who reads a log."""
 
-    def look(self, block: TextBlock) -> Any:
-        """What can be said of a block alone. Runs in threads, for several blocks at a time."""
+    @property
+    def look(self) -> Callable[[TextBlock], Any]:
+        """Says what can be said of a block alone; once for all consumers that have the same. Runs in threads."""
 
     def take(self, block: TextBlock, seen: Any) -> None:
         """The blocks in order, each with what `look` said of it."""
@@ -76,7 +77,8 @@ def _looked_at(
 ) -> Iterator[tuple[TextBlock, list[Any]]]:
     def look(raw: TextBlock) -> tuple[TextBlock, list[Any]]:
         block = raw.cleaned()
-        return block, [consumer.look(block) for consumer in consumers]
+        seen = {look: look(block) for look in {consumer.look for consumer in consumers}}
+        return block, [seen[consumer.look] for consumer in consumers]
 
     pending: deque[Future[tuple[TextBlock, list[Any]]]] = deque()
     for block in blocks:

@@ -99,9 +99,8 @@ class JobLog:
         self._starts: list[NewStart] = []
         self._values = ValueRows()
 
-    def look(self, block: TextBlock) -> LineSelection:
-        """Which of its lines can matter."""
-        return LineSelection(block)
+    look = LineSelection
+    """Which of the lines of a block can matter."""
 
     def take(self, block: TextBlock, seen: LineSelection) -> None:
         """Read what matters of the block before."""

@@ -1,0 +1,91 @@
+"""The texts of a case and the lines of them that were kept, as the evidence store has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from ddx_tools.evidence.store import Store
+
+_MOST_LINES = 40_000
+_SMALL_BYTES = 2_500
+_WHOLE_LINES = 120
+"""As in `ddx_tools.parsers.lines.kept_lines`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLine:
+    """One line, as it stands in its text."""
+
+    number: int
+    text: str
+    template: str
+    times: int
+    """Lines of its text that are of its template."""
+    alike: int
+    """And those that differ in words that vary."""
+    rarity: float
+    known: bool
+
+
+@dataclass(frozen=True)
+class KeptText:
+    """One text, and what was kept of it."""
+
+    path: str
+    source: str
+    count: int
+    """How many lines it has."""
+    is_note: bool
+    is_log: bool
+    size_bytes: int | None
+    lines: list[KeptLine] = field(default_factory=list)
+
+    @cached_property
+    def by_number(self) -> dict[int, KeptLine]:
+        """Its lines that were kept; of a text of which not all were, what stands between them is not known."""
+        return {line.number: line for line in self.lines}
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def is_whole(self) -> bool:
+        """Each of its lines was kept, but for empty ones."""
+        return len(self.lines) >= self.count or self.count <= _WHOLE_LINES
+
+    @property
+    def is_small(self) -> bool:
+        """Somebody chose what stands in it."""
+        return (self.size_bytes or 0) <= _SMALL_BYTES
+
+
+def kept_texts(store: Store) -> list[KeptText]:
+    """All texts of which lines were kept, in the order of their paths."""
+    rows = store.query(f"SELECT * FROM kept_lines ORDER BY path, source, line LIMIT {_MOST_LINES}")
+    return texts_of(rows, store.query("SELECT path, kinds, size_bytes FROM materials") if rows else [])
+
+
+def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> list[KeptText]:
+    """Texts out of rows of `kept_lines` and `materials`."""
+    known = {row["path"]: row for row in materials}
+    lines: dict[tuple[str, str], list[KeptLine]] = defaultdict(list)
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = row["path"], row["source"]
+        counts[key] = row["lines"]
+        lines[key].append(
+            KeptLine(row["line"], row["text"], row["template"], row["times"], row["alike"], row["rarity"], row["known"])
+        )
+    texts = []
+    for (path, source), kept in lines.items():
+        material = known.get(path, {})
+        kinds = (material.get("kinds") or "").split(", ")
+        is_note, is_log = "note" in kinds, "log" in kinds
+        texts.append(KeptText(path, source, counts[path, source], is_note, is_log, material.get("size_bytes"), kept))
+    return texts

@@ -1,0 +1,26 @@
+"""The case file of an investigation: who is there and who waits, what people wrote, and the lines that separate."""
+
+from __future__ import annotations
+
+from ddx_tools.analysis.reduction.excerpts import case_file
+from ddx_tools.analysis.reduction.kept_text import kept_texts
+from ddx_tools.diagnosis.waits import Waits
+from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.show.addresses import NOTE, Names, Thing
+from ddx_tools.investigation.show.ranks import all_ranks
+from ddx_tools.investigation.show.waits import wait_lines
+from ddx_tools.model.diagnosis import CaseFile, CasePart
+
+CASE_BYTES = 4_300
+"""Of the parts as JSON: the answer around them has the rest of 6,000."""
+_MOST_WAITS, _MOST_RANKS = 12, 6
+
+
+def case_of(store: Store, names: Names, waits: Waits | None) -> CaseFile:
+    """What of the material may decide, whatever its cause."""
+    seen = []
+    if waits is not None and waits.graph.edges:
+        seen.append(CasePart(at=Thing.WAITS, text="\n".join(wait_lines(waits)[:_MOST_WAITS])))
+    if store.holds_any(["ranks", "stack_threads", "fr_dumps"]):
+        seen.append(CasePart(at=Thing.RANKS, text="\n".join(all_ranks(store)[:_MOST_RANKS])))
+    return case_file(kept_texts(store), CASE_BYTES, lambda text, line: names.words(text.source, line) or NOTE, seen)
