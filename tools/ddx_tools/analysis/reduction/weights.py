@@ -1,8 +1,8 @@
 """How much each line of a case is worth to somebody who reads few of them.
 
-No incident is known here. A line weighs more if few lines are like it, if it says that something failed in any program's words,
-if it stands among the last of its text, if a quantity in it is near a limit, if it differs from its counterparts, and
-if somebody chose its text by hand, which a short text shows.
+No incident is known here. A line weighs more if few lines are like it, if it says that something failed in any
+program's words, if it is among the last of its text, if a quantity in it is near a limit, if it differs from its
+counterparts, and if somebody chose its text by hand, which a short text shows.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ddx_tools.analysis.collectives.wait_solver import circle_in
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.grouping import gathered
@@ -48,21 +47,7 @@ def _finding(code: str, rows: Sequence[Row], **changes: Any) -> Finding:
 
 
 def _together(parts: dict[str, list[Row]]) -> Iterator[Finding]:
-    transfers = parts.get("_transfer", [])
     yield from _names(parts.get("_address", []))
-    if circle := _circle(transfers):
-        first = [rows[0] for rank, rows in _by_rank(transfers).items() if rank in circle]
-        yield _finding(
-            "p2p.sends_cross", first, ranks=sorted(circle), severity="failure",
-            summary="Each of these ranks first sends to the next around a circle, and receives afterwards",
-        )  # fmt: skip
-    elif alone := _without_other_end(transfers):
-        one = alone[0]["attributes"]
-        yield _finding(
-            "p2p.unmatched", alone, operation="send" if one["send"] else "recv",
-            ranks=sorted({row["attributes"]["rank"] for row in alone}), severity="failure",
-            summary=f"Of a transfer between ranks {one['rank']} and {one['peer']} only one end is printed",
-        )  # fmt: skip
 
 
 def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
@@ -76,27 +61,3 @@ def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
                 "host.name_ambiguous", list(by_address.values()), how="addresses",
                 summary=f"{interface} of the host {name} has several addresses: these may be several hosts of one name",
             )  # fmt: skip
-
-
-def _by_rank(transfers: Sequence[Row]) -> dict[int, list[Row]]:
-    return gathered((row["attributes"]["rank"], row) for row in transfers)
-
-
-def _without_other_end(transfers: Sequence[Row]) -> list[Row]:
-    """The last transfers of ranks whose peers print transfers, too, and none that fits."""
-    told = [row["attributes"] for row in transfers]
-    ends = {(one["rank"], one["peer"], one["send"]) for one in told}
-    ranks = {one["rank"] for one in told}
-    last = [rows[-1] for rows in _by_rank(transfers).values()]
-    return [
-        row
-        for row in last
-        if (one := row["attributes"])["peer"] in ranks and (one["peer"], one["rank"], not one["send"]) not in ends
-    ]
-
-
-def _circle(transfers: Sequence[Row]) -> set[int]:
-    """The ranks of a circle in which each one's first transfer is a send to the next; none, if there is no circle."""
-    first = {rank: rows[0]["attributes"] for rank, rows in _by_rank(transfers).items()}
-    following = {rank: one["peer"] for rank, one in first.items() if one["send"] and one["peer"] != rank}
-    return set(circle_in(following))

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from math import isclose, sqrt
-from statistics import median
 
 from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact, matches, seen
 
@@ -35,24 +34,6 @@ _ID_LIST = re.compile(
     re.I,
 )
 _OF_SAMPLES = re.compile(r"\b(?:samples?|indices|index|idx|ids?)\b", re.I)
-_TIMING = re.compile(
-    r"\b(?:local_?)?rank[ =:]*(?P<rank>\d{1,5})\b(?P<words>.{0,60}?)"
-    r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>ms|s(?:ec(?:onds)?)?)\b",
-    re.I,
-)
-_SLOWEST = re.compile(
-    r"\b(?:slowest|latest|straggler|last(?: to arrive)? ?[=:])\W{0,4}.{0,12}?\brank[ =:]*(?P<rank>\d{1,5})|"
-    r"\brank[ =:]*(?P<rank_>\d{1,5})\b.{0,12}\b(?:slowest|last to arrive)",
-    re.I,
-)
-_SLOWER = 1.3
-_FEWEST_LOOKS = 5
-_WAITED = re.compile(r"\b(?:wait|comm|nccl|all_?reduce|idle|timeout)", re.I)
-_TRANSFER = re.compile(
-    r"\brank[ =:]*(?P<rank>\d{1,5})\b.{0,24}?\b(?:nccl)?(?:i?(?P<send>send)|i?recv)\w*\b.{0,30}?"
-    r"(?:->|<-|\bto\b|\bfrom\b|dst ?=|src ?=) ?(?:rank )?(?P<peer>\d{1,5})",
-    re.I,
-)
 _BUS_BANDWIDTH = re.compile(r"^# Avg bus bandwidth\s*:\s*(?P<gb>\d+(?:\.\d+)?)")
 _RANK_OF_ONE = re.compile(
     r"\brank\W{0,4}0\b.{0,40}\b(?:world(?:[_ ]?size)?|nranks|size)\W{0,4}1\b(?!\.)|"
@@ -65,15 +46,6 @@ _LOAD = re.compile(r"\bload average: (?P<load>\d+(?:\.\d+)?)")
 _CPUS = re.compile(r"(?:\bnproc\s*\n\s*|^CPU\(s\):\s+)(?P<cpus>\d+)\s*$", re.M)
 _THREADS = re.compile(r"get_num_threads\(\)[^\n]*\n\s*(?P<threads>\d+)\s*$", re.M)
 _BUSY = 2
-_KERNEL_SHARE = re.compile(
-    r"\bnccl\w*(?:Kernel|AllReduce|AllGather|ReduceScatter|SendRecv|Broadcast)\w*"
-    r".{0,120}?(?P<share>\d{1,3}(?:\.\d+)?) ?%|"
-    r"\b(?:exposed|non-overlapped)\b.{0,30}?(?P<share_>\d{1,3}(?:\.\d+)?) ?%",
-    re.I,
-)
-_MUCH_COMMUNICATION = 40
-_OVERLAP = re.compile(r"\boverlap\w*\b[^%\n]{0,30}?\b(?P<share>\d{1,3}(?:\.\d+)?) ?%", re.I)
-_LITTLE_OVERLAP = 5
 
 
 def read_values(lines: Lines) -> Iterator[TextFact]:
@@ -82,10 +54,6 @@ def read_values(lines: Lines) -> Iterator[TextFact]:
     yield from _by_count(lines)
     yield from _sizes(lines)
     yield from _overlaps(lines)
-    yield from _timings(lines)
-    yield from _slowest(lines)
-    yield from _shares(lines)
-    yield from _transfers(lines)
     yield from _alone(lines)
     for number, found in matches(_BUS_BANDWIDTH, lines):
         yield seen(
@@ -124,26 +92,39 @@ def _threads(lines: Lines) -> Iterator[TextFact]:
 
 
 def _ratios(lines: Lines) -> Iterator[TextFact]:
-    """A number is not the expected one, by a factor that is a size in the same line, its inverse or its root."""
+    """Numbers are not the expected ones, each by a factor that is a size in its line, its inverse or its root.
+
+    Where one that differs is off by another factor, no reduction that is scaled wrongly explains the numbers.
+    """
+    explained: list[TextFact] = []
     for number, line in enumerate(lines, 1) if lines.may_hold(_GOT) else ():
         got, wanted = _GOT.search(line), _WANTED.search(line)
         if not got or not wanted or float(wanted[1]) == 0:
             continue
         ratio = float(got[1]) / float(wanted[1])
         sizes = {int(size) for size in _SIZE.findall(line[: min(got.start(), wanted.start())])} - {0, 1}
-        for size in sorted(sizes):
+        factors = [
+            (size, how, value)
+            for size in sorted(sizes)
             for how, value in (
                 ("size", size),
                 ("inverse", 1 / size),
                 ("root", sqrt(size)),
                 ("inverse_root", 1 / sqrt(size)),
-            ):
-                if isclose(ratio, value, rel_tol=2e-3):
-                    yield seen(
-                        "numerics.ratio_to_group", number, line,
-                        f"This is {ratio:.4g} times the expected value: the {how.replace('_', ' ')} of {size}",
-                        ratio=round(ratio, 5), size=size, how=how, severity="warning",
-                    )  # fmt: skip
+            )
+            if isclose(ratio, value, rel_tol=2e-3)
+        ]
+        if not factors and not isclose(ratio, 1, rel_tol=2e-3):
+            return
+        explained += [
+            seen(
+                "numerics.ratio_to_group", number, line,
+                f"This is {ratio:.4g} times the expected value: the {how.replace('_', ' ')} of {size}",
+                ratio=round(ratio, 5), size=size, how=how, severity="warning",
+            )
+            for size, how, _ in factors
+        ]  # fmt: skip
+    yield from explained
 
 
 def _by_count(lines: Lines) -> Iterator[TextFact]:
@@ -208,66 +189,4 @@ def _overlaps(lines: Lines) -> Iterator[TextFact]:
         yield seen(
             "data.samples_overlap", *first, f"{len(shared)} samples are read by more than one rank",
             shared=len(shared), severity="warning", ranks=sorted(lists),
-        )  # fmt: skip
-
-
-def _timings(lines: Lines) -> Iterator[TextFact]:
-    """The same few ranks take longer than all others, in every line; what is waited for others does not count."""
-    times: dict[int, list[float]] = defaultdict(list)
-    place: dict[int, tuple[int, str]] = {}
-    for number, line in enumerate(lines, 1) if lines.may_hold(_TIMING) else ():
-        for found in _TIMING.finditer(line):
-            if not _WAITED.search(found["words"]):
-                times[int(found["rank"])].append(float(found["value"]) / (1000 if found["unit"] == "ms" else 1))
-                place.setdefault(int(found["rank"]), (number, line))
-    if len(times) < 4:
-        return
-    typical = median(value for own in times.values() for value in own)
-    slow = sorted(rank for rank, own in times.items() if typical and min(own) > _SLOWER * typical)
-    if slow and 3 * len(slow) <= len(times):
-        yield seen(
-            "numerics.timings_differ", *place[slow[0]],
-            f"Some ranks take {median(times[slow[0]]) / typical:.2f} times as long as others, in every line",
-            ratio=round(median(times[slow[0]]) / typical, 2), ranks=slow, severity="warning",
-        )  # fmt: skip
-
-
-def _slowest(lines: Lines) -> Iterator[TextFact]:
-    """Which rank was the slowest, step by step: another one each time."""
-    told = [(number, int(found["rank"] or found["rank_"]), found.string) for number, found in matches(_SLOWEST, lines)]
-    ranks = {rank for _, rank, _ in told}
-    if len(told) >= _FEWEST_LOOKS and 2 * len(ranks) > len(told):
-        yield seen(
-            "rank.slowest_changes", told[0][0], told[0][2], f"In {len(told)} steps {len(ranks)} ranks were the slowest",
-            steps=len(told), distinct=len(ranks), severity="warning",
-        )  # fmt: skip
-
-
-def _shares(lines: Lines) -> Iterator[TextFact]:
-    """What a profile says of communication: its share of the time, and whether it overlaps with computing."""
-    for number, found in matches(_OVERLAP, lines):
-        if float(found["share"]) <= _LITTLE_OVERLAP:
-            yield seen(
-                "trace.no_overlap", number, found.string,
-                f"{found['share']} % of the communication overlaps with computing",
-                share=float(found["share"]) / 100, severity="warning",
-            )  # fmt: skip
-    told = [
-        (float(found["share"] or found["share_"]), number, found.string)
-        for number, found in matches(_KERNEL_SHARE, lines)
-    ]
-    if told and max(told)[0] >= _MUCH_COMMUNICATION:
-        share, number, line = max(told)
-        yield seen(
-            "trace.communication_share", number, line, f"Communication takes {share:g} % of the time",
-            share=share / 100, severity="warning",
-        )  # fmt: skip
-
-
-def _transfers(lines: Lines) -> Iterator[TextFact]:
-    """Sends and receives as ranks print them."""
-    for number, found in matches(_TRANSFER, lines):
-        yield seen(
-            "_transfer", number, found.string, "",
-            rank=int(found["rank"]), peer=int(found["peer"]), send=bool(found["send"]),
         )  # fmt: skip
