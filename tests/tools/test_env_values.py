@@ -163,7 +163,7 @@ def test_what_does_not_go_together_is_named(settings: str, variable: str, proble
 @pytest.mark.parametrize(
     "settings",
     [
-        "NCCL_IB_DISABLE=0 NCCL_IB_HCA=mlx5",
+        "NCCL_IB_DISABLE=0 NCCL_IB_TIMEOUT=22",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
         "RANK=7 WORLD_SIZE=8",
         "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000",

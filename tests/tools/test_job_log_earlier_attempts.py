@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from log_reading import findings_of, of_code
 from made_findings import first, judged, seen, told
 
+from ddx_tools.diagnosis.submitted import fact_finding
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.parsers.logs.new_starts import new_start
@@ -103,9 +104,7 @@ def test_timeouts_of_the_attempt_that_runs_are_not_healthy(tmp_path: Path, note:
 
 def test_who_says_that_it_hangs_again_is_believed(tmp_path: Path) -> None:
     ranks = {f"rank_{rank}": STEPS.format(rank=rank) for rank in range(4)}
-    found = investigate(
-        [str(written(tmp_path, slurm=TIMED_OUT + REQUEUED, **ranks))], notes=["It hangs again, no step for an hour."]
-    )
+    found = investigate([str(written(tmp_path, slurm=TIMED_OUT + REQUEUED, **ranks))], told=[fact_finding("hangs")])
     assert found.diagnose().verdict is Verdict.UNDECIDED
 
 
