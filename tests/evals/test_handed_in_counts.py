@@ -33,7 +33,7 @@ def test_what_is_handed_in_is_checked_weighed_and_counted(tmp_path: Path, config
     assert "nearest" in refusal(config, "add_finding", {**good, "code": "collective.missing_rank"}).lower()
     assert not collected([tmp_path]), "what was refused was not handed in"
     told = ask(config, "add_finding", good)
-    assert told["changed"][0].startswith("1 handed in; ")
+    assert told["changed"][0].startswith("1 submitted; ")
     assert ask(config, "diagnose")["changed"], "it stays with the incident"
     ask(config, "add_finding", {**good, "quote": LINE[:60]})
     (one,) = collected([tmp_path])

@@ -16,6 +16,7 @@ from mcp_types import CallToolResult, TextContent
 from ddx_server.serve.app import build_server
 from ddx_server.serve.budget import LIMIT_BYTES
 from ddx_server.serve.config import ServeConfig
+from ddx_server.serve.diagnosis_payload import CASE_BYTES
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def content(reply: CallToolResult) -> dict[str, Any]:
     assert not reply.is_error, reply.content
     assert reply.structured_content is not None
     compact = json.dumps(reply.structured_content, ensure_ascii=False, separators=(",", ":"))
-    assert len(compact.encode()) <= LIMIT_BYTES
+    assert len(compact.encode()) <= (CASE_BYTES if "case" in reply.structured_content else LIMIT_BYTES)
     (text,) = reply.content
     assert isinstance(text, TextContent)
     assert json.loads(text.text) == reply.structured_content

@@ -192,7 +192,7 @@ def test_instructions_in_a_log_stay_in_fields_for_data(config: ServeConfig, tool
     fields, told = in_session(config, talk)
     assert fields, "the line was not read at all"
     assert all(field.startswith("untrusted_") for field in fields), fields
-    assert fields_with(INJECTED, told) <= {"untrusted_claim", "untrusted_quote", "untrusted_says"}
+    assert fields_with(INJECTED, told) <= {"untrusted_claim", "untrusted_quote", "untrusted_says", "untrusted_text"}
     assert told["verdict"] != "healthy"
 
 

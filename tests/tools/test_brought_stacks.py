@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddx_tools.diagnosis.submitted import fact_finding
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding, Verdict
@@ -20,7 +21,7 @@ from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
 
 pytestmark = pytest.mark.slow
 
-HANGS = "It hangs after a few hours, always in the same epoch.\n"
+HANGS = "hangs=yes"
 LOADER = """\
 Process {pid}: python train.py{options}
 Python v3.11.7 (/usr/bin/python3.11)
@@ -62,9 +63,9 @@ Thread {pid} (idle): "MainThread"
 
 
 def investigated(tmp_path: Path, **files: str) -> Investigation:
-    for name, text in {"notes.txt": HANGS, **{f"{name}.txt": text for name, text in files.items()}}.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return investigate([str(tmp_path)])
+    for name, text in files.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    return investigate([str(tmp_path)], told=[fact_finding(HANGS)])
 
 
 def the(found: Investigation, code: str) -> Finding:

@@ -23,8 +23,8 @@ EXPECTED = {
     "signed-snapshots": "Rank 3 waits for the GIL, which its thread snapshots_0 holds at signature.py",
     "dataloader-worker": "Rank 1 waits at train.py:68 main for its process 307 (dataloader worker), which is "
     "waiting for a lock at data.py:38 Shard.read",
-    "raised-unreaped": "Rank 3 raised ValueError: shard 3: the length filter left no validation documents at "
-    "data.py:38 validation_batch; ranks 0-2 wait for it in new_group at train.py:29",
+    "raised-unreaped": "Rank 3 raised ValueError at data.py:38 validation_batch; ranks 0-2 wait for it in new_group at "
+    "train.py:29",
 }
 
 

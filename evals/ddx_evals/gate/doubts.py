@@ -23,7 +23,8 @@ from ddx_tools.sources.bundle import Bundle, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST
 from ddx_tools.sources.hosts.local import LocalHost
 
-TEXT_BYTES, JSON_BYTES = 5000, 8000
+# Some 6,000 of the text are the case file of an answer that is not diagnosed.
+TEXT_BYTES, JSON_BYTES = 7000, 8000
 _WIDTH = 160
 
 

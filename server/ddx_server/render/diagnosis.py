@@ -120,7 +120,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("verify", [safe(line, limit=_LONGEST) for line in diagnosis.verify], 40)
     yield Section("next check", list(_next(diagnosis)), 90)
     yield Section("case file", list(_case(diagnosis.case)), 45)
-    yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 5)
+    yield Section("noted", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.noted], 50)
     yield Section("similar", [safe(line, "dim", limit=_LONGEST) for line in diagnosis.similar], 15)
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
     yield Section("not seen", list(_missing(diagnosis)), 50)

@@ -37,14 +37,12 @@ def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
         ] = [],  # noqa: B006
         facts: Annotated[
             list[str],
-            Field(description="of the closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
+            Field(description="closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
-        case: Annotated[bool, Field(description="lines of the material that may decide, also if diagnosed")] = False,
+        case: Annotated[bool, Field(description="the case file, also if diagnosed")] = False,
         debug_server: Annotated[
             str,
-            Field(
-                description="HOST:PORT of torch's debug server, asked for all ranks; on this machine", max_length=300
-            ),
+            Field(description="HOST:PORT of torch's debug server", max_length=300),
         ] = "",
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import told_payload

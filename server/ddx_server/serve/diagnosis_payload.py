@@ -93,6 +93,7 @@ def diagnosis_payload(
     payload.extend("evidence", claims[:2])
     payload.put("next_check", _next_check(diagnosis.next_check))
     payload.put("shown_by", bounded(diagnosis.shown_by, 200))
+    payload.extend("noted", _texts(diagnosis.noted))
     payload.put("case", mark(_case(diagnosis.case, payload.room)))
     payload.put("differs", _differs(diagnosis.differs))
     payload.put("source_lines", mark(_source_lines(diagnosis.source_lines)))
@@ -109,7 +110,6 @@ def diagnosis_payload(
     payload.extend("missing", mark([one for one in missing if one not in silent]))
     payload.extend("evidence", claims[2:])
     payload.extend("ruled_out", [{"id": out.id, "why": bounded(out.why, 160)} for out in diagnosis.ruled_out])
-    payload.extend("noted", _texts(diagnosis.noted))
     return payload.finished()
 
 

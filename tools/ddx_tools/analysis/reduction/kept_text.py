@@ -83,7 +83,13 @@ def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> lis
             KeptLine(row["line"], row["text"], row["template"], row["times"], row["alike"], row["rarity"], row["known"])
         )
     texts = []
+    seen = set()
     for (path, source), kept in lines.items():
+        # A file that several hosts share, or that was read twice, is one text.
+        content = path, counts[path, source], tuple(line.text for line in kept)
+        if content in seen:
+            continue
+        seen.add(content)
         material = known.get(path, {})
         kinds = (material.get("kinds") or "").split(", ")
         is_note, is_log = "note" in kinds, "log" in kinds

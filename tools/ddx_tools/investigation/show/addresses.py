@@ -147,10 +147,10 @@ class Names:
 
 def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bool = True) -> Names:
     """The names of what a journal holds. `kept`: somebody can open its files later."""
-    read = {
-        entry.path: entry.key for entry in journal if entry.path and entry.op in ("look", "read") and not entry.tail
-    }
-    whole = {key: path for path, key in reversed(read.items()) if path}
+    read = [entry for entry in journal if entry.path and entry.op in ("look", "read") and not entry.tail]
+    # A file that was read more than once is what was read first, whatever the order of the journal.
+    read.sort(key=lambda entry: (entry.occurrence, entry.host, entry.op), reverse=True)
+    whole = {entry.key: entry.path for entry in read}
     others = origins(journal)
     files = {entry.key for entry in journal if entry.op in ("look", "read", "unpack")}
     base = _base(path.rpartition("/")[0] if path in files else path for path in target if not path.isdigit())
