@@ -267,6 +267,12 @@ def test_json_is_a_diagnosis_and_nothing_else(bundle: str, run: Any) -> None:
     assert diagnosis.verdict in ("diagnosed", "healthy")
 
 
+def test_json_has_every_key_whatever_is_answered(run: Any) -> None:
+    keys = set(json.loads(run("schema").out)["properties"])
+    for target in (HUNG, HEALTHY, str(LOGS / "torchrun_raise.log"), str(LOGS / "torchrun_timeout.log")):
+        assert set(json.loads(run("why", target, "--json").out)) == keys
+
+
 def test_the_schema_describes_what_why_prints(run: Any) -> None:
     schema = json.loads(run("schema").out)
     answer = json.loads(run("why", HUNG, "--json").out)

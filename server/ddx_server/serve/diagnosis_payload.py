@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from ddx_server.render.safe_text import verbatim
@@ -14,6 +15,7 @@ from ddx_tools.model.diagnosis import (
     CandidateCause,
     CaseFile,
     Claim,
+    Contract,
     Diagnosis,
     Differs,
     Location,
@@ -39,8 +41,18 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
 
 
 def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The fields as a command prints them: by the names of the schema, without marks."""
-    return diagnosis_payload(diagnosis, PRINTED_BYTES, lambda value: value)
+    """The fields as a command prints them: by the names of the schema, all of them, without marks."""
+    empty = _empty()
+    told = diagnosis_payload(diagnosis, PRINTED_BYTES - json_bytes(empty), lambda value: value)
+    return told | {name: value for name, value in empty.items() if name not in told}
+
+
+@cache
+def _empty() -> dict[str, Any]:
+    """What each key has that an answer needs not have: null, or an empty list, object or text."""
+    fields = {field.alias or name: field for name, field in Diagnosis.model_fields.items() if not field.is_required()}
+    values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    return {name: {} if isinstance(value, Contract) else value for name, value in values.items() if name != "schema"}
 
 
 def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, Any]:

@@ -302,7 +302,9 @@ class CaseFile(Contract):
 class Diagnosis(Contract):
     """The answer to "why is my job hung?": the same JSON everywhere."""
 
-    schema_: Literal["ddx.diagnosis/1", "ddx.diagnosis/2"] = Field("ddx.diagnosis/2", alias="schema")
+    schema_: Literal["ddx.diagnosis/1", "ddx.diagnosis/2", "ddx.diagnosis/3"] = Field(
+        "ddx.diagnosis/3", alias="schema", description="As printed, 3 has every key always, also those without a value."
+    )
     verdict: Verdict
     headline: str
     event: Event | None = None
