@@ -106,6 +106,12 @@ def _verdict(
     playbooks: Playbooks,
     findings: Sequence[Finding],
 ) -> tuple[Verdict, list[Match]]:
+    """The verdict, and what shows that a healthy job is healthy.
+
+    `listed` are the open causes, likeliest first; `present` the symptoms that were seen, with what shows them. Healthy
+    needs machine evidence and no symptom; diagnosed needs a first cause that is established and whose rivals, but for
+    its own more general and more special forms, leave it at least `_DIAGNOSED_FROM` of the probability.
+    """
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
         return (Verdict.HEALTHY, well) if well and not _told_of_a_fault(findings) else (Verdict.UNDECIDED, [])

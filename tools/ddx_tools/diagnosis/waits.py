@@ -190,7 +190,7 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
     known = [seats[rank] for rank in root.ranks if rank in seats]
     hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
     absent = any(each.source is Source.PROCESSES and each.state is NodeState.UNKNOWN for each in root.conditions)
-    unless = _UNLESS_HOST if absent else _UNLESS_BUSY if _is_busy(graph, root) else ""
+    unless = _UNLESS_HOST if absent else _UNLESS_BUSY if _may_only_be_slow(graph, root) else ""
     suspect = Suspect(
         ranks=list(root.ranks),
         event=root.event,
@@ -209,7 +209,7 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
     return suspect
 
 
-def _is_busy(graph: WaitGraph, root: Root) -> bool:
+def _may_only_be_slow(graph: WaitGraph, root: Root) -> bool:
     """Whether all that is seen is work: the ranks get on, and nobody has waited for longer than for slow work."""
     if root.state is not NodeState.OUTSIDE or root.mismatch is not None:
         return False

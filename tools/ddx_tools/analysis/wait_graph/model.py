@@ -66,7 +66,7 @@ class Sure(StrEnum):
 
 
 class Source(StrEnum):
-    """The source of a wait, the nearest to the program first."""
+    """The source of a wait. Of two that disagree, the first one here is believed: it is nearer to the program."""
 
     RECORDS = "flight_records"
     STACKS = "stacks"

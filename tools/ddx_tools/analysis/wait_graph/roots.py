@@ -99,7 +99,11 @@ class _Search:
 
 
 def find_roots(graph: WaitGraph) -> Roots:
-    """The roots of a wait graph; none if no rank waits."""
+    """The roots of a wait graph: the ranks that others wait for and that wait for nobody, circles, and mismatches.
+
+    None if no rank waits. `Roots.open` says what leaves the answer open; unless it is empty, a root is a guess.
+    The size of a group of ranks says nothing: a majority is neither blamed for being one, nor left out.
+    """
     found = _Search(graph, graph.leaving(*_KNOWN))
     awaited = {node for nodes in found.edges.values() for node in nodes}
     for sink in _sinks(graph, found.edges):
