@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from each_of import each_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
@@ -201,6 +201,7 @@ def _reads_or_refuses(data: bytes) -> None:
 
 
 @given(st.integers(0, 40_000), st.binary(max_size=8))
+@example(1786, b"0")
 def test_damaged_traces_raise_nothing_else(place: int, junk: bytes) -> None:
     whole = text(replace(HEALTHY, steps=1))
     place %= len(whole)

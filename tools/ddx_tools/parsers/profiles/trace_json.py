@@ -132,7 +132,11 @@ class TraceReader:
         except (ValueError, RecursionError):
             return None
         found = []
-        for each in msgspec.json.decode(b"[" + text + b"]", type=list[msgspec.Raw]):
+        try:
+            events = msgspec.json.decode(b"[" + text + b"]", type=list[msgspec.Raw])
+        except (ValueError, RecursionError):
+            return None  # damaged behind an event of another form
+        for each in events:
             try:
                 found.append(msgspec.json.decode(each, type=TraceEvent))
             except (ValueError, RecursionError):
