@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from ddx_server.baseline_command import GOOD_OPTION, baseline, beside_good_run
 from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
 from ddx_server.bundle_commands import capture, show
@@ -144,6 +145,7 @@ def why(
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     page: REPORT_OPTION = None,
+    good: GOOD_OPTION = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the answer as Markdown, for a ticket or a chat: 40 lines at most.")
     ] = False,
@@ -172,7 +174,7 @@ def why(
         progress_line(quiet=as_json) as progress,
         on_disk(target or []) as readable,
         place_of_bundle(save, force=force) as place,
-        Store() if page else nullcontext() as store,
+        Store() if page or good else nullcontext() as store,
     ):
         on = reach(hosts, slurm, k8s, via, gateways, deadline)
         told = handed_in(fact or [], findings)
@@ -188,6 +190,8 @@ def why(
         )
         progress("judging")
         diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [], save)})
+        if good and store:
+            diagnosis = diagnosis.model_copy(update={"good_run": beside_good_run(good, store, found, progress)})
         if page and store:
             from ddx_server.report.page import write_report
 
@@ -399,6 +403,7 @@ mount_probes(app)
 app.command(rich_help_panel="Prepare", context_settings=LAUNCH_COMMAND)(run)
 app.command(rich_help_panel="Diagnose")(watch)
 app.command(rich_help_panel="Prepare")(bisect)
+app.command(rich_help_panel="Prepare")(baseline)
 app.command(rich_help_panel="Diagnose")(report)
 app.command(rich_help_panel="Diagnose")(post_mortem)
 app.command(rich_help_panel="Diagnose")(repro)

@@ -67,12 +67,13 @@ def _facts(
     progress: Callable[[str], None],
 ) -> PostMortemFacts:  # fmt: skip
     from ddx_server.post_mortem.blamed_lines import blamed_line
-    from ddx_server.post_mortem.compared_run import compared_run, settings_of
+    from ddx_server.post_mortem.compared_run import compared_run
     from ddx_server.post_mortem.document import PostMortemFacts
     from ddx_server.post_mortem.moments import job_moments
     from ddx_server.render.answer_words import places_of
     from ddx_tools.diagnosis.playbook import load_playbooks
     from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.baseline import baseline_of
     from ddx_tools.investigation.run import investigate
 
     with Store() as store:
@@ -81,7 +82,7 @@ def _facts(
         blamed = {*said.culprits.ranks, *(rank for suspect in said.suspects for rank in suspect.ranks)}
         moments = job_moments(store, said.victims.ranks, blamed)
         script, no_repro = _reproducer(store, said, out)
-        settings = settings_of(store, found)
+        failed = baseline_of(store, found, Path(target[0]))
         ranks = {*found.seats, *(found.waits.graph.ranks if found.waits else ()), *said.victims.ranks, *blamed}
         on_gpus = bool(store.query("SELECT 1 FROM fr_calls WHERE backend IN ('nccl', 'xccl', 'rccl') LIMIT 1"))
     progress("comparing runs")
@@ -98,8 +99,8 @@ def _facts(
         repro=script,
         no_repro=no_repro,
         prevent=first.prevent if first and said.verdict == "diagnosed" else (),
-        baseline=compared_run(baseline, settings, progress) if baseline else None,
-        fixed=compared_run(fixed, settings, progress) if fixed else None,
+        baseline=compared_run(baseline, failed, progress) if baseline else None,
+        fixed=compared_run(fixed, failed, progress) if fixed else None,
     )
 
 

@@ -14,6 +14,8 @@ from ddx_server.render.answer_words import places_of, sureness, who_of
 from ddx_server.render.diagnosis import command_line
 from ddx_server.render.markdown import claim_lines, code, place, plain
 from ddx_server.render.safe_text import harmless
+from ddx_tools.investigation.baseline import figure
+from ddx_tools.model.baseline import Baseline
 from ddx_tools.model.diagnosis import Diagnosis, SourceLines, Verdict, rank_list
 
 _MOST_CLAIMS, _MOST_RIVALS = 8, 6
@@ -224,14 +226,15 @@ def _proof(facts: PostMortemFacts) -> PostMortemSection:
     made.lines = [f"- To see: {plain(step)}" for step in said.verify]
     if fixed is None:
         made.questions.append("Which run shows that it holds? Name it: --fixed RUN.")
-    elif fixed.is_well:
-        made.lines += [f"- The run with the fix, {code(fixed.place)}: {plain(fixed.says)}."]
+    elif fixed.run.is_well:
+        made.lines += [f"- The run with the fix, {code(fixed.run.place)}: {plain(fixed.run.says)}."]
         made.lines += _otherwise(fixed, "in the run with the fix")
     else:
-        made.lines += [f"- {code(fixed.place)} is no proof: {plain(fixed.says)}."]
+        made.lines += [f"- {code(fixed.run.place)} is no proof: {plain(fixed.run.says)}."]
         made.questions.append("Which run shows that it holds?")
     if facts.baseline:
-        made.lines += [f"- The run to compare with, {code(facts.baseline.place)}: {plain(facts.baseline.says)}."]
+        run = facts.baseline.run
+        made.lines += [f"- The run to compare with, {code(run.place)}: {plain(run.says)}.", *_figures(run)]
         made.lines += _otherwise(facts.baseline, "in the run to compare with")
     else:
         made.questions.append(
@@ -240,11 +243,20 @@ def _proof(facts: PostMortemFacts) -> PostMortemSection:
     return made
 
 
+def _figures(run: Baseline) -> Iterator[str]:
+    if run.step_s:
+        yield f"  - A step took {figure(run.step_s.median)} s (median of {run.step_s.count})."
+    for name, spread in run.rates.items():
+        yield f"  - {code(name)}: {figure(spread.median)} (median of {spread.count})."
+    if run.memory_peak_bytes:
+        yield f"  - Tensors of one rank held {run.memory_peak_bytes / 2**30:.2f} GiB at most."
+
+
 def _otherwise(run: ComparedRun, where: str) -> Iterator[str]:
     if not run.differences:
-        yield f"  - No version or variable that both runs tell is otherwise {where}."
-    for name, failed, other in run.differences:
-        yield f"  - {code(name)}: {code(failed)} in the failed run, {code(other)} {where}."
+        yield f"  - Nothing that both runs tell is otherwise {where}."
+    for one in run.differences:
+        yield f"  - {code(one.what)}: {code(one.here)} in the failed run, {code(one.there)} {where}."
     if run.left_out:
         yield f"  - {run.left_out} more differ."
 

@@ -107,6 +107,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("changed", [safe(line, "bold") for line in diagnosis.changed], 96)
     yield Section("who", list(_who(diagnosis, said)), 100)
     yield Section("differs", list(_differs(diagnosis.differs)), 80)
+    yield Section("good run", list(_differs(diagnosis.good_run)), 78)
     yield Section("source", list(_source(diagnosis.source_lines)), 70)
     yield Section("its peers", list(_source(diagnosis.peer_lines)), 65)
     yield Section("why", list(_causes(diagnosis)), 85)
@@ -188,6 +189,8 @@ def _differs(differs: Differs | None) -> Iterator[Text]:
         return
     rows = [("", differs.suspect, differs.peers), *((a.what, a.suspect, a.peers) for a in differs.aspects)]
     first = max(len(what) for what, _, _ in rows)
+    if len(rows) == 1:
+        rows.append(("", "nothing that both tell is otherwise", ""))
     second = min(max(len(safe(own).plain) for _, own, other in rows if own != other), _LONGEST_CELL)
     for what, own, other in rows:
         start = safe(f"{what:{first}}  ", "dim")

@@ -108,6 +108,7 @@ def diagnosis_payload(
     payload.extend("noted", _texts(diagnosis.noted))
     payload.put("case", mark(_case(diagnosis.case, payload.room)))
     payload.put("differs", _differs(diagnosis.differs))
+    payload.put("good_run", _differs(diagnosis.good_run))
     payload.put("source_lines", mark(_source_lines(diagnosis.source_lines)))
     payload.put("peer_lines", mark(_source_lines(diagnosis.peer_lines)))
     payload.extend("fix", fix)

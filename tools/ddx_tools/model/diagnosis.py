@@ -316,6 +316,7 @@ class Diagnosis(Contract):
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)
     differs: Differs | None = Field(None, description="The suspect beside its peers.")
+    good_run: Differs | None = Field(None, description="What is otherwise in a run that was well (`--good`).")
     source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
     similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
     peer_lines: SourceLines | None = Field(

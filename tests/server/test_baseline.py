@@ -1,0 +1,90 @@
+"""`ddx baseline`, and a run beside one that was well."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddx_server import cli
+
+LINE = "2026-11-21 10:{minute:02d}:{second:02d} INFO step {step} loss {loss:.4f} tps: {tps:,} mfu: 41.2%\n"
+
+
+def run_of(folder: Path, seconds: int, tps: int, steps: int = 20) -> Path:
+    """Logs of a run whose steps take so long."""
+    folder.mkdir()
+    lines = [
+        LINE.format(
+            minute=step * seconds // 60, second=step * seconds % 60, step=step, loss=3 / (step + 1), tps=tps + step
+        )
+        for step in range(steps)
+    ]
+    (folder / "train.log").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ddx", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def aspects(out: str) -> dict[str, tuple[str, str]]:
+    return {one["what"]: (one["suspect"], one["peers"]) for one in json.loads(out)["good_run"]["aspects"]}
+
+
+def test_a_slower_run_is_seen_beside_the_baseline(run: Any, tmp_path: Path) -> None:
+    good, slow = run_of(tmp_path / "good", 1, 12_340), run_of(tmp_path / "slow", 2, 6_170)
+    code, out, _ = run("baseline", good, "--out", tmp_path / "kept.json")
+    assert code == 0 and "1 s (median of 19)" in out and "tps 12,350" in out
+    _, out, _ = run("why", slow, "--good", tmp_path / "kept.json", "--json")
+    told = aspects(out)
+    assert told["time of a step"] == ("2 s", "1 s") and told["tps"] == ("6,180", "12,350")
+    assert "mfu" not in told
+    _, of_the_run, _ = run("why", slow, "--good", good, "--json")
+    assert aspects(of_the_run) == told, "the file stands for the run"
+
+
+def test_a_run_like_the_good_one_differs_in_nothing(run: Any, tmp_path: Path) -> None:
+    good, like = run_of(tmp_path / "good", 2, 12_340), run_of(tmp_path / "like", 2, 12_338, steps=25)
+    _, out, _ = run("why", like, "--good", good, "--json")
+    assert set(aspects(out)) == {"was it well?"}, "nothing shows that it ended"
+
+
+def test_what_ran_to_its_end_was_well(run: Any, tmp_path: Path) -> None:
+    good = run_of(tmp_path / "good", 2, 12_340)
+    (good / "run.json").write_text('{"exit_code": 0, "started_at_s": 100, "ended_at_s": 160}')
+    _, out, _ = run("why", run_of(tmp_path / "like", 2, 12_338), "--good", good)
+    assert "nothing that both tell is otherwise" in out
+
+
+def test_without_a_good_run_the_key_is_null(run: Any, tmp_path: Path) -> None:
+    _, out, _ = run("why", run_of(tmp_path / "job", 1, 100), "--json")
+    assert json.loads(out)["good_run"] is None
+
+
+@pytest.mark.parametrize("text", ['{"schema":"ddx.baseline/1"}', '{"schema":"ddx.baseline/9","place":"x"}', None])
+def test_what_is_no_baseline_is_refused_in_a_sentence(run: Any, tmp_path: Path, text: str | None) -> None:
+    place = tmp_path / "kept.json"
+    if text is not None:
+        place.write_text(text)
+    code, _, err = run("why", run_of(tmp_path / "job", 1, 100), "--good", place)
+    assert code == 2 and str(place) in err and "Traceback" not in err
+
+
+def test_secrets_of_a_run_are_not_kept(run: Any, tmp_path: Path) -> None:
+    good = run_of(tmp_path / "good", 1, 100)
+    secret = "hf_" + "abcdefghijklmnopqrstuvwx123456"
+    (good / "env.txt").write_text(f"$ env\nRANK=0\nWORLD_SIZE=2\nHF_TOKEN={secret}\nNCCL_DEBUG=INFO\n")
+    run("baseline", good, "--out", tmp_path / "kept.json")
+    assert secret not in (tmp_path / "kept.json").read_text()
