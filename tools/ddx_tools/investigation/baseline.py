@@ -70,7 +70,7 @@ SELECT max(bytes) AS bytes FROM (SELECT peak_bytes AS bytes FROM memory_series
 """
 _RATE = re.compile(
     r"\b(?P<name>(?:tok(?:en)?s?|samples?|images?|imgs?|seq(?:uence)?s?|it(?:eration)?s?|steps?|frames?)"
-    r"(?:/s(?:ec)?|[_ ]per[_ ]s(?:ec(?:ond)?)?)(?:/(?:gpu|device|rank))?|tps|tgs|throughput|t?flops|mfu)\b"
+    r"(?:/s(?:ec)?|[_ ]per[_ ]s(?:econds?|ec)?)(?:/(?:gpu|device|rank))?|tps|tgs|throughput|t?flops|mfu)\b"
     r"[^\d\n]{0,12}?"
     r"(?P<value>\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<first>\d[\d,]*(?:\.\d+)?)\s?"
     r"(?P<unit>(?:tok(?:en)?s?|samples?|images?|imgs?|it)/s)",
