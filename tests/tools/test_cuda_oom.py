@@ -42,6 +42,7 @@ def test_the_present_wording_is_read() -> None:
         "total_bytes": 80 * GIB,
         "free_bytes": 3 * GIB // 2,
         "other_processes_bytes": 3 * GIB + 512 * MIB,
+        "other_processes": 2,
         "process_bytes": 74 * GIB,
         "allowed_bytes": 40 * GIB,
         "allocated_bytes": 68 * GIB,

@@ -5,7 +5,7 @@ import json
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddx_tools.redaction.structures import redact_argv, redact_environment
@@ -113,6 +113,7 @@ def test_no_secret_survives_in_any_of_the_usual_shapes(shape: str, secret: str) 
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=25)
 @given(secret=random_secrets)
+@example(secret="DSmKEhmO9iBhwCKxcgMDnr0LYe7tPW")
 def test_json_stays_json_and_a_second_pass_changes_nothing(shape: str, secret: str) -> None:
     document = json.dumps({"line": shape.format(secret), "lines": [shape.format(secret) + "\nnext"]})
     shown = redact(document)

@@ -136,6 +136,12 @@ def test_of_a_pickle_that_is_damaged_or_cut_no_secret_is_left(chosen: st.DataObj
     assert SECRET.encode() not in clean
 
 
+def test_behind_the_end_of_a_pickle_no_secret_is_left() -> None:
+    data = bytearray(pickle.dumps(RECORD, 2))
+    data[2] = ord(".")
+    assert SECRET.encode() not in redact_file(bytes(data))
+
+
 def test_a_record_in_json_loses_its_secrets() -> None:
     clean = json.loads(redact_file(json.dumps(RECORD).encode()))
     assert clean == CLEAN_RECORD

@@ -254,12 +254,16 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
         yield Span(start, end, KIND)
 
 
+_WORDS = re.compile(rb"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z0-9]+(?:[_-][a-z0-9]+)+")
+
+
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     """Whether a string behind a name and a comma is no value of it: the next name, an option, words of help."""
     if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
         return True
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
-        return True
+        # A random value may end like a name: `…8pw`.
+        return bool(_WORDS.fullmatch(value)) or not looks_secret(value)
     return b" " in value and meaning is not Meaning.CERTAINLY
 
 

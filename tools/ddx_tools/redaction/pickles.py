@@ -76,7 +76,7 @@ def _rewritten(data: bytes | mmap.mmap, stream: BinaryIO | mmap.mmap, counts: Co
     following = next(operations, None)
     while following:
         (name, argument, at), following = following, next(operations, None)
-        end = following[2] if following else len(data) if name == "STOP" else None
+        end = following[2] if following else at + 1 if name == "STOP" else None
         if name == "FRAME":
             yield data[kept:at]
             kept = at + 9
