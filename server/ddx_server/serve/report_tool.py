@@ -63,6 +63,8 @@ def _published() -> dict[str, Any]:
         "similar",
         "noted",
         "differs",
+        "good_run",
+        "case",
         "source_lines",
         "shown_by",
         "rank_ranges",
@@ -70,7 +72,18 @@ def _published() -> dict[str, Any]:
     )
     for name in ("schema", "suspects", "event", "looked_at", *shown):
         del schema["properties"][name]
-    for name in ("Suspect", "SuspectEvent", "Certainty", "Seat", "Event", "Differs", "Aspect", "SourceLines"):
+    for name in (
+        "Suspect",
+        "SuspectEvent",
+        "Certainty",
+        "Seat",
+        "Event",
+        "Differs",
+        "Aspect",
+        "SourceLines",
+        "CaseFile",
+        "CasePart",
+    ):
         del schema["$defs"][name]
     return schema
 

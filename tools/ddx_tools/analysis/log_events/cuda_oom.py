@@ -54,8 +54,8 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
 
     `fragmented`: what the allocator holds and does not use would have been enough for what was tried, and is a
     twentieth of what it holds or more; None if the text does not say these. `unused_is_small`: that is less than a
-    sixth of what it holds; left out if not. `other_processes_bytes`: where these left too little; `other_processes`: how
-    many they are. `devices`: the number of the GPU as the process counts.
+    sixth of what it holds; left out if not. `other_processes_bytes`: where these left too little; `other_processes`:
+    how many they are. `devices`: the number of the GPU as the process counts.
     """
     start = _START.search(text)
     if start is None:
