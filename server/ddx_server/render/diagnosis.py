@@ -169,7 +169,7 @@ _EVENTS = {
     SuspectEvent.OUTSIDE: "outside the collective",
     SuspectEvent.MISMATCHED: "differs from its peers",
     SuspectEvent.LATE: "late",
-    SuspectEvent.SILENT: "no output",
+    SuspectEvent.SILENT: "no report",
 }
 
 

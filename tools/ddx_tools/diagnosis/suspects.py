@@ -158,7 +158,7 @@ WORDS = {
     SuspectEvent.OUTSIDE: "is outside the collective that its peers wait in",
     SuspectEvent.MISMATCHED: "differs from its peers",
     SuspectEvent.LATE: "is late again and again",
-    SuspectEvent.SILENT: "produced no output, unlike all others",
+    SuspectEvent.SILENT: "reports nothing, unlike its peers",
 }
 WORDS_OF_MANY = WORDS | {
     SuspectEvent.OUTSIDE: "are outside the collective that their peers wait in",

@@ -18,6 +18,7 @@ from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.probes.declaration import ProbeArgs
 from ddx_tools.probes.job_log.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
+from ddx_tools.probes.job_log.runs import mark_earlier_runs
 from ddx_tools.probes.job_log.scan import JobLog
 from ddx_tools.redaction.text import redact_bytes
 from ddx_tools.sources.host import Host
@@ -139,7 +140,11 @@ def _may_be_file(path: str) -> bool:
 def log_rows(raw: Raw) -> Rows:
     """Rows of `logs` and `log_events`. What of a log could not be read is added to the problems of the capture."""
     read_lines_of(raw)
-    return merge_rows(_item_rows(item, raw) for item in raw.items)
+    rows = merge_rows(_item_rows(item, raw) for item in raw.items)
+    logs = {item.source: item.facts["path"] for item in raw.items if item.kind != "error_file"}
+    for path in mark_earlier_runs(rows.get("log_events", ()), logs):
+        raw.problems.append(f"{path}: it is of an earlier run than the other logs: what failed in it is not judged.")
+    return rows
 
 
 def _item_rows(item: RawItem, raw: Raw) -> Rows:

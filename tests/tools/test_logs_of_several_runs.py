@@ -1,0 +1,90 @@
+"""Logs of several runs that lie in one folder, and failures of yesterday in the log of today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddx_tools.investigation.result import Investigation
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Verdict
+
+RAISED = """\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/srv/train.py", line 88, in <module>
+[rank{rank}]:     main()
+[rank{rank}]:   File "/srv/train.py", line 41, in main
+[rank{rank}]:     batch = load(i)
+[rank{rank}]: KeyError: 'labels'
+"""
+TIMED_OUT = (
+    "[rank{rank}]:[E11{day} 14:05:14.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran "
+    "for 600012 milliseconds before timing out.\n"
+)
+
+
+def steps(day: int, hour: int, rank: int = 0, minutes: int = 5) -> str:
+    return "".join(
+        f"2026-11-{day} {hour:02d}:{minute:02d}:{second:02d} rank {rank} step {minute * 6 + second // 10} loss 2.5\n"
+        for minute in range(minutes)
+        for second in range(0, 60, 10)
+    )
+
+
+def timeouts(*ranks: int, day: int = 21) -> str:
+    return "".join(TIMED_OUT.format(rank=rank, day=day) for rank in ranks)
+
+
+def investigated(folder: Path, **logs: str) -> Investigation:
+    for name, text in logs.items():
+        (folder / f"{name.replace('_', '-')}.out").write_text(text)
+    return investigate([str(folder)])
+
+
+def test_a_run_of_the_day_before_explains_nothing(tmp_path: Path) -> None:
+    found = investigated(
+        tmp_path, first=steps(20, 9) + RAISED.format(rank=1), second=steps(21, 13, minutes=59) + timeouts(0, 2, 3)
+    )
+    said = found.diagnose()
+    assert said.verdict is Verdict.UNDECIDED
+    assert "program-error" not in [cause.id for cause in said.causes]
+    assert any("first.out" in one.what and "earlier run" in one.what for one in said.missing)
+
+
+def test_another_job_of_the_scheduler_is_another_run_at_any_distance(tmp_path: Path) -> None:
+    logs = {
+        "slurm_1001": steps(21, 9) + RAISED.format(rank=1),
+        "slurm_1002": steps(21, 13, minutes=59) + timeouts(0, 2, 3),
+    }
+    assert investigated(tmp_path, **logs).diagnose().verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"rank0": steps(21, 13, 0) + timeouts(0, 2, 3), "rank1": steps(21, 13, 1) + RAISED.format(rank=1)},
+        {"rank0": steps(21, 13, 0) + timeouts(0, 2, 3), "rank1": steps(21, 3, 1) + RAISED.format(rank=1)},
+        {"slurm_1001": steps(21, 13, 0) + timeouts(0, 2, 3), "slurm_1001_1": steps(21, 13, 1) + RAISED.format(rank=1)},
+        {"train": steps(20, 23, minutes=59) + RAISED.format(rank=1) + timeouts(0, 2, 3, day=20)},
+        {"first": "step 1 loss 2\n" + RAISED.format(rank=1), "second": "step 1 loss 2\n" + timeouts(0, 2, 3)},
+    ],
+    ids=["one moment", "clocks of two time zones", "two files of one job", "one file", "no dates"],
+)
+def test_logs_of_one_run_belong_together(tmp_path: Path, logs: dict[str, str]) -> None:
+    said = investigated(tmp_path, **logs).diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "program-error", [1])
+
+
+def test_a_rank_that_makes_steps_hours_later_did_not_end(tmp_path: Path) -> None:
+    late = steps(20, 12, 2, minutes=1) + RAISED.format(rank=2) + steps(21, 13, 2)
+    others = {f"rank{rank}": steps(21, 13, rank) + timeouts(rank) for rank in (0, 1, 3)}
+    said = investigated(tmp_path, rank2=late, **others).diagnose()
+    assert said.verdict is Verdict.UNDECIDED
+    assert said.suspects[0].ranks == [2], "it alone reports no timeout"
+
+
+def test_one_run_alone_is_judged_whatever_its_day(tmp_path: Path) -> None:
+    said = investigated(tmp_path, first=steps(20, 9) + RAISED.format(rank=1)).diagnose()
+    assert said.causes[0].id == "program-error"
