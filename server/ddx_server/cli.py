@@ -258,10 +258,24 @@ def ask(
 
 @app.command(rich_help_panel="Diagnose")
 def playbook(
-    page: Annotated[str | None, typer.Argument(help="Id of a symptom or a cause; none: list them.")] = None,
+    page: Annotated[
+        str | None, typer.Argument(help="Id of a symptom or a cause; none: list them; new: begin the page of a cause.")
+    ] = None,
+    new_id: Annotated[str | None, typer.Argument(help="Behind new: the id of the cause.", metavar="[ID]")] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
     """Show a page of the decision tree: how to recognise a cause by hand, what decides it, how to fix it."""
+    if page == "new" or new_id:
+        from ddx_server.new_page import write_page
+
+        if page != "new" or not new_id:
+            raise UsageError("a new page needs an id; nothing else takes two words", "ddx playbook new loader-stuck")
+        place = write_page(new_id)
+        if as_json:
+            print_json(json.dumps({"page": str(place)}))
+        else:
+            console().print(safe(f"written: {place}    what it may hold: docs/playbooks.md", "dim"))
+        return
     from ddx_server.render.playbook import list_pages, show_page
     from ddx_tools.diagnosis.playbook import Cause, Symptom, load_playbooks
 

@@ -37,6 +37,10 @@ def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
     return told + [one.finding() for one in read_handed_in(data)]
 
 
+_FEW_CODES = 12
+"""So many are listed with their attributes."""
+
+
 def facts(
     codes: Annotated[
         str | None,
@@ -46,16 +50,34 @@ def facts(
 ) -> None:
     """List the facts that can be reported: `ddx why --fact NAME=yes|no`. With --codes, search the finding codes."""
     from ddx_tools.knowledge.facts import known_facts
-    from ddx_tools.knowledge.finding_codes import codes_with
 
-    listed = {name: fact.so for name, fact in known_facts().items()} if codes is None else codes_with(codes)
-    if not listed:
-        raise UsageError(f"no finding code has {codes!r}", "ddx facts --codes '' lists all; one word at a time.")
+    if codes is not None:
+        _print_codes(codes, as_json)
+        return
+    listed = {name: fact.so for name, fact in known_facts().items()}
     if as_json:
         print_json(json.dumps(listed))
         return
     for name, says in listed.items():
         console().print(safe(f"{name:34}{says}"), soft_wrap=True)
+
+
+def _print_codes(word: str, as_json: bool) -> None:
+    from ddx_tools.knowledge.finding_attributes import attributes_of
+    from ddx_tools.knowledge.finding_codes import codes_with
+
+    listed = codes_with(word)
+    if not listed:
+        raise UsageError(f"no finding code has {word!r}", "ddx facts --codes '' lists all; one word at a time.")
+    types = {code: {name: kind.words for name, kind in sorted(attributes_of(code).items())} for code in listed}
+    if as_json:
+        print_json(json.dumps({code: {"says": says, "attributes": types[code]} for code, says in listed.items()}))
+        return
+    for code, says in listed.items():
+        console().print(safe(f"{code:34}{says}"), soft_wrap=True)
+        if len(listed) <= _FEW_CODES:
+            for name, kind in types[code].items():
+                console().print(safe(f"    {name}: {kind}", "dim"), soft_wrap=True)
 
 
 def add_finding(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ddx_server import cli
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.knowledge.resources import playbooks_dir
 from ddx_tools.model.errors import UsageError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -80,8 +83,38 @@ def test_the_facts_that_can_be_told_are_listed() -> None:
 def test_the_finding_codes_can_be_searched() -> None:
     found = json.loads(ddx("facts", "--codes", "SHM", "--json"))
     assert "limits.shm_full" in found and len(found) < len(json.loads(ddx("facts", "--codes", "", "--json")))
+    assert found["limits.shm_full"]["attributes"]["size_bytes"] == "integer"
+    assert "size_bytes: integer" in ddx("facts", "--codes", "limits.shm_full")
     with pytest.raises(UsageError):
         ddx("facts", "--codes", "no such word")
+
+
+def test_the_page_of_a_new_cause_loads_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(playbooks_dir(), tmp_path / "playbooks")
+    monkeypatch.chdir(tmp_path)
+    assert "playbooks/causes/loader-out-of-files.md" in ddx("playbook", "new", "loader-out-of-files")
+    page = load_playbooks(tmp_path / "playbooks").causes["loader-out-of-files"]
+    assert page.decides and len(page.text.split("## ")) == 4
+    for words in (
+        ["new"],
+        ["new", "gil-held"],
+        ["new", "No Id"],
+        ["gil-held", "twice"],
+        ["new", "loader-out-of-files"],
+    ):
+        with pytest.raises(UsageError):
+            ddx("playbook", *words)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "meant"), [("excepton=KeyError", "'exception'"), ("role=roots", "one of context, root, secondary")]
+)
+def test_an_attribute_that_no_finding_has_is_refused(tmp_path: Path, attribute: str, meant: str) -> None:
+    (tmp_path / "x.log").write_text("step 1\nsuddenly nothing more was said\n")
+    words = ["--source", "material x.log:2", "--quote", "suddenly nothing more", "--attribute", attribute]
+    with pytest.raises(UsageError) as refused:
+        ddx("add-finding", "rank.raised", tmp_path / "x.log", *words)
+    assert meant in f"{refused.value.message} {refused.value.help}"
 
 
 def test_what_a_person_read_is_checked_kept_and_counts_from_then_on(tmp_path: Path) -> None:

@@ -41,6 +41,10 @@ Nothing in it runs.
 """
 
 
+SEEN = "{finding: rank.stopped, as: stopped}"
+HELD = "{{finding: rank.outside_collective, where: {{activity: {}}}, as: stopped}}"
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A directory with two good pages."""
@@ -82,6 +86,17 @@ def test_good_pages_load(directory: Path) -> None:
         pytest.param("kind: cause", "kind: reason", "kind", id="unknown kind"),
         pytest.param("title: the", "title: [the", "stopped.md", id="no YAML"),
         pytest.param("---\nkind", "kind", "no front matter", id="no front matter"),
+        pytest.param(
+            SEEN, "{finding: rank.stopped, where: {stat: T}, as: stopped}", "nearest is 'state'", id="attribute"
+        ),
+        pytest.param(SEEN, "{finding: rank.stopped, where: {state: {min: 3}}, as: stopped}", "numbers", id="no number"),
+        pytest.param(SEEN, HELD.format("pipe_writ"), "nearest is 'pipe_write'", id="value of a closed set"),
+        pytest.param(
+            "strength: conclusive", "says: '{stopped.stat}'", "nearest is 'state'", id="attribute in a sentence"
+        ),
+        pytest.param(
+            "strength: conclusive", "says: '{held.ranks}'", "no condition is called 'held'", id="unbound name"
+        ),
     ],
 )
 def test_a_broken_cause_page_is_refused_by_name(directory: Path, old: str, new: str, complaint: str) -> None:
@@ -89,6 +104,18 @@ def test_a_broken_cause_page_is_refused_by_name(directory: Path, old: str, new: 
         load_playbooks(spoil(directory, old, new))
     assert "stopped" in refused.value.message
     assert complaint in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        "{finding: rank.stopped, where: {state: T, severity: warning, count: {max: 1}}, as: stopped}",
+        "{finding: [rank.stopped, rank.held], where: {activity: pipe_write}, as: stopped}",
+        "{finding: rank.outside_collective, where: {activity: [unknown, sleep]}, as: stopped}",
+    ],
+)
+def test_what_findings_have_may_be_asked(directory: Path, seen: str) -> None:
+    assert load_playbooks(spoil(directory, SEEN, seen)).page("stopped")
 
 
 def test_a_symptom_page_with_an_unbound_victim_is_refused(directory: Path) -> None:
@@ -112,8 +139,8 @@ def test_two_pages_cannot_share_an_id() -> None:
 
 @pytest.mark.parametrize("test", ["[lock, [file_io, sleep]]", "{not: [lock, [file_io, sleep]]}"])
 def test_a_list_in_a_list_is_refused_since_nothing_would_equal_it(directory: Path, test: str) -> None:
-    spoil(directory, "{finding: rank.stopped,", "{finding: rank.stopped, where: {activity: " + test + "},")
-    with pytest.raises(PlaybookError, match=r"stopped\.md: activity asks for a list in a list"):
+    spoil(directory, "{finding: rank.stopped,", "{finding: rank.stopped, where: {state: " + test + "},")
+    with pytest.raises(PlaybookError, match=r"stopped\.md: state asks for a list in a list"):
         load_playbooks(directory)
 
 

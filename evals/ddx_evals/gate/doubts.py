@@ -17,6 +17,7 @@ from ddx_tools.investigation.lookup import in_store
 from ddx_tools.investigation.show.addresses import NOTE, Thing, Words, parse_words
 from ddx_tools.investigation.show.gaps import still_missing
 from ddx_tools.investigation.show.material import brought, lines_around, of_bundle
+from ddx_tools.knowledge.finding_attributes import undeclared
 from ddx_tools.model.diagnosis import Claim, Diagnosis
 from ddx_tools.model.errors import DdxError
 from ddx_tools.sources.bundle import Bundle, is_bundle
@@ -36,6 +37,8 @@ def doubts(case: Case, answer: Diagnosis, store: Store) -> Iterator[str]:
     for claim in [*answer.evidence, *(claim for suspect in answer.suspects for claim in suspect.evidence)]:
         if doubt := _of_quote(case, claim, store):
             yield f"{claim.finding}: {doubt}"
+    for finding in case.found.findings:
+        yield from undeclared(finding.code, finding.attributes)
     yield from sizes(answer)
     yield from _of_missing(answer, store)
     check = answer.next_check

@@ -18,7 +18,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 
 from ddx_tools.knowledge.cache import kept
 from ddx_tools.knowledge.facts import known_facts
-from ddx_tools.knowledge.finding_codes import codes_of
+from ddx_tools.knowledge.finding_attributes import OF_EVERY_FINDING, attributes_of, nearest
+from ddx_tools.knowledge.finding_codes import codes_of, finding_codes
 from ddx_tools.knowledge.load import YAMLError, load_yaml
 from ddx_tools.knowledge.resources import playbooks_dir
 from ddx_tools.model.errors import DdxError, UsageError
@@ -34,6 +35,12 @@ OPERATORS = frozenset({"in", "not", "min", "max"})
 """What a `where` may ask beside equality."""
 
 
+_NOTHING = ("unknown", "none")
+"""What a page calls a value that is not known, and an empty list."""
+SLOT = re.compile(r"\{(\w+)\.(\w+)\}")
+"""`{binding.attribute}` in a sentence of a page."""
+_FILLED = ("ranks", "place", "summary")
+"""What can be filled in of every finding."""
 NODE = "node"
 """The category of a cause that only says what happened: it is never a diagnosis, its special cases are."""
 
@@ -260,6 +267,7 @@ def _clauses(page: Symptom | Cause) -> list[Clause]:
 
 def _check_clause(clause: Clause, name: str) -> None:
     _check_conditions(clause.all, name)
+    _check_slots(clause, name)
     if all(condition.absent for condition in clause.all):
         raise PlaybookError(f"{name}: a clause of absences alone holds when nobody looked; add what was seen")
 
@@ -267,16 +275,52 @@ def _check_clause(clause: Clause, name: str) -> None:
 def _check_conditions(conditions: list[Condition], name: str) -> None:
     for condition in conditions:
         if nowhere := [code for code in condition.names if not codes_of(code)]:
-            raise PlaybookError(f"{name}: {nowhere[0]!r} is no registered finding code")
+            raise PlaybookError(
+                f"{name}: {nowhere[0]!r} is no registered finding code; {nearest(nowhere[0], finding_codes())}"
+            )
         for attribute, test in condition.where.items():
             unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
             if unknown:
                 raise PlaybookError(f"{name}: {attribute} asks {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
             if condition.finding == "user.reported" and attribute == "fact":
                 _check_facts(test if isinstance(test, list) else [test], name)
+            _check_attribute(attribute, test, condition, name)
             for wanted in test.values() if isinstance(test, dict) else [test]:
                 if isinstance(wanted, list) and any(isinstance(one, list) for one in wanted):
                     raise PlaybookError(f"{name}: {attribute} asks for a list in a list, which nothing equals")
+
+
+def _check_attribute(attribute: str, test: Any, condition: Condition, name: str) -> None:
+    """Refuse what no finding of the condition's codes can have: an attribute, a value, a number where there is text."""
+    if attribute in OF_EVERY_FINDING:
+        return
+    kinds = [kind for code in condition.codes if (kind := attributes_of(code).get(attribute))]
+    if not kinds:
+        codes = ", ".join(sorted(condition.codes))
+        known = frozenset(other for code in condition.codes for other in attributes_of(code))
+        raise PlaybookError(f"{name}: {codes} has no attribute {attribute!r}; {nearest(attribute, known)}")
+    asked = test if isinstance(test, dict) else {"in": test}
+    for operator, wanted in asked.items():
+        if operator in ("min", "max") and not any(kind.is_number for kind in kinds):
+            raise PlaybookError(f"{name}: {attribute} is {kinds[0].words}: {operator!r} can be asked of numbers alone")
+        values = frozenset().union(*(kind.values for kind in kinds))
+        for value in wanted if isinstance(wanted, list) else [wanted]:
+            if isinstance(value, str) and all(kind.values for kind in kinds) and value not in {*values, *_NOTHING}:
+                raise PlaybookError(f"{name}: {attribute} is never {value!r}; {nearest(value, values)}")
+
+
+def _check_slots(clause: Clause, name: str) -> None:
+    """Refuse a sentence that fills in what no finding of that name has."""
+    codes = {condition.as_: condition.codes for condition in clause.all if condition.as_}
+    for binding, attribute in SLOT.findall(clause.says):
+        if binding not in codes:
+            raise PlaybookError(
+                f"{name}: {{{binding}.{attribute}}} in `says`: no condition is called {binding!r} (`as`)"
+            )
+        if attribute in _FILLED or any(attribute in attributes_of(code) for code in codes[binding]):
+            continue
+        known = frozenset(other for code in codes[binding] for other in attributes_of(code))
+        raise PlaybookError(f"{name}: {{{binding}.{attribute}}} in `says`; {nearest(attribute, known)}")
 
 
 def _check_facts(facts: list[str], name: str) -> None:

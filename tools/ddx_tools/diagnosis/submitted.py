@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ddx_tools.knowledge.facts import known_facts
+from ddx_tools.knowledge.finding_attributes import attributes_of, nearest
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.knowledge.validation import first_mistake
@@ -41,10 +42,11 @@ class HandedIn(BaseModel, extra="forbid"):
     )
 
     def finding(self) -> Finding:
-        """What it says. Raises UsageError for a code that is not registered."""
+        """What it says. Raises UsageError for a code that is not registered, or an attribute that it does not have."""
         if self.code not in finding_codes():
             near = difflib.get_close_matches(self.code, finding_codes(), 6, 0.4)
             raise UsageError(f"there is no finding {self.code[:60]!r}", f"Nearest: {', '.join(near) or 'none'}")
+        self._check_attributes()
         who = f"{rank_list(self.ranks).capitalize()}: " if self.ranks else ""
         return Finding(
             code=self.code,
@@ -56,6 +58,19 @@ class HandedIn(BaseModel, extra="forbid"):
             evidence=[Evidence(source=self.source, quote=self.quote)],
             attributes={**_usual().get(self.code, {}), **self.attributes, "basis": HANDED_IN},
         )
+
+    def _check_attributes(self) -> None:
+        known = attributes_of(self.code)
+        for name, value in self.attributes.items():
+            if name not in known:
+                raise UsageError(
+                    f"{self.code} has no attribute {name[:60]!r}; {nearest(name, known)}",
+                    f"ddx facts --codes {self.code} lists them.",
+                )
+            if known[name].values and not known[name].fits(value):
+                raise UsageError(
+                    f"{name} of {self.code} is never {str(value)[:60]!r}", f"It is {known[name].words}, or left out."
+                )
 
 
 def _said(code: str) -> str:

@@ -1,0 +1,58 @@
+"""`ddx playbook new ID`: the page of a new cause, ready to be filled in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.errors import UsageError
+
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_PAGE = """\
+---
+kind: cause
+id: {id}
+title: the rank …            # goes on behind "Rank 3 at train.py:41: "
+category: rank-absent        # as of its neighbours: ddx playbook
+symptoms: [hang]
+refines: [rank-stuck]        # the more general cause
+decides:
+  - all:                     # ddx facts --codes WORD finds codes and their attributes
+      - {{finding: rank.outside_collective, where: {{activity: sleep}}, as: odd}}
+    strength: moderate       # conclusive, strong, moderate, weak
+    says: "{{odd.ranks}} sleeps at {{odd.place}}"
+culprits: [odd]
+fix: ["What to change, and where."]
+verify: ["What is seen when it is fixed."]
+---
+
+What happens, and why, in one paragraph for a tired person.
+
+## Recognise it
+
+## By hand
+
+1. A command with stock tools, and what its output says.
+
+## What the evidence does not prove
+
+- What looks the same and is another cause; what NCCL and Gloo show differently.
+"""
+
+
+def write_page(page_id: str) -> Path:
+    """Write the page of a new cause below `playbooks/causes`, or here where that is not; raises UsageError."""
+    if not _ID.fullmatch(page_id):
+        raise UsageError(f"{page_id[:80]!r} is no id of a cause", "Lower-case words with dashes: loader-out-of-files.")
+    known = load_playbooks()
+    if page_id in known.causes or page_id in known.symptoms:
+        raise UsageError(f"there is a page {page_id!r} already", f"Read it: ddx playbook {page_id}")
+    folder = Path("playbooks/causes")
+    place = (folder if folder.is_dir() else Path()) / f"{page_id}.md"
+    try:
+        with place.open("x", encoding="utf-8") as file:
+            file.write(_PAGE.format(id=page_id))
+    except OSError as error:
+        raise UsageError(f"{place}: {error.strerror or error}", "Choose another id, or another folder.") from error
+    return place
