@@ -34,6 +34,17 @@ _WARNINGS = (
     "FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated.",
     "UserWarning: Was asked to gather along dimension 0, but all input tensors were scalars.",
 )
+_LOUD = (
+    "apex is not installed, falling back to the fused kernels of torch (import error ignored)",
+    "Unable to register cuDNN factory: one has already been registered",
+    "could not find TensorRT; optional plugins are not available",
+    "failed to import flash_attn_3, using the previous version instead",
+    "tokenizer has no pad token, missing keys are initialised anew",
+    "cannot read the optional file of generation settings, defaults are taken",
+    "retries on error: 3, timeout 600 s, ignore_errors False",
+    "sequence is longer than the specified maximum, exceeding tokens are cut",
+)
+"""What sounds like a failure and is printed in jobs that are well."""
 
 
 class Chatter:
@@ -49,6 +60,7 @@ class Chatter:
         self._kinds: tuple[Callable[[], Iterator[str]], ...] = (
             self._download,
             self._warning,
+            self._loud,
             self._settings,
             self._model,
             self._dataset,
@@ -87,6 +99,10 @@ class Chatter:
         line = self._random.randrange(20, 2000)
         yield f"/opt/env/lib/python3.11/site-packages/{library}.py:{line}: {self._random.choice(_WARNINGS)}"
         yield "  warnings.warn("
+
+    def _loud(self) -> Iterator[str]:
+        name = f"{self._random.choice(_WORDS)}.{self._random.choice(_WORDS)}"
+        yield f"{self._stamp()} [WARNING] {name}:{self._random.randrange(20, 900)}: {self._random.choice(_LOUD)}"
 
     def _settings(self) -> Iterator[str]:
         yield f"{self._stamp()} - INFO - arguments of {self._word()}:"
