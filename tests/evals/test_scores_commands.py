@@ -12,7 +12,17 @@ from rich.console import Console
 from ddx_evals.terminal.tables import ScoreTable, markdown, show
 from ddx_tools.model.errors import UsageError
 
-SUBCOMMANDS = ("causes", "suspects", "left-out", "records", "degradation", "hardness", "messages", "gate")
+SUBCOMMANDS = (
+    "causes",
+    "suspects",
+    "sufficiency",
+    "left-out",
+    "records",
+    "degradation",
+    "hardness",
+    "messages",
+    "gate",
+)
 PORT = "public/21-bind-29500-second-job"
 TABLE = ScoreTable(["kind", "right", "bar"], [["healthy", "3", "[red]#"], ["rank_dead", "12", "."]], "of 15", 1, 1)
 

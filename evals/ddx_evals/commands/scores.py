@@ -274,5 +274,44 @@ def messages(
     _print([table], [line], {**data, **({"unknown": _records([table])} if unknown else {})}, as_json=as_json)
 
 
-for _command in (causes, suspects, left_out, records, degradation, hardness, messages, gate):
+def sufficiency(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Splits, incidents or directories; none: public.", metavar="[INCIDENT]…", show_default=False
+        ),
+    ] = None,
+    more_mb: Annotated[float, typer.Option("--more-mb", min=0, help="Make each log so much longer.")] = 0,
+    grower: Annotated[
+        str, typer.Option("--with", help="What logs grow by: chatter of libraries, or own ordinary lines.")
+    ] = "chatter",
+    seed: Annotated[int, typer.Option(help="The same one gives the same logs.")] = 0,
+    markdown: MARKDOWN = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Count the deciding lines that answers hand over, of at most 6,000 bytes each.
+
+    Incidents without deciding lines in their truth are left out. Each line that is lacking is a row.
+
+    ddx evals scores sufficiency public --more-mb 5 --with own
+    """
+    from dataclasses import asdict
+    from functools import partial
+
+    from ddx_evals.incidents import in_parallel, named_incidents
+    from ddx_evals.metamorphic.growth import Grower
+    from ddx_evals.scores.sufficiency import score, summary, table
+
+    if grower not in list(Grower):
+        raise UsageError(f"there is nothing called {grower!r} to grow logs with", f"There is: {', '.join(Grower)}")
+    work = partial(score, more_bytes=int(more_mb * 1e6), grower=Grower(grower), seed=seed)
+    wanted = [one for one in named_incidents(names or ["public"]) if one.truth.deciding_lines]
+    scores = list(in_parallel(work, wanted))
+    counts = summary(scores)
+    line = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+    data = {"summary": counts, "incidents": [asdict(each) for each in scores]}
+    _print([table(scores)], [line], data, as_json=as_json, markdown=markdown)
+
+
+for _command in (causes, suspects, sufficiency, left_out, records, degradation, hardness, messages, gate):
     app.command(_command.__name__.replace("_", "-"), help=help_of(_command))(_command)

@@ -23,7 +23,7 @@ from ddx_tools.model.errors import UsageError
 
 BUNDLE, ARTIFACTS, TRUTH = "bundle.tar.zst", "artifacts", "truth.yaml"
 
-_OF_BROUGHT = ("url", "cause", "accept", "deciding_fact", "deciding_words", "determinable")
+_OF_BROUGHT = ("url", "cause", "accept", "deciding_fact", "deciding_words", "deciding_lines", "determinable")
 """What is scored of a thread's truth. The rest is for its reader, and its `category` is not that of our pages."""
 
 

@@ -89,6 +89,13 @@ class Fact(Record):
         return re.search(self.pattern, text) if named else None
 
 
+class DecidingLine(Record):
+    """A line that a strong engineer must have seen to name the cause; of a long one a distinctive part."""
+
+    file: str
+    line: str
+
+
 class RightAnswer(Record):
     """What is right to answer where only one view is seen."""
 
@@ -135,6 +142,8 @@ class Truth(Record):
     deciding_fact: str
     deciding_words: Pattern = ""
     """Matches the next check of a good undecided answer; without it, what such an answer asks is not scored."""
+    deciding_lines: tuple[DecidingLine, ...] = ()
+    """What an answer that is not decided has to hand over."""
     determinable: Literal["yes", "partly", "no"] = "yes"
     """Whether an expert names the cause from the material: surely, as the first hypothesis of several, or not."""
     minimal_probes: tuple[str, ...] = ()

@@ -1,85 +1,31 @@
 """Lines that libraries print in any job and that say nothing of its fault, for logs to be grown with.
 
-They are of the kinds that fill real logs: downloads, progress bars, warnings, dumps of settings, steps, heartbeats,
-summaries of models. Names and numbers differ from line to line. No line comes from an incident.
+They are of the kinds that fill real logs: downloads, progress bars, warnings, deprecations, dumps of settings, steps,
+heartbeats, summaries of models, services that follow a run. Names and numbers differ from line to line. No line comes
+from an incident.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
-LOG_SUFFIXES = frozenset({".log", ".out", ".err"})
-_WORDS = [
-    "alpha",
-    "amber",
-    "atlas",
-    "basalt",
-    "birch",
-    "cedar",
-    "cobalt",
-    "coral",
-    "delta",
-    "ember",
-    "falcon",
-    "garnet",
-    "harbor",
-    "indigo",
-    "jasper",
-    "lagoon",
-    "maple",
-    "meadow",
-    "nectar",
-    "onyx",
-    "opal",
-    "pebble",
-    "quartz",
-    "raven",
-    "saffron",
-    "sierra",
-    "tundra",
-    "umber",
-    "velvet",
-    "willow",
-    "zephyr",
-]
+_WORDS = tuple(
+    "alpha amber atlas basalt birch cedar cobalt coral delta ember falcon garnet harbor indigo jasper lagoon "
+    "maple meadow nectar onyx opal pebble quartz raven saffron sierra tundra umber velvet willow zephyr".split()
+)
 _LAYERS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj", "norm")
-_SETTINGS = [
-    "hidden_size",
-    "num_hidden_layers",
-    "vocab_size",
-    "max_position_embeddings",
-    "attention_dropout",
-    "rope_theta",
-    "initializer_range",
-    "warmup_steps",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "lr_scheduler_type",
-    "logging_steps",
-    "eval_steps",
-    "save_steps",
-    "seed",
-    "data_seed",
-    "dataloader_num_workers",
-    "gradient_accumulation_steps",
-    "bf16",
-    "tf32",
-    "optim",
-    "report_to",
-    "run_name",
-    "output_dir",
-    "per_device_train_batch_size",
-    "remove_unused_columns",
-    "label_smoothing_factor",
-    "ddp_find_unused_parameters",
-    "push_to_hub",
-]
+_SETTINGS = tuple(
+    (
+        "hidden_size num_hidden_layers vocab_size max_position_embeddings attention_dropout rope_theta "
+        "initializer_range warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon lr_scheduler_type "
+        "logging_steps eval_steps save_steps seed data_seed dataloader_num_workers "
+        "gradient_accumulation_steps bf16 tf32 optim report_to run_name output_dir "
+        "per_device_train_batch_size remove_unused_columns label_smoothing_factor ddp_find_unused_parameters "
+        "push_to_hub"
+    ).split()
+)
 _WARNINGS = (
     "FutureWarning: `resume_download` is deprecated and will be removed in version 1.0.0.",
     "UserWarning: The given NumPy array is not writable, and PyTorch does not support non-writable tensors.",
@@ -88,24 +34,42 @@ _WARNINGS = (
     "FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated.",
     "UserWarning: Was asked to gather along dimension 0, but all input tensors were scalars.",
 )
+_LOUD = (
+    "apex is not installed, falling back to the fused kernels of torch (import error ignored)",
+    "Unable to register cuDNN factory: one has already been registered",
+    "could not find TensorRT; optional plugins are not available",
+    "failed to import flash_attn_3, using the previous version instead",
+    "tokenizer has no pad token, missing keys are initialised anew",
+    "cannot read the optional file of generation settings, defaults are taken",
+    "retries on error: 3, timeout 600 s, ignore_errors False",
+    "sequence is longer than the specified maximum, exceeding tokens are cut",
+)
+"""What sounds like a failure and is printed in jobs that are well."""
 
 
 class Chatter:
-    """Neutral lines, a few at a time; the same seed gives the same lines."""
+    """Neutral lines, a few at a time; the same seed gives the same lines.
 
-    def __init__(self, seed: int) -> None:
+    `moves`: there are lines of steps among them, which say that the job goes on.
+    """
+
+    def __init__(self, seed: int, *, moves: bool = True) -> None:
         self._random = random.Random(seed)
         self._time = datetime(2026, 3, 1, 8)
         self._step = 0
         self._kinds: tuple[Callable[[], Iterator[str]], ...] = (
             self._download,
             self._warning,
+            self._loud,
             self._settings,
-            self._heartbeat,
-            self._steps,
             self._model,
             self._dataset,
             self._files,
+            self._follower,
+            self._deprecated,
+            self._packages,
+            self._parameters,
+            *((self._steps, self._bar, self._heartbeat) if moves else ()),
         )
 
     def some(self) -> list[str]:
@@ -135,6 +99,10 @@ class Chatter:
         line = self._random.randrange(20, 2000)
         yield f"/opt/env/lib/python3.11/site-packages/{library}.py:{line}: {self._random.choice(_WARNINGS)}"
         yield "  warnings.warn("
+
+    def _loud(self) -> Iterator[str]:
+        name = f"{self._random.choice(_WORDS)}.{self._random.choice(_WORDS)}"
+        yield f"{self._stamp()} [WARNING] {name}:{self._random.randrange(20, 900)}: {self._random.choice(_LOUD)}"
 
     def _settings(self) -> Iterator[str]:
         yield f"{self._stamp()} - INFO - arguments of {self._word()}:"
@@ -169,31 +137,33 @@ class Chatter:
     def _files(self) -> Iterator[str]:
         yield f"{self._stamp()} - INFO - wrote metrics to /scratch/runs/{self._word()}/events.out.{self._hex(8)}"
 
+    def _follower(self) -> Iterator[str]:
+        run = f"{self._word()}-{self._random.randrange(1, 900)}"
+        yield f"wandb: Run data is saved locally in /scratch/wandb/run-{self._random.randrange(20260101, 20261231)}"
+        yield f"wandb: Syncing run {run}"
+        yield f"wandb: View project at https://wandb.example/{self._word()}/{self._word()}"
+        yield f"{self._stamp()} INFO mlflow.tracking.client: logged {self._random.randrange(2, 90)} metrics of {run}"
 
-def grown(data: bytes, more_bytes: int, seed: int) -> bytes:
-    """A log with so many bytes of neutral lines at random places between its own, which stay as they are."""
-    chatter, rng = Chatter(seed), random.Random(seed + 1)
-    lines = data.splitlines(keepends=True)
-    if lines and not lines[-1].endswith((b"\n", b"\r")):
-        lines[-1] += b"\n"
-    places = sorted(rng.randrange(len(lines) + 1) for _ in range(max(4, len(lines))))
-    share = more_bytes // len(places)
-    pieces: list[bytes] = []
-    at = 0
-    for place in places:
-        pieces += lines[at:place]
-        at = place
-        size = 0
-        while size < share:
-            told = "".join(f"{line}\n" for line in chatter.some()).encode()
-            pieces.append(told)
-            size += len(told)
-    return b"".join([*pieces, *lines[at:]])
+    def _deprecated(self) -> Iterator[str]:
+        old, new = self._random.sample(_SETTINGS, 2)
+        release = f"{self._random.randrange(1, 6)}.{self._random.randrange(40)}"
+        yield f"[{self._stamp()}] [WARNING] [config.py:{self._random.randrange(40, 900)}] {old} is deprecated, use {new}"
+        yield f"DeprecationWarning: argument {old!r} will be removed in v{release}; pass {new!r} from now on"
 
+    def _packages(self) -> Iterator[str]:
+        for _ in range(self._random.randrange(2, 5)):
+            version = ".".join(str(self._random.randrange(30)) for _ in range(3))
+            name = self._word()
+            yield f"Requirement already satisfied: {name}>={version} in /opt/env/lib/python3.11/site-packages ({version})"
 
-def grow_folder(source: Path, target: Path, more_bytes: int, seed: int = 0) -> None:
-    """Copy a folder; each log in it has so many bytes of neutral lines more. A folder without a log stays as it is."""
-    shutil.copytree(source, target)
-    for number, file in enumerate(sorted(target.rglob("*"))):
-        if file.is_file() and file.suffix in LOG_SUFFIXES:
-            file.write_bytes(grown(file.read_bytes(), more_bytes, seed + number))
+    def _parameters(self) -> Iterator[str]:
+        total = self._random.randrange(10**8, 10**10)
+        yield f"{self._stamp()} - {self._word()} - INFO - total parameters: {total:,}, trainable: {total // 3:,}"
+        values = ", ".join(f"{name}={self._random.randrange(4096)}" for name in self._random.sample(_SETTINGS, 5))
+        yield f"TrainerArguments({values})"
+
+    def _bar(self) -> Iterator[str]:
+        done, whole = self._random.randrange(1000), 1000
+        bar = "#" * (done * 20 // whole)
+        rate = self._random.uniform(1, 9)
+        yield f"Training: {done / 10:5.1f}%|{bar:20}| {done}/{whole} [{done // 60:02d}:{done % 60:02d}, {rate:.2f}it/s]"

@@ -1,0 +1,87 @@
+"""Logs made longer by lines that say nothing of the fault: those of libraries, or their own ordinary ones."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Collection
+from enum import StrEnum
+from pathlib import Path
+
+from ddx_evals.metamorphic.chatter import Chatter
+from ddx_evals.metamorphic.own_lines import OwnLines, ordinary_lines
+
+LOG_SUFFIXES = frozenset({".log", ".out", ".err"})
+
+
+class Grower(StrEnum):
+    """What a log is grown with."""
+
+    CHATTER = "chatter"
+    """What libraries print;"""
+    OWN = "own"
+    """or its own ordinary lines, as if it had begun long before."""
+
+
+def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True) -> bytes:
+    """A log with so many bytes of chatter at random places between its own lines, which stay as they are."""
+    chatter, rng = Chatter(seed, moves=moves), random.Random(seed + 1)
+    lines = _lines(data)
+    places = sorted(rng.randrange(len(lines) + 1) for _ in range(max(4, len(lines))))
+    share = more_bytes // len(places)
+    pieces: list[bytes] = []
+    at = 0
+    for place in places:
+        pieces += lines[at:place]
+        at = place
+        size = 0
+        while size < share:
+            told = "".join(f"{line}\n" for line in chatter.some()).encode()
+            pieces.append(told)
+            size += len(told)
+    return b"".join([*pieces, *lines[at:]])
+
+
+def grown_earlier(data: bytes, more_bytes: int, seed: int, without: Collection[bytes] = ()) -> bytes:
+    """A log with so many bytes of its own ordinary lines before each of them, with earlier times and lower counts.
+
+    `without`: what stands in lines that are not to be repeated.
+    """
+    lines = _lines(data)
+    ordinary = set(ordinary_lines(lines, without))
+    own = OwnLines(sorted(ordinary), seed)
+    places = [at for at, line in enumerate(lines) if line.rstrip(b"\r\n") in ordinary]
+    share = more_bytes // max(1, len(places))
+    if not places:
+        return b"".join([*own.before(min(ordinary), more_bytes), *lines])
+    pieces: list[bytes] = []
+    for at, line in enumerate(lines):
+        if at in places:
+            pieces += own.before(line.rstrip(b"\r\n"), share)
+        pieces.append(line)
+    return b"".join(pieces)
+
+
+def grow_folder(
+    source: Path, target: Path, more_bytes: int, grower: Grower, seed: int = 0, without: Collection[str] = ()
+) -> None:
+    """Copy a folder; each log in it has so many bytes more. A folder without a log stays as it is.
+
+    `without`: what stands in lines that are not to be repeated.
+    """
+    shutil.copytree(source, target)
+    for number, file in enumerate(sorted(target.rglob("*"))):
+        if file.is_file() and file.suffix in LOG_SUFFIXES:
+            data = file.read_bytes()
+            if grower is Grower.CHATTER:
+                file.write_bytes(grown(data, more_bytes, seed + number))
+            else:
+                kept = [line.encode() for line in without]
+                file.write_bytes(grown_earlier(data, more_bytes, seed + number, kept))
+
+
+def _lines(data: bytes) -> list[bytes]:
+    lines = data.splitlines(keepends=True)
+    if lines and not lines[-1].endswith((b"\n", b"\r")):
+        lines[-1] += b"\n"
+    return lines
