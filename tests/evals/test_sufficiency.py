@@ -1,4 +1,4 @@
-"""Answers hand over the lines that decide, of logs as they are and of logs that have grown: a sample at every commit."""
+"""Answers hand over the lines that decide, of logs as they are and of logs that have grown: a sample."""
 
 from __future__ import annotations
 

@@ -26,13 +26,17 @@ _RANK_FILE = re.compile(r"^rank[-_]?(\d{1,5})\.(?:log|out|err|txt)$")
 _RANK_LABEL = re.compile(rb"(?m)^\[rank(\d{1,5})\]:")
 _RANK_NAMED = re.compile(rb"(?i)(?<![\w-])((?:\[|Global )?rank[ _:=#]{0,2})(\d{1,4})(?![\w.]|-\d)")
 _RANKS_OTHERWISE = re.compile(
-    rb"(?im)local.?rank|\[default\d|\b[tpd]p[ _]?\d|\b(?:tp|pp|dp|ep|cp|mp)\b|NCCL INFO|RANK=|srun|cuda:\d|ranks\W{1,4}\d"
-    rb"|rank\w*[ :=]{1,3}\d+ ?(?:-|\.\.|,|and|to|/|or|&) ?\d|^\W{0,4}rank\W+[a-z]|device|gpu|\bworker|node|host|\bGLOO|fatal"
-    rb"|root|send|recv|src|dst|peer|pipeline|stage|tensor.parallel|mesh|group|members?|torchrun|ranks? \d+ ?:|proc|\bpid\b"
+    rb"(?im)local.?rank|\[default\d|\b[tpd]p[ _]?\d|\b(?:tp|pp|dp|ep|cp|mp)\b|NCCL INFO|RANK=|srun|cuda:\d"
+    rb"|ranks\W{1,4}\d"
+    rb"|rank\w*[ :=]{1,3}\d+ ?(?:-|\.\.|,|and|to|/|or|&) ?\d|^\W{0,4}rank\W+[a-z]|device|gpu|\bworker|node|host"
+    rb"|\bGLOO|fatal"
+    rb"|root|send|recv|src|dst|peer|pipeline|stage|tensor.parallel|mesh|group|members?|torchrun|ranks? \d+ ?:"
+    rb"|proc|\bpid\b"
 )
 _HOME = re.compile(rb"/(?:home|Users)/([a-z][\w.-]{0,30})(?=/)")
 _HOSTS = re.compile(
-    rb"(?m)^([A-Za-z][\w.-]{1,60}):\d+:\d+ \[\d\] |(?<![\w./-])((?:[a-z]{0,8}node|host|gpunode|worker-node)-?\d{1,4})(?![\w/-])"
+    rb"(?m)^([A-Za-z][\w.-]{1,60}):\d+:\d+ \[\d\] |"
+    rb"(?<![\w./-])((?:[a-z]{0,8}node|host|gpunode|worker-node)-?\d{1,4})(?![\w/-])"
 )
 _PRIVATE = re.compile(rb"(?<![\d.])(?:10\.(\d{1,3})|192\.168)\.(\d{1,3})\.(\d{1,3})(?![\d.]*\d)")
 _LEVELS = re.compile(rb"\b(INFO|WARNING|WARN|ERROR|DEBUG)\b")

@@ -11,21 +11,20 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-_WORDS = tuple(
-    "alpha amber atlas basalt birch cedar cobalt coral delta ember falcon garnet harbor indigo jasper lagoon "
-    "maple meadow nectar onyx opal pebble quartz raven saffron sierra tundra umber velvet willow zephyr".split()
-)
+_WORDS = (
+    "alpha", "amber", "atlas", "basalt", "birch", "cedar", "cobalt", "coral", "delta", "ember", "falcon",
+    "garnet", "harbor", "indigo", "jasper", "lagoon", "maple", "meadow", "nectar", "onyx", "opal", "pebble",
+    "quartz", "raven", "saffron", "sierra", "tundra", "umber", "velvet", "willow", "zephyr",
+)  # fmt: skip
 _LAYERS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj", "norm")
-_SETTINGS = tuple(
-    (
-        "hidden_size num_hidden_layers vocab_size max_position_embeddings attention_dropout rope_theta "
-        "initializer_range warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon lr_scheduler_type "
-        "logging_steps eval_steps save_steps seed data_seed dataloader_num_workers "
-        "gradient_accumulation_steps bf16 tf32 optim report_to run_name output_dir "
-        "per_device_train_batch_size remove_unused_columns label_smoothing_factor ddp_find_unused_parameters "
-        "push_to_hub"
-    ).split()
-)
+_SETTINGS = (
+    "hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings", "attention_dropout",
+    "rope_theta", "initializer_range", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "lr_scheduler_type", "logging_steps", "eval_steps", "save_steps", "seed", "data_seed",
+    "dataloader_num_workers", "gradient_accumulation_steps", "bf16", "tf32", "optim", "report_to", "run_name",
+    "output_dir", "per_device_train_batch_size", "remove_unused_columns", "label_smoothing_factor",
+    "ddp_find_unused_parameters", "push_to_hub",
+)  # fmt: skip
 _WARNINGS = (
     "FutureWarning: `resume_download` is deprecated and will be removed in version 1.0.0.",
     "UserWarning: The given NumPy array is not writable, and PyTorch does not support non-writable tensors.",
@@ -147,14 +146,16 @@ class Chatter:
     def _deprecated(self) -> Iterator[str]:
         old, new = self._random.sample(_SETTINGS, 2)
         release = f"{self._random.randrange(1, 6)}.{self._random.randrange(40)}"
-        yield f"[{self._stamp()}] [WARNING] [config.py:{self._random.randrange(40, 900)}] {old} is deprecated, use {new}"
+        line = self._random.randrange(40, 900)
+        yield f"[{self._stamp()}] [WARNING] [config.py:{line}] {old} is deprecated, use {new}"
         yield f"DeprecationWarning: argument {old!r} will be removed in v{release}; pass {new!r} from now on"
 
     def _packages(self) -> Iterator[str]:
         for _ in range(self._random.randrange(2, 5)):
             version = ".".join(str(self._random.randrange(30)) for _ in range(3))
             name = self._word()
-            yield f"Requirement already satisfied: {name}>={version} in /opt/env/lib/python3.11/site-packages ({version})"
+            where = "/opt/env/lib/python3.11/site-packages"
+            yield f"Requirement already satisfied: {name}>={version} in {where} ({version})"
 
     def _parameters(self) -> Iterator[str]:
         total = self._random.randrange(10**8, 10**10)

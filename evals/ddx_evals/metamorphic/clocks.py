@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 _TIME = re.compile(rb"(?<![\d:.])(?<!\d-)([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?![:\d])")
 _DURATION = re.compile(
-    rb"(?i)(?:eta|elapsed|took|duration|remaining|timeout|in|after|for|up|runtime|time limit|--time|-t)[ =:]{0,3}$|<$|\[$|-$"
+    rb"(?i)(?:eta|elapsed|took|duration|remaining|timeout|in|after|for|up|runtime|time limit"
+    rb"|--time|-t)[ =:]{0,3}$|<$|\[$|-$"
 )
 
 

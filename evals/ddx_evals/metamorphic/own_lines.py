@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
 _STAMP = re.compile(
-    rb"(?P<day>\d{4}[-/]\d\d[-/]\d\d|(?<!\d)\d\d[-/]\d\d)?(?P<between>[ T_])?(?P<time>\d\d:\d\d:\d\d)(?P<part>[.,]\d{1,9})?"
+    rb"(?P<day>\d{4}[-/]\d\d[-/]\d\d|(?<!\d)\d\d[-/]\d\d)?(?P<between>[ T_])?"
+    rb"(?P<time>\d\d:\d\d:\d\d)(?P<part>[.,]\d{1,9})?"
 )
 _COUNT = re.compile(rb"(?<![\w.:/\-\[#x@])\d{1,12}(?![\w.:\-\]])")
 _MEASURED = re.compile(rb"(?<![\w.:\-])\d{1,9}\.\d{1,6}(?![\w.:])")

@@ -44,7 +44,7 @@ _MESSAGE_LINES = 40
 _MESSAGE_CHARS = 4_000
 _CHAIN_LIMIT = 20
 _CODE_CHARS = 500
-_JUNK_LIMIT = 3
+_JUNK_LIMIT = 12
 
 _FRAME = re.compile(r'( {0,200})File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}))?$')
 _MARKERS = frozenset(" ~^")
@@ -120,17 +120,23 @@ class TracebackReader:
         if HEADER in text:
             self._another(line)
         elif frame := _FRAME.match(text):
+            self._junk = 0
             if len(current.frames) < _FRAME_LIMIT:
                 current.frames.append(TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
         elif text.startswith("  "):
             self._code(text)
-        elif (found := _EXCEPTION.match(text)) and not line.is_record:
+        elif (found := _EXCEPTION.match(text)) and not line.is_record and self._may_end(found[1]):
             self._name(line, found[1], found[2] or "")
         elif text.strip():
             self._junk += 1
             if self._junk > _JUNK_LIMIT:
                 self._finish()
         current.last_line = line.number
+
+    def _may_end(self, exception: str) -> bool:
+        """Whether a line that begins like an exception is the end: a warning is one only if something warned there."""
+        last = self._current.frames[-1:] if self._current else []
+        return not exception.endswith("Warning") or any("warn" in frame.code for frame in last)
 
     def _in_braid(self, line: LogLine) -> None:
         braid = self._braid

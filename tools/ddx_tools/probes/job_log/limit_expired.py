@@ -10,6 +10,8 @@ from ddx_tools.analysis.log_events.known_ranks import Crowd
 from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
+_LEAST_LIMIT_S = 60.0
+"""What a limit is taken for of which nothing is known."""
 _ALIKE = 0.15
 """By so much the lengths of a wait and of what was waited for may differ."""
 
@@ -66,13 +68,14 @@ def _how_long(event: LogEvent) -> tuple[float, int]:
 
 
 def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s: float | None) -> bool:
-    """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved."""
-    if _outlasts(event, timeouts):
-        return True
+    """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved.
+
+    Work that began long after the wait did is not what they waited for, whoever writes of it.
+    """
     elapsed_s = event.details.get("elapsed_s")
-    if elapsed_s is None:
-        return bool(event.details["step"] > (first.details.get("step") or 0))
-    return limit_s is not None and bool(elapsed_s >= limit_s / 2)
+    if elapsed_s is not None:
+        return bool(elapsed_s >= (limit_s or _LEAST_LIMIT_S) / 2)
+    return _outlasts(event, timeouts) or bool(event.details["step"] > (first.details.get("step") or 0))
 
 
 def _outlasts(event: LogEvent, timeouts: list[LogEvent]) -> bool:
