@@ -16,6 +16,7 @@ SUBCOMMANDS = (
     "causes",
     "suspects",
     "sufficiency",
+    "invariance",
     "left-out",
     "records",
     "degradation",

@@ -313,5 +313,45 @@ def sufficiency(
     _print([table(scores)], [line], data, as_json=as_json, markdown=markdown)
 
 
-for _command in (causes, suspects, sufficiency, left_out, records, degradation, hardness, messages, gate):
+def invariance(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Splits, incidents or directories; none: public.", metavar="[INCIDENT]…", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same one gives the same changes.")] = 0,
+    markdown: MARKDOWN = None,
+    as_json: JSON_OPTION = False,
+) -> None:
+    """Change material in ways that mean nothing, and count the answers that stay the same.
+
+    Neutral lines, other names of files, hosts and users, permuted ranks, split and interleaved logs, shifted clocks,
+    other line ends, colours, no notes. Each answer that changed is a row.
+
+    ddx evals scores invariance public
+    """
+    from dataclasses import asdict
+    from functools import partial
+    from itertools import chain
+
+    from ddx_evals.incidents import in_parallel, named_incidents
+    from ddx_evals.scores.invariance import score, shares, table
+
+    scores = list(chain(*in_parallel(partial(score, seed=seed), named_incidents(names or ["public"]))))
+    counts = shares(scores)
+    misleads = sum(each.misleads for each in scores)
+    lines = [f"{name}: {same} of {every}" for name, (same, every) in counts.items()]
+    data = {"same": {name: list(pair) for name, pair in counts.items()}, "misleads": misleads}
+    data |= {"answers": [asdict(each) for each in scores if not each.same]}
+    _print(
+        [table(scores)],
+        [*lines, f"confidently wrong by a change: {misleads}"],
+        data,
+        as_json=as_json,
+        markdown=markdown,
+    )
+
+
+for _command in (causes, suspects, sufficiency, invariance, left_out, records, degradation, hardness, messages, gate):
     app.command(_command.__name__.replace("_", "-"), help=help_of(_command))(_command)

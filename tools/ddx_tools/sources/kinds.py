@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 from ddx_tools.model.files.kinds import HEAD_BYTES
-from ddx_tools.model.files.log_text import encoding_of
+from ddx_tools.model.files.log_text import encoding_of, without_colours
 from ddx_tools.model.files.names import as_folders
 from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, PROGRAM, suffix
 
@@ -103,7 +103,7 @@ def is_log_name(path: str) -> bool:
 
 def launch_text(path: str, data: bytes) -> bytes:
     """What of a text is looked through for environments and launch commands."""
-    return data[: _LAUNCH_BYTES_OF_LOG if is_log_name(path) else LAUNCH_BYTES]
+    return without_colours(data[: _LAUNCH_BYTES_OF_LOG if is_log_name(path) else LAUNCH_BYTES])
 
 
 def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[TextKind]:
@@ -161,9 +161,9 @@ def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
     from ddx_tools.parsers.nccl.nccl_lines import holds_nccl
 
     look = LONG_LOOK_BYTES if named else LOOK_BYTES
-    if holds_nccl(head[:look]):
+    if holds_nccl(without_colours(head[:look])):
         return True
-    return b"\0" not in head[:look] and holds_nccl((tail or head)[-look:])
+    return b"\0" not in head[:look] and holds_nccl(without_colours((tail or head)[-look:]))
 
 
 def settings_in(path: str, head: bytes, *, named: bool) -> set[TextKind]:

@@ -152,13 +152,17 @@ def _docker_line(line: bytes) -> bytes:
         return line
 
 
+def without_colours(data: bytes) -> bytes:
+    """Without the sequences that a terminal takes for colours; the number of lines stays."""
+    return _ANSI.sub(b"", data) if b"\x1b" in data else data
+
+
 def _clean(data: bytes) -> tuple[bytes, int]:
     """Without colours, and how many lines were cut; the number of lines stays."""
     too_long = 0
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
-    if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
+    data = without_colours(data)
     if not data.isascii() and _INVISIBLE_LEAD.search(data):
         data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if _has_endless(data):  # of NULs, say, where a log was cut while its writer kept its place
