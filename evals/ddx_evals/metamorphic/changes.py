@@ -140,8 +140,8 @@ def permuted_ranks(texts: Texts, rng: random.Random) -> Changed | None:
     told = b"\n".join(data for path, data in texts.items() if not path.endswith(".py"))
     if len(moving) < 2 or _RANKS_OTHERWISE.search(_RANK_NAMED.sub(b"", told)):
         return None
-    turn = rng.randrange(1, len(moving))
-    ranks = dict(zip(moving, moving[turn:] + moving[:turn], strict=True))
+    pick = rng.randrange(1, len(moving))
+    ranks = dict(zip(moving, moving[pick:] + moving[:pick], strict=True))
 
     def other(match: re.Match[bytes]) -> bytes:
         return match[1] + str(ranks.get(int(match[2]), int(match[2]))).encode()

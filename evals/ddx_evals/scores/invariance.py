@@ -54,7 +54,7 @@ class InvarianceScore:
 
 
 def score(incident: Incident, changes: Iterable[str] = tuple(CHANGES), seed: int = 0) -> list[InvarianceScore]:
-    """Each change that applies to an incident: to the files that somebody brought, or to the logs of a bundle."""
+    """Each change that applies to an incident: to the files that the user passed, or to the logs of a bundle."""
     view = View.LOG_ONLY if is_bundle(incident.material) else View.FULL
     if view not in incident.views:
         return []
