@@ -11,7 +11,7 @@ from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _LEAST_LIMIT_S = 60.0
-"""What a limit is taken for of which nothing is known."""
+"""What a limit is taken for of which nothing is known; against a shorter one, work of some seconds says nothing."""
 _ALIKE = 0.15
 """By so much the lengths of a wait and of what was waited for may differ."""
 
@@ -74,7 +74,7 @@ def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s
     """
     elapsed_s = event.details.get("elapsed_s")
     if elapsed_s is not None:
-        return bool(elapsed_s >= (limit_s or _LEAST_LIMIT_S) / 2)
+        return bool(elapsed_s >= max(limit_s or 0.0, _LEAST_LIMIT_S) / 2)
     return _outlasts(event, timeouts) or bool(event.details["step"] > (first.details.get("step") or 0))
 
 
