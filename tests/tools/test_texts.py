@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +179,12 @@ def test_of_printed_values_only_what_does_not_fit_is_told(code: str) -> None:
     sick, healthy = VALUES[code]
     assert code in codes(sick)
     assert code not in codes(healthy)
+
+
+@pytest.mark.parametrize("code", VALUES)
+def test_colours_of_a_terminal_change_nothing(code: str) -> None:
+    sick, _ = VALUES[code]
+    assert codes(re.sub(r"\b(?:INFO|in|rank|Error|acc)\b", "\x1b[32m\\g<0>\x1b[0m", sick)) == codes(sick)
 
 
 def test_code_pasted_into_a_note_is_not_read(tmp_path: Path) -> None:

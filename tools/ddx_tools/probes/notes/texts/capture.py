@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
+from ddx_tools.model.files.log_text import without_colours
 from ddx_tools.probes.notes.texts.programs import read_as_program, read_program
 from ddx_tools.probes.notes.texts.text_fact import Lines, TextFact
 from ddx_tools.probes.notes.texts.traces import read_traces
@@ -45,7 +46,7 @@ def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
 @lru_cache(_MOST_TEXTS)
 def _said_in(name: str, data: bytes) -> list[TextFact]:
     """What the readers see in a text; what was captured is parsed at once as a rule."""
-    text = data.decode("utf-8", "replace")
+    text = without_colours(data).decode("utf-8", "replace")
     if program := read_as_program(name, text):
         return list(islice(read_program(program), _MOST_ROWS))
     lines = Lines(line[:_LONGEST_LINE] for line in text.splitlines())
