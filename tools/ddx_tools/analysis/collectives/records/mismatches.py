@@ -17,6 +17,7 @@ from ddx_tools.analysis.collectives.odd_ranks import Sides, part
 from ddx_tools.analysis.collectives.records.comparable import dtypes_to_agree_on, elements, sizes_to_agree_on
 from ddx_tools.analysis.collectives.records.quotes import locations, where
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
+from ddx_tools.analysis.collectives.records.sibling_groups import decided_by_siblings
 from ddx_tools.model.diagnosis import Evidence, Finding, Location
 
 _MAX_EVIDENCE = 8
@@ -97,6 +98,7 @@ def mismatches(records: Records, group: Group, found: Disagreements) -> list[Fin
 
 
 def _operation_finding(records: Records, group: Group, seq: int, entries: dict[int, Entry], sides: Sides) -> Finding:
+    sides = decided_by_siblings(records, group, entries, sides, lambda entry: entry.op)
     sides, left_out = _by_rounds(records, group, entries, sides)
     odd = entries[sides.deviating[0]]
     return raising.mismatch(
@@ -175,6 +177,8 @@ def _field_finding(
     if aborted:
         shown[aborted.rank] = shown[aborted.like]
     sides = part(shown)
+    if not aborted:
+        sides = decided_by_siblings(records, group, entries, sides, lambda entry: _shown(entry, aspect))
     finished = aborted is None and all(entry.done for entry in entries.values())
     odd, usual = entries.get(sides.deviating[0]), entries.get(sides.groups[0][1][0])
     places = locations([entries[rank] for rank in sides.deviating if rank in entries])
