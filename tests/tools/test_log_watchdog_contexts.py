@@ -151,6 +151,12 @@ def test_a_half_whose_other_end_may_be_there_is_not_alone(tmp_path: Path, other:
     assert not of_code(read(tmp_path, sends + other), "p2p.unmatched")
 
 
+def test_receivers_behind_ranks_that_part_in_their_own_collective_are_victims(tmp_path: Path) -> None:
+    parted = timed_out(0, 26, "_ALLGATHER_BASE", 64) + timed_out(1, 26, "_REDUCE_SCATTER_BASE", 64)
+    receivers = "".join(timed_out(rank, 9, "RECV", 64) for rank in (2, 3))
+    assert not of_code(read(tmp_path, parted + receivers), "p2p.unmatched")
+
+
 # --- groups that are made later, and queues
 
 

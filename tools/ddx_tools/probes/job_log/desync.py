@@ -231,6 +231,15 @@ def transfer_findings(reports: list[WatchdogReport], crowd: Crowd, whereabouts: 
     ]
 
 
+def _is_one_collective(reports: list[WatchdogReport]) -> bool:
+    """Whether these may all be in one collective of all ranks.
+
+    Ranks of a smaller group, or in collectives that differ, wait for each other. Who receives from them is a victim.
+    """
+    calls = {(report.group, report.op_type, report.seq) for report in reports}
+    return len(calls) == 1 and all(report.member in (None, report.rank) for report in reports)
+
+
 def _of_attempt(
     attempt: int, waiting: dict[int, WatchdogReport], crowd: Crowd, whereabouts: Whereabouts
 ) -> Iterator[Finding]:
@@ -241,6 +250,8 @@ def _of_attempt(
     if len(halves) != 1 or _BLOCKS & {waiting[rank].op_type for rank in elsewhere}:
         return
     half = str(halves.pop())
+    if elsewhere and not _is_one_collective([waiting[rank] for rank in elsewhere]):
+        return
     if elsewhere:
         code, ranks = "p2p.unmatched", elsewhere
         summary = (
