@@ -44,7 +44,7 @@ def test_active_work_of_a_healthy_job_accuses_nobody(seed: int) -> None:
 )
 def test_batches_whose_end_is_left_out_are_not_pending(kind: str, seed: int) -> None:
     job = active(kind, seed)
-    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+    assert answer_of(job).suspects == job.truth.culprits
 
 
 def test_without_history_nothing_tells_which_end_left_a_transfer_out() -> None:
@@ -100,7 +100,7 @@ def test_and_where_nobody_is_absent_nobody_is_blamed_for_it() -> None:
 def test_a_gloo_rank_is_outside_if_all_peers_made_as_many_transfers_since() -> None:
     job = simulate(200_020, kind="rank_exited_early", lost=0)
     assert job.description["backend"] == "gloo"
-    assert tuple(judged(job).culprits.ranks) == job.truth.culprits
+    assert answer_of(job).suspects == job.truth.culprits
 
 
 @pytest.mark.parametrize("kind", ["missing_send", "missing_recv"])
@@ -168,3 +168,23 @@ def test_all_ranks_of_a_host_without_records_are_asked_for_and_not_blamed(groups
             job.call(rank, key, 2, done=False)
     findings = job.findings()
     assert of(findings, "rank.waited_for").ranks == [4, 5, 6, 7] and not blamed(findings)
+
+
+def without_a_host_and(lost: int, groups: list[range]) -> Finding:
+    job = Job(24, without=(*range(8, 16), lost))
+    for number, members in enumerate(groups):
+        key = job.group(str(number), members)
+        for rank in members:
+            job.call(rank, key, 1)
+            job.call(rank, key, 2, done=False)
+    return of(job.findings(), "rank.waited_for")
+
+
+def test_of_a_host_without_records_and_one_lost_besides_the_host_is_asked_for() -> None:
+    found = without_a_host_and(19, [range(0, 24, 2), range(1, 24, 2)])
+    assert found.ranks == [*range(8, 16)] and not found.attributes["tie"]
+
+
+def test_where_others_wait_for_the_one_only_the_host_does_not_explain_it() -> None:
+    found = without_a_host_and(17, [range(16), range(16, 24)])
+    assert 17 in found.ranks

@@ -102,16 +102,17 @@ def with_suspects(
     seats: Mapping[int, Seat],
     roots: Sequence[Suspect] = (),
     everybody: int = 0,
+    circle: Set[int] = frozenset(),
 ) -> Diagnosis:
     """The answer with its suspects; if it is undecided, the headline names them. Its chain is shortened.
 
     `roots`: the suspects that the wait graph names; where it names nobody, the findings do. `everybody`: how many ranks
-    the job has at least.
+    the job has at least. `circle`: ranks that wait for each other according to the graph.
     """
     if len(said.chain) > _MOST_SENTENCES:
         rest = len(said.chain) - _MOST_SENTENCES + 1
         said = said.model_copy(update={"chain": [*said.chain[: _MOST_SENTENCES - 1], f"And {rest} more waits."]})
-    suspects = list(roots) or _without_majority(find_suspects(findings, seats), everybody)
+    suspects = list(roots) or _without_majority(_without_guesses(find_suspects(findings, seats), circle), everybody)
     if not suspects:
         return said
     more: dict[str, object] = {
@@ -127,6 +128,12 @@ def with_suspects(
             who = suspects[0].says if roots else _sentence(suspects[0])
             more["headline"] = f"{who}; cause undecided{possible}"
     return said.model_copy(update=more)
+
+
+def _without_guesses(suspects: list[Suspect], circle: Set[int]) -> list[Suspect]:
+    """Suspects without those that may be absent, and are only some of the ranks that wait for each other."""
+    guess = (Certainty.LIKELY, SuspectEvent.ABSENT)
+    return [one for one in suspects if (one.certainty, one.event) != guess or not set(one.ranks) < circle]
 
 
 def _without_majority(suspects: list[Suspect], everybody: int) -> list[Suspect]:
@@ -164,6 +171,7 @@ WORDS_OF_MANY = WORDS | {
     SuspectEvent.OUTSIDE: "are outside the collective that their peers wait in",
     SuspectEvent.MISMATCHED: "differ from their peers",
     SuspectEvent.LATE: "are late again and again",
+    SuspectEvent.SILENT: "report nothing, unlike their peers",
 }
 
 

@@ -108,8 +108,10 @@ def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Susp
     for one in suspects:
         other = told[tuple(sorted(one.ranks))]
         ended = other.event is SuspectEvent.ENDED
+        elsewhere = (other.event, one.event) == (SuspectEvent.ABSENT, SuspectEvent.MISMATCHED)
         more = {
             "says": other.says if ended else one.says,
+            "event": one.event if elsewhere else other.event,
             "certainty": one.certainty if one.unless and not other.unless else other.certainty,
             "unless": other.unless or one.unless,
             "locations": distinct([*other.locations, *one.locations])[:_MOST_PLACES],

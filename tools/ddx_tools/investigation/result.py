@@ -120,5 +120,7 @@ class Investigation:
         findings = agreeing(self.findings, self.waits)
         roots = [one.model_copy(deep=True) for one in self.waits.suspects]
         said = diagnose(findings, by, self.missing)
-        said = with_suspects(said, findings, self.seats, roots, len(self.waits.graph.ranks))
+        said = with_suspects(
+            said, findings, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
+        )
         return with_headline(with_waits(said, self.waits), self.waits, self.seats)

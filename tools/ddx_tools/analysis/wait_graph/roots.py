@@ -84,11 +84,12 @@ class _Search:
     open: list[str] = field(default_factory=list)
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
-    unseen: bool = False
+    unseen: set[int] = field(default_factory=set)
+    """Ranks that others wait for, and whose records no longer hold what they are in."""
     possible: list[tuple[set[int], str]] = field(default_factory=list)
     """Ranks of which one holds up a rank that others wait for, and that in words."""
-    unexplained: list[str] = field(default_factory=list)
-    """Of ranks that others wait for, and that wait for something of which nothing is known."""
+    unexplained: set[int] = field(default_factory=set)
+    """Ranks that others wait for, and that wait for something of which nothing is known."""
     within: dict[int, NodeCondition] = field(default_factory=dict)
     """By rank, what its thread or process does that its main thread waits for."""
 
@@ -113,15 +114,19 @@ def find_roots(graph: WaitGraph) -> Roots:
             _take_single(found, sink, awaited)
     # Who waits for one of several, of whom one is a root, waits for that one, as far as anybody knows.
     found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
-    if not _EXPLAINING & set(found.roots.values()):
-        found.open += found.unexplained
+    if found.unexplained and not _EXPLAINING & set(found.roots.values()):
+        verb = "wait" if len(found.unexplained) > 1 else "waits"
+        found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
     if graph.gone and (found.open or not found.roots):
         # What nothing else explains an end does, whether or not somebody is seen to wait.
         found.roots = dict.fromkeys(sorted(graph.gone), NodeState.ENDED)
         found.open.clear()
     if not found.roots:
         if found.unseen:
-            found.open.append("the records of the ranks that all others wait for no longer hold their current call")
+            one = len(found.unseen) == 1
+            record, their = ("record", "its") if one else ("records", "their")
+            verb = "no longer holds" if one else "no longer hold"
+            found.open.append(f"the {record} of {rank_list(found.unseen)} {verb} {their} current call")
         _take_mismatch(found) or _take_unknown(found)
     elif found.unseen and NodeState.OUTSIDE not in found.roots.values():
         found.open.append("nothing shows what a rank that others wait for is doing")
@@ -161,10 +166,10 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
     elif rank in found.waits_for_unknown:
         _take_possible(found, rank)
     elif condition is not None and condition.state is NodeState.UNSEEN:
-        found.unseen = True
+        found.unseen.add(rank)
     else:
         # It is in something of which nothing more is known, like a kernel that all are in.
-        found.unexplained.append(f"nothing shows what {rank_list([rank])} waits for")
+        found.unexplained.add(rank)
 
 
 def _take_possible(found: _Search, rank: int) -> None:
@@ -231,7 +236,8 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
     odd = odd or _holders_of_files(found.graph, sink)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
-    found.roots.update(dict.fromkeys(sorted(odd), NodeState.OUTSIDE))
+    # Who is singled out by what it called waits in that itself.
+    found.roots.update(dict.fromkeys(sorted(odd), NodeState.ELSEWHERE if told else NodeState.OUTSIDE))
 
 
 def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:

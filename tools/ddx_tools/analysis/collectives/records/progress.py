@@ -73,8 +73,11 @@ def is_unsettled(
 ) -> bool:
     """Whether undated records show ranks at work that do not wait for the same as the others.
 
-    In a job that has hung for long every rank waits for the same fault: of one rank, or of the ranks of one host.
+    In a job that has hung for long every rank waits for the same fault: of one rank, or of the ranks of one host. Where
+    a log tells that a rank waited in what its record has pending until its limit, the job hung.
     """
+    if _waited_out(records):
+        return False
     if graph is None or not graph.roots or any(record.taken_ns is not None for record in records.ranks.values()):
         return False
     alone = {rank for rank, state in graph.roots.items() if state in ("outside", "device_behind", "stands_still")}
@@ -87,6 +90,17 @@ def is_unsettled(
         *(rank for hold in holds if not hold.is_complete for rank in hold.waiting),
     }
     return any(rank not in accounted and status in _AT_WORK for rank, status in fronts.status.items())
+
+
+def _waited_out(records: Records) -> bool:
+    """Whether a watchdog reported of a rank that what its record has pending took longer than its limit."""
+    return bool(
+        records.query(
+            "SELECT 1 FROM log_events l JOIN pending p ON l.rank = p.rank "
+            "AND TRY_CAST(l.details->>'seq' AS BIGINT) = p.seq "
+            "WHERE l.kind = 'watchdog' AND l.details->>'elapsed_ms' IS NOT NULL LIMIT 1"
+        )
+    )
 
 
 def stands_still(holds: Sequence[Recorded]) -> bool:

@@ -16,6 +16,7 @@ from ddx_tools.analysis.collectives.wait_solver import By, Known, SolvedWaits, f
 from ddx_tools.model.grouping import gathered
 
 _SMALLEST_HOST = 4
+_USUAL_HOST = 8
 _STATES: dict[str, State] = {
     "idle": "outside",
     "not_started": "device_behind",
@@ -46,8 +47,8 @@ def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], boo
     rest = [hold for hold in holds if not found & set(hold.unknown)]
     more, tie = fewest(set(hold.unknown) for hold in rest)
     found |= more
-    if found and may_be_a_host(records.absent):
-        return sorted(records.absent), False
+    if found and (host := _absent_host(records.absent, holds)):
+        return sorted(host), False
     # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
     # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
     in_one = {(hold.group.id, hold.seq) for hold in holds}
@@ -57,6 +58,19 @@ def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], boo
     # What ranks only called ahead of what they are in, which their rings have lost, others may have called as well.
     ahead = not any(hold.fronts for hold in holds)
     return sorted(found), tie or lone or ahead or found != records.absent or len(found) > 1 or unsaid
+
+
+def _absent_host(absent: Set[int], holds: Sequence[Recorded]) -> Set[int]:
+    """The absent ranks that may be those of one host, and explain all waits; empty if there are none, or several.
+
+    A record that got lost besides is one of few ranks that do not make up a host.
+    """
+    if may_be_a_host(absent):
+        return absent
+    rows = [{*range(first, first + _USUAL_HOST)} for first in absent if first % _USUAL_HOST == 0]
+    awaited = [frozenset(hold.unknown) for hold in holds]
+    fitting = [row for row in rows if row <= absent and not any(row.isdisjoint(ranks) for ranks in awaited)]
+    return fitting[0] if len(fitting) == 1 else frozenset()
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:
@@ -93,7 +107,7 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
     smallest = [few for few in fitting if len(few) == fewest]
     if len(smallest) == 1:
         return _without_held(set(smallest[0]), inside), "absence"
-    if odd := odd_by_rounds(records, inside):
+    if odd := odd_by_rounds(records, inside) or odd_by_siblings(records, inside) & circle:
         return odd, "pairing"
     odd = odd_by_order(records, inside) & circle
     return odd, "order" if odd else "nothing"
@@ -166,6 +180,46 @@ def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
     if _compared(records, made, lonely[0].group, inside, lacking) > 0:
         odd.add(inside)
     return odd if len(odd) == 1 else set()
+
+
+def odd_by_siblings(records: Records, holds: Sequence[Recorded]) -> set[int]:
+    """The rank that made fewer or more transfers than those of its place in other groups; empty unless it is one.
+
+    Counted up to the last collective of each rank that waits in a transfer or that one waits for.
+    """
+    transfers = [hold for hold in holds if hold.transfer is not None]
+    ends = {rank: hold.group for hold in transfers for rank in (*hold.blockers, *hold.waiting)}
+    if records.only_active or not ends:
+        return set()
+    odd = {rank for rank, group in ends.items() if _differs_from_siblings(records, rank, group)}
+    return odd if len(odd) == 1 else set()
+
+
+def _differs_from_siblings(records: Records, rank: int, group: Group) -> bool:
+    """Whether all ranks of its place in groups of one kind made the same number of transfers, and this one another."""
+    alike = [each for each in records.groups.values() if kind_of(each) == kind_of(group)]
+    place = group.ranks().index(rank)
+    siblings = [each.ranks()[place] for each in alike if each.id != group.id and len(each.ranks()) > place]
+    last = records.query(
+        "SELECT group_id, seq FROM recorded_numbers JOIN rules USING (call) "
+        "WHERE rank = ? AND NOT is_p2p AND NOT closing ORDER BY record_id DESC LIMIT 1",
+        [rank],
+    )
+    if not last or not siblings:
+        return False
+    kind = kind_of(records.groups[last[0]["group_id"]])
+    collectives = ", ".join(str(each.id) for each in records.groups.values() if kind_of(each) == kind)
+    rows = records.query(
+        "WITH calls AS (SELECT rank, min(record_id) AS at FROM recorded_numbers JOIN rules USING (call) "
+        f"WHERE group_id IN ({collectives}) AND NOT is_p2p AND NOT closing AND seq = ? AND rank IN ? GROUP BY rank) "
+        "SELECT c.rank, max(t.p2p_seq) AS made FROM calls c JOIN recorded_numbers t "
+        f"ON t.rank = c.rank AND t.record_id < c.at AND t.group_id IN ({', '.join(str(each.id) for each in alike)}) "
+        "GROUP BY c.rank",
+        [last[0]["seq"], [rank, *siblings]],
+    )
+    made = {row["rank"]: row["made"] for row in rows}
+    counts = {made[each] for each in siblings if each in made}
+    return rank in made and len(counts) == 1 and made[rank] not in counts
 
 
 _Made = dict[int, list[int]]

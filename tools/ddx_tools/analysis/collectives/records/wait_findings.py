@@ -125,12 +125,15 @@ def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | 
     last_calls = _last_entries(records, group, ranks)
     # In a small group one waits for one; over all groups it shows who is the exception.
     balance = len(graph.victims) - len(graph.roots)
+    certain = balance >= 0 and not hold.undated
+    # Where others may as well be at fault, these are only those of whom the most wait.
+    one_of_several = graph.tie and roots > set(ranks)
     return raising.missing(
         where(group, hold.seq, hold.op),
         ranks,
         hold.waiting,
         FindingPlace(shown(_entries(records, [hold])[:1]).evidence + _last_of(records, group, ranks, last_calls)),
-        severity=Severity.FAILURE if balance >= 0 and not hold.undated else Severity.WARNING,
+        severity=Severity.INFO if one_of_several else Severity.FAILURE if certain else Severity.WARNING,
         simultaneous="unknown" if hold.undated else "yes",
         last_seq={rank: group.last_entered(rank) or 0 for rank in ranks},
         balance=balance,
