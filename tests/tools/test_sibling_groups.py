@@ -15,8 +15,14 @@ USUAL = ("all_gather", 8, 301)
 """Operation, elements and line of the call that the program makes under the number."""
 
 
-def mismatch(last: Mapping[int, tuple[str, int, int]], *, before: Mapping[int, int] | None = None) -> Finding:
-    """The finding about pairs that made four equal calls, and then one that is `last` on some ranks.
+def mismatch(
+    last: Mapping[int, tuple[str, int, int]],
+    *,
+    before: Mapping[int, int] | None = None,
+    op: str = "all_reduce",
+    usual: tuple[str, int, int] = USUAL,
+) -> Finding:
+    """The finding about pairs that called `op` four times alike, and then `usual`, or `last` on some ranks.
 
     `before`: the line of the calls before, of some pairs by their first rank.
     """
@@ -25,9 +31,9 @@ def mismatch(last: Mapping[int, tuple[str, int, int]], *, before: Mapping[int, i
         key = job.group(f"tp{pair[0]}", pair, "mesh_tp")
         for rank in pair:
             for seq in range(1, 5):
-                job.call(rank, key, seq, line=(before or {}).get(pair[0], 200))
-            op, elements, line = last.get(rank, USUAL)
-            job.call(rank, key, 5, op, sizes=((elements,),), line=line, done=rank > 1)
+                job.call(rank, key, seq, op, line=(before or {}).get(pair[0], 200))
+            last_op, elements, line = last.get(rank, usual)
+            job.call(rank, key, 5, last_op, sizes=((elements,),), line=line, done=rank > 1)
     (found,) = [each for each in job.findings() if each.code.endswith("_mismatch")]
     return found
 
@@ -45,6 +51,13 @@ def test_of_two_members_the_one_that_differs_from_the_other_groups_is_named(
 ) -> None:
     found = mismatch({odd: call})
     assert found.code == code
+    assert found.ranks == [odd] and not found.attributes["tie"]
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_in_an_exchange_of_two_likewise(odd: int) -> None:
+    found = mismatch({odd: ("all_to_all", 9, 88)}, op="all_to_all", usual=("all_to_all", 8, 88))
+    assert found.code == "collective.shape_mismatch"
     assert found.ranks == [odd] and not found.attributes["tie"]
 
 

@@ -18,6 +18,7 @@ from ddx_tools.analysis.collectives.operation_classes import class_of
 from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.analysis.collectives.records.quotes import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.records import Entry, Records
+from ddx_tools.analysis.collectives.records.sibling_groups import decided_by_siblings
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
@@ -132,6 +133,11 @@ def _volume(entry: Entry, *, turned: bool = False) -> tuple[int, int] | None:
     return (sum(first), sum(second)) if first and second else None
 
 
+def _volume_in_words(entry: Entry) -> str:
+    volume = _volume(entry)
+    return "" if volume is None else f"{volume[0]} sent and {volume[1]} expected"
+
+
 _HABIT = 8
 """So many other exchanges must be recorded before it is a habit that all members bring equal sizes."""
 
@@ -139,11 +145,14 @@ _HABIT = 8
 def _unlike_before(records: Records, hold: Recorded) -> Finding | None:
     """The few members whose sizes differ in an exchange, where those of all others were equal in every one before."""
     entries = {entry.rank: entry for entry in hold.entries()}
-    if splits_are_recorded(entries.values()) or len(entries) < _FEWEST or hold.seq is None:
+    if splits_are_recorded(entries.values()) or hold.seq is None:
         return None
-    volumes = {rank: volume for rank, entry in entries.items() if (volume := _volume(entry)) is not None}
-    sides = part({rank: f"{sent} sent and {expected} expected" for rank, (sent, expected) in volumes.items()})
-    if len(volumes) < len(entries) or sides.tie or len(sides.groups) < 2 or not _sizes_agree(records, hold):
+    volumes = {rank: words for rank, entry in entries.items() if (words := _volume_in_words(entry))}
+    sides = part(volumes)
+    if len(volumes) < len(entries) or len(sides.groups) < 2 or not _sizes_agree(records, hold):
+        return None
+    sides = decided_by_siblings(records, hold.group, entries, sides, _volume_in_words)
+    if sides.tie:
         return None
     said = (
         f"The sizes of {hold.op} {hold.seq} of {hold.group.label} differ: elements are {sides.words()}. In every other "
