@@ -188,3 +188,21 @@ def test_of_a_host_without_records_and_one_lost_besides_the_host_is_asked_for() 
 def test_where_others_wait_for_the_one_only_the_host_does_not_explain_it() -> None:
     found = without_a_host_and(17, [range(16), range(16, 24)])
     assert 17 in found.ranks
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_who_waits_for_each_other_is_not_healthy_however_short_it_seems(done: bool) -> None:
+    """Nothing dates the records: the transfers were called after the last thing that any of them mentions."""
+    job = Job(4, moments=dict.fromkeys(range(4)))
+    everybody, pair = job.group("0", range(4)), job.group("1", (0, 1), "mesh_pp")
+    for rank in range(4):
+        for seq in range(1, 4):
+            job.call(rank, everybody, seq)
+        if rank < 2:
+            job.call(rank, pair, 3, "send", peer=f"{rank}->{1 - rank}", is_p2p=True, done=done)
+            job.calls[-1] |= {"p2p_seq_id": 1, "collective_seq_id": 0}
+    for call in job.calls:
+        call |= {"profiling_name": call["profiling_name"].replace("gloo", "nccl")}
+        call["state"] = "completed" if call["retired"] else "started"
+        call["time_discovered_started_ns"] = call["time_created_ns"] + 1000
+    assert ("records.consistent" in {each.code for each in job.findings()}) == done

@@ -65,6 +65,8 @@ def _findings(waits: Solved) -> list[Finding]:
     about = [finding for finding in (unread, apart) if finding is not None]
     pending = any(status != "idle" for status in fronts.status.values())
     known = (records.starts_seen or not undated or not pending) and not records.only_active
+    # Who waits for each other in a circle does not get on by itself, however short that seems.
+    known &= waits.graph is None or not waits.graph.circle
     dated = all(record.taken_ns is not None for record in records.ranks.values())
     if (
         not (faults or unread or (apart and not dated))
