@@ -346,3 +346,46 @@ def test_a_backward_pass_under_a_condition_on_data_was_left_out_by_who_is_behind
     said = judged(*sharded([], contexts=[], relation="after", in_loop=True, **turns))
     assert (said.verdict is Verdict.DIAGNOSED) is not alike
     assert first(said) == "rank-skipped-collective" or alike
+
+
+GATHERED = """\
+def train(job):
+    for number, batch in enumerate(job.batches):
+        if job.rank == 0:
+            dist.gather(batch.sums, job.parts, dst=0)
+        elif batch.sums is not None:
+            dist.gather(batch.sums, dst=0)
+        else:
+            dist.all_reduce(batch.own)
+        dist.all_reduce(job.loss)
+"""
+
+
+@pytest.mark.parametrize("odd", [3, None])
+def test_who_gathers_waits_for_the_one_among_the_others_that_differs(odd: int | None) -> None:
+    program = Program(GATHERED).rank(0, "gather", "dist.gather(batch.sums, job.parts")
+    for rank in (1, 2, 3):
+        program.rank(rank, "all_reduce", "dist.all_reduce(batch.own)" if rank == odd else "dist.all_reduce(job.loss)")
+    blamed = [rank for finding in program.findings() for rank in finding.ranks if finding.code.endswith("_mismatch")]
+    assert blamed == ([odd] if odd else [0])
+    assert program.diagnosis().causes[0].id != "rank0-only-work-with-collective", (
+        "others gather, too, by the other branch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "cause"),
+    [
+        ("job.store.get(job.key)", "", None),
+        ("job.handle.wait()", "", None),
+        ("dist.new_group()", "new_group", "new-group-not-collective"),
+        ("dist.barrier()", "barrier", "collective-order-mismatch"),
+    ],
+)
+def test_only_of_operations_of_all_ranks_one_differs_in_their_order(
+    call: str, function: str, cause: str | None
+) -> None:
+    """For what a key of the store or a handle waits, and for whom, no stack tells."""
+    program = _beyond(guarded(f"if number in job.rounds:\n    {call}"), 0, 1, 2)
+    said = program.rank(3, function, call).diagnosis()
+    assert (said.causes[0].id if said.verdict is Verdict.DIAGNOSED else None) == cause

@@ -190,7 +190,11 @@ class PythonSource:
         else:
             kind = "past_loop" if _enters_loop(theirs) else "after"
         for side, path in (("rank", ours), ("peer", theirs)):
-            guards = [text for node, _, _ in path[1:] if isinstance(node, ast.If) and (text := _condition(node))]
+            guards = [
+                text
+                for node, field, _ in path[1:]
+                if isinstance(node, ast.If) and not _in_either_branch(node, field, path) and (text := _condition(node))
+            ]
             if guards:
                 leaves = side == "rank" and any(_leaves(node, field) for node, field, _ in path[1:])
                 guard = next(filter(asks_for_the_rank, guards), guards[0])
@@ -279,6 +283,18 @@ def _called(statement: ast.AST) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
 
 
+def _in_either_branch(node: ast.AST, field: str, path: list[Step]) -> bool:
+    """Whether the other branch of an `if` makes the call that a path leads to: the condition says how, not whether."""
+    if not isinstance(node, ast.If):
+        return False
+    holder, block, index = path[-1]
+    value = getattr(getattr(holder, block)[index], "value", None)
+    if not isinstance(value, ast.Call):
+        return False
+    other = node.orelse if field == "body" else node.body
+    return any(ast.unparse(value.func) in _called(statement) for statement in other)
+
+
 def _enters_loop(path: list[Step]) -> bool:
     return any(isinstance(node, _LOOPS) for node, _, _ in path[1:])
 
@@ -298,7 +314,7 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
     """
     ways = []
     for node, field, index in path:
-        if (test := _test(node)) is not None:
+        if (test := _test(node)) is not None and not _in_either_branch(node, field, path):
             ways.append(_bypass(test))
         if isinstance(node, ast.Try):
             handler = node.handlers[index] if field == "handlers" else None

@@ -33,6 +33,7 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
         return []  # both halves may be right, each in a group of its own
     if any(view.activity == "device_sync" for view in waiting):
         return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
+    waiting = _without_root(waiting)
     by_operation = grouped(waiting, lambda view: view.operation)
     if len(by_operation) > 1:
         return [_mismatch("operation", by_operation, texts, complete)]
@@ -55,6 +56,21 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
             world_size=_world_size(store),
         )
     ]
+
+
+_TO_ONE = ("gather", "gather_object", "reduce")
+"""Who has given its part goes on; who gets them stays until the last one has."""
+
+
+def _without_root(waiting: Sequence[RankView]) -> Sequence[RankView]:
+    """Without the one rank that gets the parts of the others, where these are at different places.
+
+    One of them has not given its part: it is among those that differ from each other.
+    """
+    roots = [view for view in waiting if view.operation in _TO_ONE]
+    others = [view for view in waiting if view.operation not in _TO_ONE]
+    differ = len(grouped(others, lambda view: (view.operation, view.user_stack))) > 1
+    return others if len(roots) == 1 and differ else waiting
 
 
 def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
