@@ -159,6 +159,26 @@ def test_where_as_many_stages_left_an_exchange_as_are_in_it_nobody_is_singled_ou
     assert waits.suspects == ()
 
 
+IN_ROUNDS = """\
+def run(rank, world, steps):
+    for step in range(steps):
+        handle = dist.irecv(y, (rank - 1) % world)
+        works.append(dist.all_reduce(norm, async_op=True))
+        handle.wait()
+        {way}dist.all_reduce(loss)
+"""
+
+
+@pytest.mark.parametrize(("way", "roots"), [("", (2,)), ("if step % 2: ", ())])
+def test_who_waits_behind_a_transfer_of_the_same_round_has_left_it_out(way: str, roots: tuple[int, ...]) -> None:
+    """With a condition before the collective, who is in it may be a round behind, and still come to the transfer."""
+    ranks = Ranks(IN_ROUNDS.format(way=way)).thread(3, 5)
+    for rank in range(3):
+        ranks.thread(rank, 6, ALL_REDUCE)
+    waits = ranks.waits()
+    assert waits.roots.ranks == roots and waits.roots.clear == bool(roots)
+
+
 def test_locks_of_a_host_are_read_with_who_waits_for_them() -> None:
     text = (
         "1: POSIX  ADVISORY  WRITE 812 00:19:991 0 EOF\n"

@@ -46,9 +46,12 @@ _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _MOST_DOINGS = 3
+_LOADED_WITHIN_S = 10.0
+"""Data that the peers of a rank have waited for so long is late, whatever the loader does."""
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
 _UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
+_UNLESS_LOADED = "its data comes after all: sample it again after a minute"
 _UNLESS_HOST = "its host is fine, and only does not answer ddx"
 
 
@@ -73,7 +76,9 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
     moving = any(finding.code == "job.progressing" for finding in findings)
-    if not roots.clear or moving or set(roots.ranks) <= _loading(findings):
+    loading = _loading(findings)
+    soon = set(roots.ranks) <= loading and _longest_wait_s(graph, roots.ranks) < _LOADED_WITHIN_S
+    if not roots.clear or moving or soon:
         return Waits(graph, roots, (), chain, moving)
     before = find_suspects(findings, seats)
     if _is_seen_otherwise(roots, before):
@@ -81,6 +86,9 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     deeper = any(root.within for root in roots.roots) and all(one.certainty is Certainty.SEEN for one in before)
     same = {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks)
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
+    for suspect in suspects:
+        if set(suspect.ranks) <= loading:
+            suspect.certainty, suspect.unless = Certainty.LIKELY, _UNLESS_LOADED
     if same and not deeper:
         return Waits(graph, roots, tuple(_agreed(suspects, before)), chain, agrees=True)
     suspects[0].otherwise = [one.says for one in before if set(one.ranks) - set(roots.ranks)][:_MOST_OTHERS]
@@ -216,8 +224,12 @@ def _may_only_be_slow(graph: WaitGraph, root: Root) -> bool:
     if root.state is not NodeState.OUTSIDE or root.mismatch is not None:
         return False
     moving = [each.moves for each in _conditions(graph, root) if each.source is Source.STACKS]
-    waits = [edge.wait_s for edge in graph.edges if edge.wait_s is not None and edge.waiter.rank not in root.ranks]
-    return bool(moving) and all(moving) and 0 < max(waits, default=0.0) < STANDING_S
+    return bool(moving) and all(moving) and 0 < _longest_wait_s(graph, root.ranks) < STANDING_S
+
+
+def _longest_wait_s(graph: WaitGraph, roots: Sequence[int]) -> float:
+    """For how long other ranks than the roots have waited at least; 0 if that is unknown."""
+    return max((edge.wait_s or 0.0 for edge in graph.edges if edge.waiter.rank not in roots), default=0.0)
 
 
 def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:

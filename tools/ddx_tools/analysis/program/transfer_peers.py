@@ -105,8 +105,9 @@ class _Reader:
         reached = list(self._calls(scope.function, scope))
         here = [call for call in reached if call.lineno <= line <= (call.end_lineno or 0)]
         wanted = [call for call in here if called_name(call) in _PEERS and called_name(call) == operation]
+        wanted = wanted or self._awaited(scope.function, here)
         if not wanted and operation not in (*_SENDS, *_RECEIVES):
-            wanted = self._awaited(scope.function, here) or [c for c in reached if called_name(c) in _HANDLES]
+            wanted = [call for call in reached if called_name(call) in _HANDLES]
         if not wanted and operation not in (*_SENDS, *_RECEIVES):
             return self._made_beside(scope)
         found = [self._peer(call, scope) for call in wanted]

@@ -277,5 +277,7 @@ def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> 
     graph.wait(WaitEdge(thread.node, node, kind, Source.STACKS, Sure.SEEN, *seen))
     if kind is EdgeKind.TRANSFER:
         certainty, awaited = peers.of(thread)
+        if certainty is not Sure.POSSIBLE and all(peers.have_gone_past(thread, rank) for rank in awaited):
+            graph.left_behind.add(node)
         for rank in sorted(awaited):
             graph.wait(WaitEdge(node, program_of(rank), kind, Source.STACKS, certainty, seen[0]))

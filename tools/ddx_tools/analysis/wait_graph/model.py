@@ -202,6 +202,8 @@ class WaitGraph:
     conditions: dict[Node, list[NodeCondition]] = field(default_factory=dict)
     operations: dict[Node, Operation] = field(default_factory=dict)
     mismatches: list[CallMismatch] = field(default_factory=list)
+    left_behind: set[Node] = field(default_factory=set)
+    """Transfers whose other end is behind them in the same round of the program."""
     precedes: set[tuple[Node, Node]] = field(default_factory=set)
     """Two operations: who is in the first comes to the second by itself."""
     ranks: set[int] = field(default_factory=set)

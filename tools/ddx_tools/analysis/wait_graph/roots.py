@@ -233,11 +233,20 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         # Nobody sends (or receives) first: these hold up all others together.
         found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
         return
-    odd = odd or _holders_of_files(found.graph, sink)
+    owing = set[int]() if odd else _owing_a_transfer(found.graph, sink)
+    odd = odd or owing or _holders_of_files(found.graph, sink)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
     # Who is singled out by what it called waits in that itself.
-    found.roots.update(dict.fromkeys(sorted(odd), NodeState.ELSEWHERE if told else NodeState.OUTSIDE))
+    state = NodeState.ELSEWHERE if told or owing else NodeState.OUTSIDE
+    found.roots.update(dict.fromkeys(sorted(odd), state))
+
+
+def _owing_a_transfer(graph: WaitGraph, sink: Set[Node]) -> set[int]:
+    """The one rank that all transfers of a circle wait for, and that has gone past its half of them."""
+    transfers = {node for node in sink if (its := graph.operations.get(node)) and its.kind is EdgeKind.TRANSFER}
+    awaited = ranks_of(edge.awaited for edge in graph.edges if edge.waiter in transfers)
+    return awaited if len(awaited) == 1 and transfers <= graph.left_behind else set()
 
 
 def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:

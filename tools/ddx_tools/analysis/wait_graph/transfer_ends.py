@@ -59,6 +59,14 @@ class Peers:
         behind = {rank: self._meeting[rank] for rank in ranks & self._meeting.keys()}
         return {rank for rank, stack in behind.items() if self._texts.has_passed(stack, thread.user_stack)}
 
+    def have_gone_past(self, thread: Thread, rank: int) -> bool:
+        """Whether a rank that waits in a collective is in the round of a thread in a transfer, and behind that.
+
+        Who is before the collective has not entered it in this round, and the other waits there for nobody's next one.
+        """
+        meeting = self._meeting.get(rank)
+        return meeting is not None and self._texts.is_before(thread.user_stack, meeting)
+
     def way(self, thread: Thread) -> Location | None:
         """Where a thread's call path to its transfer diverges from those of others there; None if none does."""
         ways = list(self._exchanges.get(thread.user_stack[-1:], {}))

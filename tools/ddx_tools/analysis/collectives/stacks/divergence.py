@@ -97,6 +97,18 @@ class ProgramTexts:
         follows = self._follows(theirs, ours)
         return follows is not None and not follows[0]
 
+    def is_before(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
+        """Whether who is at one user stack comes to what stands at another in the same round, on every way."""
+        for depth, (own, other) in enumerate(zip(ours, theirs, strict=False)):
+            if not _same_function(own, other):
+                return False
+            if own[1] != other[1]:
+                text = self.of(own[0])
+                relation = text.relation(own[1], other[1]) if text else UNKNOWN
+                passable = relation.peer_ways_around or self._is_passable(theirs[depth + 1 :])
+                return relation.kind == "before" and not passable
+        return False
+
     def _follows(self, later: Sequence[UserFrame], earlier: Sequence[UserFrame]) -> tuple[bool, bool] | None:
         """Of two user stacks in one function whose lines there follow each other: whether each can be passed by.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ _OTHER_HANDLES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
     "reduce", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier", "submit",
 )  # fmt: skip
+_WAITED_FOR = re.compile(r"(?<![\w.])(\w+)\.wait\(")
 TOLD_BY_TEXT = "batch_isend_irecv"
 """The operation of ranks that wait for handles of sends and receives, as the text of their function tells."""
 _SENDS, _RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
@@ -39,21 +41,40 @@ def point_to_point(store: Store, p2p: Sequence[RankView], texts: ProgramTexts, *
 
 def with_transfers(views: Sequence[RankView], texts: ProgramTexts) -> list[RankView]:
     """The views, in which a wait for a handle is one for a transfer if its function makes no other handles."""
-    return [replace(view, activity="p2p", operation=TOLD_BY_TEXT) if _awaits(view, texts) else view for view in views]
+    told = ((view, _awaited(view, texts)) for view in views)
+    return [replace(view, activity="p2p", operation=transfer) if transfer else view for view, transfer in told]
 
 
-def _awaits(view: RankView, texts: ProgramTexts) -> bool:
+def _awaited(view: RankView, texts: ProgramTexts) -> str | None:
+    """The kind of transfer that a rank waits for; None if it waits for something else, or nothing tells."""
     text = texts.of(view.place.file) if view.place and view.operation == "wait" else None
     if text is None or view.place is None or view.place.line is None:
-        return False
+        return None
     # What it waits for, its function has made; else another of its class, or of the file.
     own = text.function(view.place.line)
+    if made := _handle_of(own, text.line_text(view.place.line) or ""):
+        name = called_name(made)
+        return name if name in _ONE_SIDED else TOLD_BY_TEXT if name in _HANDLES else None
     for functions in ([own] if own is not None else [], *text.beside(view.place.line)):
         transfers = any(any(calls_below(function, _HANDLES)) for function in functions)
         others = any(_makes_handle(call) for each in functions for call in calls_below(each, _OTHER_HANDLES))
         if transfers or others:
-            return transfers and not others
-    return False
+            return TOLD_BY_TEXT if transfers and not others else None
+    return None
+
+
+def _handle_of(function: ast.AST | None, line: str) -> ast.Call | None:
+    """The call that made what a line waits for, if the line names it and its function gives the name one value only."""
+    waited_for = _WAITED_FOR.search(line)
+    if function is None or waited_for is None:
+        return None
+    made = [
+        each.value
+        for each in ast.walk(function)
+        if isinstance(each, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == waited_for[1] for target in each.targets)
+    ]
+    return made[0] if len(made) == 1 and isinstance(made[0], ast.Call) else None
 
 
 def _makes_handle(call: ast.Call) -> bool:
