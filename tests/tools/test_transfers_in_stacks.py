@@ -87,7 +87,8 @@ def beside_collectives(body: str) -> Program:
 def test_two_that_trade_wait_for_each_other_and_two_that_report_to_a_third_do_not() -> None:
     assert beside_collectives(TURNS).diagnosis().causes[0].id == "p2p-deadlock"
     said = beside_collectives(ROLES).diagnosis()
-    assert (said.causes[0].id, said.culprits.ranks) == ("p2p-unmatched", [1, 3])
+    assert said.causes[0].id == "p2p-unmatched"
+    assert said.culprits.ranks == [], "either they, or the one that should have received, went another way"
 
 
 def test_whether_two_senders_wait_for_each_other_is_open_without_the_other_end() -> None:

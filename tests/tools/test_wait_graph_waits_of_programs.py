@@ -179,6 +179,21 @@ def test_who_waits_behind_a_transfer_of_the_same_round_has_left_it_out(way: str,
     assert waits.roots.ranks == roots and waits.roots.clear == bool(roots)
 
 
+STAGES = """\
+def run(rank, world, steps):
+    for step in range(steps):
+        if rank < world - 1:
+            dist.recv(gradient, rank + 1)
+        dist.all_reduce(loss)
+"""
+
+
+def test_stages_held_up_by_the_next_lead_to_the_one_that_did_not_send() -> None:
+    ranks = Ranks(STAGES).thread(0, 4, ("recv", C10D)).thread(1, 4, ("recv", C10D))
+    waits = ranks.thread(2, 5, ALL_REDUCE).thread(3, 5, ALL_REDUCE).waits()
+    assert waits.roots.clear and waits.roots.ranks == (2,) and waits.roots.victims == (0, 1, 3)
+
+
 def test_locks_of_a_host_are_read_with_who_waits_for_them() -> None:
     text = (
         "1: POSIX  ADVISORY  WRITE 812 00:19:991 0 EOF\n"

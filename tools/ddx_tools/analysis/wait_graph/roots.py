@@ -243,10 +243,16 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
 
 
 def _owing_a_transfer(graph: WaitGraph, sink: Set[Node]) -> set[int]:
-    """The one rank that all transfers of a circle wait for, and that has gone past its half of them."""
+    """The one rank of a circle that others wait for in transfers, and that has gone past its half of all of them.
+
+    Who waits in a transfer itself is held up, and does not count.
+    """
     transfers = {node for node in sink if (its := graph.operations.get(node)) and its.kind is EdgeKind.TRANSFER}
-    awaited = ranks_of(edge.awaited for edge in graph.edges if edge.waiter in transfers)
-    return awaited if len(awaited) == 1 and transfers <= graph.left_behind else set()
+    inside = graph.in_operation()
+    held = ranks_of(waiter for node in transfers for waiter in inside.get(node, ()))
+    last = [edge for edge in graph.edges if edge.waiter in transfers and edge.awaited.rank not in held]
+    owing = ranks_of(edge.awaited for edge in last)
+    return owing if len(owing) == 1 and {edge.waiter for edge in last} <= graph.left_behind else set()
 
 
 def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:
