@@ -67,7 +67,7 @@ def test_the_command_that_it_shows_shows_the_quote(written: Any, run: Any) -> No
 
 def test_a_run_that_fails_is_no_proof(written: Any) -> None:
     proof = written(str(RECORDS), "--fixed", str(RECORDS))["Proof"]
-    assert "is no proof: ddx why says DIAGNOSED" in proof and "[ ] Which run shows that it holds?" in proof
+    assert "is no proof: ddx why says UNDECIDED" in proof and "[ ] Which run shows that it holds?" in proof
 
 
 def test_a_run_that_ended_well_is_a_proof_and_one_that_did_not_is_none(written: Any, tmp_path: Path) -> None:

@@ -217,5 +217,5 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(run: A
 
 def test_why_writes_the_page_beside_its_answer(run: Any, tmp_path: Path) -> None:
     done = run("why", str(RECORDS), "--report", str(tmp_path / "page.html"))
-    assert done.code == 1 and f"report: {tmp_path / 'page.html'}" in " ".join(done.out.split("\n"))
+    assert done.code == 3 and f"report: {tmp_path / 'page.html'}" in " ".join(done.out.split("\n"))
     assert "rank 3" in Page((tmp_path / "page.html").read_text()).text
