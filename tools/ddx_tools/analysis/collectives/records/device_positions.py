@@ -78,11 +78,24 @@ def fronts_of(records: Records) -> Fronts:
     for rank, mine in heads.items():
         mine.sort(key=lambda front: front.record_id)
         status[rank], of[rank] = _front(records.ranks[rank], mine, starts_seen=records.starts_seen)
+        if status[rank] == "not_started" and records.ranks[rank].wrapped and _has_lost_one(records, rank):
+            status[rank] = "unseen"
     hidden = [rank for rank, its in status.items() if its == "idle" and records.ranks[rank].hides_transfers]
     if len(hidden) > 1 or (hidden and may_be_in_transfer(records, hidden[0])):
         status.update(dict.fromkeys(hidden, "hidden"))
     called = {rank: tuple(_called(records, rank)) for rank, its in status.items() if its == "unseen"}
     return Fronts(of, status, pending, called)
+
+
+def _has_lost_one(records: Records, rank: int) -> bool:
+    """Whether the counters of a group know of an unfinished collective that the ring holds no more."""
+    for group in records.groups.values():
+        position, pending = group.positions.get(rank), group.pending.get(rank)
+        if position is not None and position.completed is not None and position.entered is not None:
+            first = position.completed + 1
+            if first <= position.entered and (pending is None or pending.seq > first):
+                return True
+    return False
 
 
 def _called(records: Records, rank: int) -> Iterator[tuple[Group, int]]:
