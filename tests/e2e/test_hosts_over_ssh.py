@@ -252,6 +252,58 @@ def test_a_gateway_that_is_gone_or_hangs_is_named_and_the_rest_is_judged(how: st
     assert not left, "nothing stays behind where the gateway works"
 
 
+def test_hosts_without_ddx_give_the_same_answer_and_keep_nothing(tmp_path: Path) -> None:
+    """They have an sshd and a bare Python 3; what looks at them runs here."""
+    with job("stopped", tmp_path) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        before = {file.name for file in Path("/tmp").iterdir()}
+        direct, _ = why(hosts)
+        # Neither there; and no interpreter but the system's.
+        bare = f"bash {bare_hosts(hosts, tmp_path)} %host"
+        said, seconds = why(hosts, "--via", bare, "--save", str(tmp_path / "bundle.tar.zst"))
+        wait_for("its end", lambda: not [p for name in NODES for p in below(hosts.inits[name]) if "-I -q -u -i" in p])
+        left = {file.name for file in Path("/tmp").iterdir()} - before
+    print(f"{seconds:.1f} s, {said['headline']}")
+    assert said["culprits"]["ranks"] == [3] and said["culprits"]["hosts"] == ["node-4"]
+    for what in ("verdict", "headline", "culprits", "looked_at"):
+        assert said[what] == direct[what]
+    assert [cause["id"] for cause in said["causes"]] == [cause["id"] for cause in direct["causes"]]
+    assert not {name for name in left if name.startswith("ddx")}
+    with Bundle(tmp_path / "bundle.tar.zst") as bundle:
+        assert not any(SECRET.encode() in f.read_bytes() for f in bundle.directory.rglob("*") if f.is_file())
+
+
+def test_a_host_with_neither_ddx_nor_python_is_told(tmp_path: Path) -> None:
+    with job("stopped", tmp_path) as running:
+        hosts = running.hosts
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        script = bare_hosts(hosts, tmp_path, without_python="node-1")
+        said, _ = why(hosts, "--via", f"bash {script} %host")
+    assert said["looked_at"][0].startswith("3 of 4 hosts answered")
+    assert said["culprits"]["ranks"] == [3]
+    (reason,) = [m["what"] for m in said["missing"] if m["what"].startswith("node-1")]
+    assert "python3" in reason
+
+
+def bare_hosts(hosts: Hosts, directory: Path, without_python: str = "none") -> Path:
+    """A script that reaches hosts as ssh does; `ddx` is not found on them."""
+    script = directory / "reach"
+    script.write_text(
+        f"""h=$1; shift
+words="$*"
+words=$(sed "s,{BIN}/ddx,no-such-ddx," <<< "$words")
+[ $h = {without_python} ] && words=${{words//python3/no-such-python3}}
+exec {hosts.via.replace("%host", "$h")} "$words"
+"""
+    )
+    return script
+
+
 def started_for_us(hosts: Hosts, *names: str) -> list[str]:
     return [p for name in names for p in below(hosts.inits[name]) if "ddx" in p or "ClusterShell" in p]
 

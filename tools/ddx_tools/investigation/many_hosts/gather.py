@@ -18,6 +18,7 @@ from ddx_tools.investigation.many_hosts.fan_out import (
     programs_at_once,
 )
 from ddx_tools.investigation.many_hosts.host_results import Made, decoded, joined, renamed
+from ddx_tools.investigation.many_hosts.looked_from_here import looked_from_here
 from ddx_tools.investigation.many_hosts.merge import BundlePart
 from ddx_tools.investigation.many_hosts.node import encoded
 from ddx_tools.investigation.session.plan import Step
@@ -71,17 +72,24 @@ def gather(
     # A gateway that still answers says first which of its hosts do not.
     host_s = min(FanOutLimits.host_s + lead_s, waiting_s - min(by_gateways_s, waiting_s / 2))
     limits = FanOutLimits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
+    began_s = time.monotonic()
     progress(f"asking {len(reach.hosts)} hosts")
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
     judged = [one.judged(limits) for one in asked]
+    looked = looked_from_here(reach, plan, judged, scratch, began_s + waiting_s, progress)
+    judged = [looked[said.target].asked if said.target in looked else said for said in judged]
     names = Counter(said.host for said in judged if said.host)
     progress(f"reading what {len(names)} hosts said")
     gathered, waiting = HostsGathered(), list[Made]()
     for one, said in zip(asked, judged, strict=True):
         own = said.host if said.host and names[said.host] == 1 else said.target
         try:
-            gathered.parts += _checked(one, own, said.host)
-            made = [decoded(file.read_bytes(), said.host or "") for file in one.inbox.rows]
+            if from_here := looked.get(said.target):
+                made, parts = from_here.made, _parts(from_here.directories if raw else [], own, said.host)
+            else:
+                made = [decoded(file.read_bytes(), said.host or "") for file in one.inbox.rows]
+                parts = _parts(_checked(one, said.host), own, said.host)
+            gathered.parts += parts
             waiting += made if own == said.host else [renamed(each, said.host or "", own) for each in made]
         except UnreadableInput as error:
             there = (one.inbox.hello or {}).get("ddx", __version__)
@@ -123,9 +131,13 @@ def _words(reach: Reach, plan: Sequence[Step], limits: FanOutLimits, at_s: float
     return command_line(reach, *words, before=("timeout", "-k", "2", f"{max(1.0, limits.host_s - 1.0):g}"))
 
 
-def _checked(one: HostReplies, own: str, calls_itself: str | None) -> list[BundlePart]:
+def _parts(directories: Sequence[Path], own: str, calls_itself: str | None) -> list[BundlePart]:
+    return [BundlePart(directory, host=own if own != calls_itself else None) for directory in directories]
+
+
+def _checked(one: HostReplies, calls_itself: str | None) -> list[Path]:
     """The bundles of a host, each about that host alone, unpacked. Raises UnreadableInput."""
-    parts = []
+    directories = []
     for packed in one.inbox.parts:
         directory = packed.with_suffix(".unpacked")
         unpack(packed, directory)
@@ -138,8 +150,8 @@ def _checked(one: HostReplies, own: str, calls_itself: str | None) -> list[Bundl
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
             raise UnreadableInput(f"it answers for {min(strangers)[:60]!r}")
-        parts.append(BundlePart(directory, host=own if own != calls_itself else None))
-    return parts
+        directories.append(directory)
+    return directories
 
 
 def _nobody(asked: Sequence[AskedHost]) -> UsageError:

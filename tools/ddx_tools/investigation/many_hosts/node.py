@@ -67,13 +67,12 @@ def answer(
     say("hello", host=host.name, ddx=__version__)
     facts: dict[str, Any] = {}
     try:
-        steps = _decoded(plan) if plan else live_plan([])
+        plan_here = _decoded(plan) if plan else live_plan([])
         # A clock that is far off shall not keep everybody waiting.
         time.sleep(max(0.0, min(_LONGEST_WAIT_S, (at or 0.0) - time.time())))
-        jobs = find_jobs(json.loads(host.processes().data))
-        facts["jobs"] = len(jobs)
+        facts["jobs"], steps = steps_on(host, plan_here, job)
         with temporary_directory("node") as scratch:
-            for directory, captured in _captured(_steps_here(steps, jobs, job), Path(scratch), host):
+            for directory, captured in captured_on(host, steps, Path(scratch)):
                 made = made_of(captured).encoded(most_bytes)
                 most_bytes -= len(made)
                 out.writelines(parcel("rows", BytesIO(made)))
@@ -95,16 +94,17 @@ def jobs_meant(jobs: Sequence[Job], wanted: str) -> Sequence[Job]:
     return [j for j in jobs if not name or any(m.process and m.process.env.get(name) == value for m in j.members)]
 
 
-def _steps_here(steps: Sequence[Step], jobs: Sequence[Job], wanted: str) -> list[Step]:
-    """The steps that make sense here, about the job that is meant where several run."""
+def steps_on(host: Host, plan: Sequence[Step], wanted: str) -> tuple[int, list[Step]]:
+    """How many jobs run on a host, and the steps that make sense there: about the job that is meant of several."""
+    jobs = find_jobs(json.loads(host.processes().data))
     if not jobs:
-        return [step for step in steps if step.probe.id in _WITHOUT_JOB]
+        return 0, [step for step in plan if step.probe.id in _WITHOUT_JOB]
     meant = jobs_meant(jobs, wanted)
     pids = [str(meant[0].live[0].pid)] if len(jobs) > 1 and len(meant) == 1 and meant[0].live else []
-    return [Step(step.probe, {**step.args, "target": pids}) for step in steps]
+    return len(jobs), [Step(step.probe, {**step.args, "target": pids}) for step in plan]
 
 
-def _captured(steps: Sequence[Step], scratch: Path, host: Host) -> Iterator[tuple[Path, Captured]]:
+def captured_on(host: Host, steps: Sequence[Step], scratch: Path) -> Iterator[tuple[Path, Captured]]:
     """Bundles, the most telling first."""
     for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
         if some:

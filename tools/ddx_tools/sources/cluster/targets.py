@@ -20,6 +20,8 @@ from ddx_tools.sources.asked_host import AskedHost
 MOST_HOSTS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 _ASK_S = 20.0
+_NO_INPUT = "--input=none"
+"""To srun: many of them at a time shall not read what is typed here."""
 _MPI_HOSTFILE = Path("/etc/mpi/hostfile")
 """Where the operator of MPIJobs puts it (kubeflow/mpi-operator, v2)."""
 _EXAMPLE = "For example: node[001-128], a,b,c, @group, or a file with a host a line."
@@ -40,6 +42,15 @@ class Reach:
     """After so many seconds what has come is judged."""
     gateways: Any = None
     """A TopologyTree of ClusterShell, by which ssh reaches them; without one, all are asked from here."""
+
+    def typed_to(self, host: str, connect_s: int) -> list[str]:
+        """What stands in front of a command on a host that is to read what is written here."""
+        if not self.via:
+            return ["ssh", "-a", "-x", "-oBatchMode=yes", f"-oConnectTimeout={connect_s}", host]
+        words = [word.replace("%host", host) for word in shlex.split(self.via) if word != _NO_INPUT]
+        if words[:2] == ["kubectl", "exec"]:
+            words.insert(2, "--stdin")
+        return words
 
 
 def node_names(text: str) -> list[str]:
@@ -141,7 +152,7 @@ def _slurm(job: str) -> Reach:
     said = _ask(["squeue", "--noheader", "--jobs", job, "--format", "%N"]).split()
     if not said:
         raise UsageError(f"job {job} holds no node", "It may wait still, or be over: squeue --me; sacct -j JOB.")
-    step = f"srun --jobid={job} --overlap --nodes=1 --ntasks=1 --input=none --quiet --nodelist=%host"
+    step = f"srun --jobid={job} --overlap --nodes=1 --ntasks=1 {_NO_INPUT} --quiet --nodelist=%host"
     return Reach(tuple(node_names(",".join(said))), step, f"SLURM_JOB_ID={job}")
 
 

@@ -7,6 +7,7 @@ first. Its exit code is 1 for every failure; only the text on stderr says which 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -52,10 +53,14 @@ _FAILURES: tuple[tuple[re.Pattern[str], type[HostError], str, str], ...] = (
 )
 
 
+PROGRAM = "DDX_PY_SPY"
+"""The variable that names the program, where it is neither beside our interpreter nor on PATH."""
+
+
 def find_pyspy() -> str:
-    """The py-spy beside our own interpreter, else the one on PATH."""
+    """The py-spy that the environment names, or the one beside our own interpreter, else the one on PATH."""
     beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    found = os.environ.get(PROGRAM) or (str(beside) if beside.exists() else shutil.which("py-spy"))
     if not found:
         raise NotFound("py-spy is not installed, so no stack can be read", INSTALL_HELP)
     return found

@@ -12,14 +12,10 @@ from pathlib import PurePosixPath
 
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.grouping import gathered
-from ddx_tools.redaction.agent_answers import redact_agent_answer
-from ddx_tools.redaction.files import redact_file
-from ddx_tools.redaction.text import redact
 from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
 from ddx_tools.sources.host import Host, HostCall, Reply
+from ddx_tools.sources.hosts.redacted_reply import redacted_reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
-
-_TEXT_SUFFIXES = {"txt", "json", "log"}
 
 _MOMENTS = frozenset({"stack", "threads", "ras"})
 """Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
@@ -48,18 +44,11 @@ class RecordingHost(Host):
     def answer(self, call: HostCall) -> Reply:
         """The live answer, redacted and kept."""
         reply = self._inner.answer(call)
-        counts = self._writer.redacted
-        data = reply.data
-        if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and self._writer.kept):
-            data = redact_file(data, counts)
-        elif call.op == "agent":
-            data = redact_agent_answer(data, counts)
-        reply = dataclasses.replace(reply, data=data, message=redact(reply.message, counts), help=redact(reply.help))
+        reply = redacted_reply(call, reply, self._writer.redacted, files=self._writer.kept)
         source = self._writer.write(self.name, self._section, call, reply, time.time())
         if reply.end is not None:  # a replay asks for it by itself
-            reply = dataclasses.replace(reply, end=redact_file(reply.end, counts))
             asked = HostCall("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
-            self._writer.write(self.name, self._section, asked, Reply(reply.end or b"", truncated=True), time.time())
+            self._writer.write(self.name, self._section, asked, Reply(reply.end, truncated=True), time.time())
         file = self._writer.file_of(source) if reply.file else None
         return dataclasses.replace(reply, source=source, file=file)
 

@@ -1,0 +1,102 @@
+"""Stands in for google-re2 on a host that has only Python's own library, as far as `ddx_tools` uses it.
+
+`re` takes a hundred times as long for an expression of a hundred alternatives. Most lines of a log differ from earlier
+ones in numbers only, so such an expression is asked once for each pair of lines that differ in more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, List, Optional, Tuple
+from typing import Set as Words
+
+error = re.error
+escape = re.escape
+
+_LARGE_BYTES = 400
+_MOST_REMEMBERED = 50_000
+_LONGEST_MATCH = 16 << 10
+_NUMBER = re.compile(rb"(?<![A-Za-z0-9_+/=-])[0-9]{1,9}(?:\.[0-9]{1,9})?(?![A-Za-z0-9_+/=-])")
+
+
+class Options:
+    """What an expression is compiled with; what is not here changes nothing that a caller sees."""
+
+    class Encoding:
+        """Of the text: bytes, as `re` has it for expressions of bytes."""
+
+        LATIN1 = 1
+
+    case_sensitive = True
+
+
+def compile(pattern: Any, options: Optional[Options] = None) -> Any:
+    """An expression of `re`; a large one in a form that remembers which lines hold no match."""
+    flags = 0 if options is None or options.case_sensitive else re.IGNORECASE
+    text = pattern.replace(rb"\z", rb"\Z") if isinstance(pattern, bytes) else pattern.replace(r"\z", r"\Z")
+    made = re.compile(text, flags)
+    return _Remembering(made) if isinstance(text, bytes) and len(text) > _LARGE_BYTES else made
+
+
+class _Remembering:
+    """A large expression over bytes. Its matches are `re`'s."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        self.pattern: bytes = made.pattern
+        self._clean: Words[Tuple[bytes, bytes]] = set()
+
+    def search(self, text: bytes, pos: int = 0, endpos: Optional[int] = None) -> Any:
+        """The first match that begins at `pos` or behind it and ends before `endpos`."""
+        limit = len(text) if endpos is None else min(endpos, len(text))
+        end = self._end_of_line(text, pos, limit)
+        shape = _without_numbers(text[pos:end])
+        while pos < limit:
+            next_end = self._end_of_line(text, end, limit)
+            next_shape = _without_numbers(text[end:next_end])
+            if (shape, next_shape) not in self._clean:
+                found = self._made.search(text, pos, min(limit, next_end + _LONGEST_MATCH))
+                if found is not None and found.start() < end:
+                    return found
+                if len(self._clean) >= _MOST_REMEMBERED:
+                    self._clean.clear()
+                self._clean.add((shape, next_shape))
+            pos, end, shape = end, next_end, next_shape
+        return self._made.search(text, limit, limit)
+
+    @staticmethod
+    def _end_of_line(text: bytes, pos: int, limit: int) -> int:
+        return (text.find(b"\n", pos, limit) + 1) or limit
+
+    def finditer(self, text: bytes, pos: int = 0) -> Iterator[Any]:
+        """All matches, one behind the other."""
+        return iter(self._made.finditer(text, pos))
+
+
+def _without_numbers(line: bytes) -> bytes:
+    return _NUMBER.sub(b"0", line)
+
+
+class Set:
+    """Words that are looked for together, in any case: how `ddx_tools` uses sets of RE2."""
+
+    def __init__(self) -> None:
+        self._words: List[bytes] = []
+
+    @classmethod
+    def SearchSet(cls, _: Options) -> Set:
+        """An empty set."""
+        return cls()
+
+    def Add(self, word: bytes) -> int:
+        """Take in a word; returns its number."""
+        self._words.append(word.lower())
+        return len(self._words) - 1
+
+    def Compile(self) -> None:
+        """Nothing is to be done."""
+
+    def Match(self, text: bytes) -> List[int]:
+        """The numbers of the words that stand in a text."""
+        small = bytes(text).lower()
+        return [number for number, word in enumerate(self._words) if word in small]

@@ -1,0 +1,28 @@
+"""An answer of a host loses its secrets before it is kept, or leaves the host."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ddx_tools.redaction.agent_answers import redact_agent_answer
+from ddx_tools.redaction.files import redact_file
+from ddx_tools.redaction.text import Counts, redact
+from ddx_tools.sources.host import HostCall, Reply
+
+_TEXT_SUFFIXES = {"txt", "json", "log"}
+
+
+def redacted_reply(call: HostCall, reply: Reply, counts: Counts | None = None, *, files: bool = True) -> Reply:
+    """The answer without its secrets. `files`: also those of records, which nobody reads as text."""
+    data, end = reply.data, reply.end
+    if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and files):
+        data = redact_file(data, counts)
+    elif call.op == "agent":
+        data = redact_agent_answer(data, counts)
+    return dataclasses.replace(
+        reply,
+        data=data,
+        end=redact_file(end, counts) if end is not None else None,
+        message=redact(reply.message, counts),
+        help=redact(reply.help),
+    )

@@ -1,0 +1,1 @@
+"""Hosts on which nobody installed ddx: what is sent there, and how it is asked."""

@@ -1,0 +1,161 @@
+"""What runs on a host without ddx: it answers the calls of `Host`, one line each, without their secrets.
+
+    {"id", "op", "key", "options", "suffix"}                    a call, on standard input
+    ddx1 hello {"host", "clock_s"}                              at first
+    ddx1 reply <id> <base64 of zlib of: header, newline, data, end>
+                                                                its answer, in any order; header: the fields of Reply
+
+It runs on Python 3.8 and later without any package: see `ddx_tools.sources.remote.archive`. It ends with its standard
+input, or when its time is over, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import BinaryIO
+
+from ddx_tools.model.errors import HostError
+from ddx_tools.redaction.text import redact
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.pyspy import PROGRAM
+from ddx_tools.sources.hosts.redacted_reply import redacted_reply
+
+PYSPY = "bin/py-spy"
+"""Where the archive has it."""
+TAG = b"ddx1 "
+OF_HEADERS = ("rc", "truncated", "error", "message", "help", "kind")
+MOST_BYTES = 64 << 20
+"""Of one answer."""
+_AT_ONCE = 8
+_FAST = 1
+"""A level of zlib: text shrinks to a fifth, as fast as ssh takes it."""
+
+
+def serve(calls: BinaryIO, write: Callable[[bytes], object], host: Host) -> None:
+    """Answer calls until there are no more."""
+    writing = threading.Lock()
+
+    def say(line: bytes) -> None:
+        with writing:
+            write(line)
+
+    def answer(line: bytes) -> None:
+        asked = json.loads(line)
+        call = HostCall(asked["op"], asked["key"], asked["options"], asked["suffix"])
+        say(TAG + b"reply %d " % asked["id"] + packed(_answered(host, call)) + b"\n")
+
+    say(TAG + b"hello " + json.dumps({"host": host.name, "clock_s": time.time()}).encode() + b"\n")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for line in calls:
+            pool.submit(answer, line)
+
+
+def _answered(host: Host, call: HostCall) -> Reply:
+    """The answer; a call that cannot be answered costs only itself."""
+    try:
+        reply = host.answer(call)
+        if reply.file:
+            reply = replace(reply, data=_whole(reply.file), file=None)
+        return redacted_reply(call, reply)
+    except Exception as error:
+        # Not even its words leave unread.
+        problem = redact(str(error) or type(error).__name__)
+        return error_reply(HostError(f"{call.op}: {problem[:500]}", "Install ddx on that host, and ask again."))
+
+
+def _whole(file: str) -> bytes:
+    path = Path(file)
+    if path.stat().st_size > MOST_BYTES:
+        raise HostError(f"{file}: larger than the {MOST_BYTES >> 20} MiB that are sent from a host without ddx", "")
+    return path.read_bytes()
+
+
+def packed(reply: Reply) -> bytes:
+    """An answer as one word of a line."""
+    end = reply.end
+    header = {name: getattr(reply, name) for name in OF_HEADERS}
+    header.update(bytes=len(reply.data), end=None if end is None else len(end))
+    return base64.b64encode(zlib.compress(json.dumps(header).encode() + b"\n" + reply.data + (end or b""), _FAST))
+
+
+def unpacked(word: bytes) -> Reply:
+    """The answer that `packed` made a word of. Raises ValueError for anything else, also for one that is too large."""
+    try:
+        take = zlib.decompressobj()
+        plain = take.decompress(base64.b64decode(word, validate=True), 2 * MOST_BYTES)
+        if take.unconsumed_tail or not take.eof:
+            raise ValueError("it is too large, or cut off")
+        head, _, rest = plain.partition(b"\n")
+        header = json.loads(head)
+        size, end = int(header["bytes"]), header["end"]
+        error, kind = (None if header[name] is None else str(header[name]) for name in ("error", "kind"))
+        return Reply(
+            rest[:size],
+            int(header["rc"]),
+            bool(header["truncated"]),
+            error,
+            str(header["message"]),
+            str(header["help"]),
+            kind=kind,
+            end=None if end is None else rest[size : size + int(end)],
+        )
+    except (zlib.error, KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"{type(problem).__name__}: {problem}") from problem
+
+
+def main() -> None:
+    """Serve this host over standard input and output, with the tools that the archive brings."""
+    replies = os.dup(1)
+    os.dup2(2, 1)  # what anybody prints is no answer
+    with zipfile.ZipFile(sys.path[0]) as archive:
+        os.environ[PROGRAM] = in_memory(archive.read(PYSPY))
+        for library in (name for name in archive.namelist() if name.endswith(".so")):
+            _load(library.partition(".")[0].replace("/", "."), in_memory(archive.read(library)))
+
+    def write(line: bytes) -> None:
+        while line:
+            line = line[os.write(replies, line) :]
+
+    with open(0, "rb", closefd=False) as calls:
+        serve(calls, write, LocalHost(socket.gethostname()))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _load(name: str, file: str) -> None:
+    """Import a library of C under a name, from any file: an importer of archives cannot."""
+    loader = ExtensionFileLoader(name, file)
+    spec = spec_from_loader(name, loader)
+    if spec is None:
+        raise ImportError(name)
+    sys.modules[name] = module = module_from_spec(spec)
+    loader.exec_module(module)
+
+
+_MFD_CLOEXEC, _MFD_EXEC = 0x1, 0x10
+
+
+def in_memory(program: bytes) -> str:
+    """A path at which a program or a library can be started or loaded, for as long as this process lives."""
+    try:  # Linux 6.3 has to be told that it may be run, and earlier ones do not know the word
+        number = os.memfd_create("ddx", _MFD_CLOEXEC | _MFD_EXEC)
+    except OSError:
+        number = os.memfd_create("ddx", _MFD_CLOEXEC)
+    with open(number, "wb", closefd=False) as stream:
+        stream.write(program)
+    return f"/proc/{os.getpid()}/fd/{number}"

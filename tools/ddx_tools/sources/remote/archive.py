@@ -1,0 +1,160 @@
+"""What is sent to a host without ddx: one zip of modules of this installation, for Python 3.8 and later.
+
+It holds what `agent` imports, read as it is here and written for older Pythons; stand-ins for the packages that such a
+host lacks (`ddx_tools.payloads.host_agent`); and of this machine psutil, nvidia-ml-py and py-spy, which run with any
+Python of the same kind of machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.errors import UsageError
+from ddx_tools.payloads import HOST_AGENT_DIRECTORY
+from ddx_tools.sources.hosts.pyspy import find_pyspy
+from ddx_tools.sources.remote.agent import PYSPY
+
+OLDEST_PYTHON = (3, 8)
+MOST_BYTES = 8 << 20
+_ENTRY = "ddx_tools.sources.remote.agent"
+_MAIN = f"import ddx_backports\nddx_backports.install()\nfrom {_ENTRY} import main\nmain()\n"
+_STAND_INS = {
+    "ddx_tools.knowledge.load": "shipped_data",
+    "re2": "expressions",
+    "zstandard": "no_zstandard",
+    "ddx_backports": "backports",
+}
+_DATA = ("secret_names.yaml", "secret_shapes.yaml")
+_OTHER_SYSTEMS = ("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows")
+
+
+@cache
+def archive() -> bytes:
+    """The zip. Raises UsageError if a package of ours is not here, or it grew too large to be sent."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        for name, data in _members():
+            target.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
+    if made.tell() > MOST_BYTES:
+        raise UsageError(f"what is sent to hosts without ddx takes {made.tell() >> 20} MiB", "Install ddx there.")
+    return made.getvalue()
+
+
+def _members() -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", _MAIN.encode()
+    sources = _modules()
+    for package in sorted({parent for name in sources for parent in _parents(name)}):
+        yield f"{package.replace('.', '/')}/__init__.py", b""
+    for name, source in sorted(sources.items()):
+        yield f"{name.replace('.', '/')}.py", source.encode()
+    for data in _DATA:
+        yield f"ddx_tools/knowledge/{data}.json", json.dumps(shipped(data)).encode()
+    yield PYSPY, Path(find_pyspy()).read_bytes()
+    psutil = _place("psutil").parent
+    for file in sorted(psutil.iterdir()):
+        if file.suffix in (".py", ".so") and file.stem not in _OTHER_SYSTEMS:
+            yield f"psutil/{file.name}", file.read_bytes()
+    yield "pynvml.py", _place("pynvml").read_bytes()
+
+
+def _modules() -> dict[str, str]:
+    """The source of each module of ours that the agent needs, and of what stands in for others."""
+    sources = {name: (HOST_AGENT_DIRECTORY / f"{file}.py").read_text("utf-8") for name, file in _STAND_INS.items()}
+    waiting = [_ENTRY]
+    while waiting:
+        name = waiting.pop()
+        if name not in sources:
+            tree = ast.parse(_place(name).read_text("utf-8"))
+            sources[name] = older(tree)
+            waiting += [one for one in _imported(tree) if one.startswith("ddx_tools.")]
+    return sources
+
+
+def _place(module: str) -> Path:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UsageError(f"{module} is not installed here, so nothing can be sent to hosts without ddx", "")
+    return Path(spec.origin)
+
+
+def _parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that a source imports anywhere: of `from package import name` it may be the package's module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                one = f"{node.module}.{alias.name}"
+                yield one if _is_module(node.module, alias.name) else node.module
+
+
+def _is_module(package: str, name: str) -> bool:
+    if not package.startswith("ddx_tools"):
+        return False
+    place = _place(package)
+    return place.name == "__init__.py" and place.with_name(f"{name}.py").is_file()
+
+
+def older(tree: ast.Module) -> str:
+    """A source of Python 3.11 as one of Python 3.8 that does the same. Raises SyntaxError where it is not known how.
+
+    Names that the library lacked then come from `ddx_backports`; here is what no name can bring.
+    """
+    source = ast.unparse(_Older().visit(tree))
+    if "ddx_backports." in source:
+        first = "from __future__ import annotations\n"
+        source = source.replace(first, f"{first}import ddx_backports\n", 1)
+    ast.parse(source, feature_version=OLDEST_PYTHON)
+    return source
+
+
+_GENERIC = frozenset({
+    "tuple", "list", "dict", "set", "frozenset", "type", "Callable", "Iterator", "Iterable", "Mapping", "Sequence",
+    "Counter", "deque", "defaultdict", "Match", "Pattern", "TemporaryDirectory", "Popen",
+})  # fmt: skip
+"""What could not be subscripted."""
+_METHODS = {"removeprefix": "without_prefix", "removesuffix": "without_suffix"}
+
+
+class _Older(ast.NodeTransformer):
+    """Replaces what Python 3.8 would not run."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Methods of text, arguments that came later, unions in `isinstance`."""
+        self.generic_visit(node)
+        called = ast.unparse(node.func).rpartition(".")[2]
+        if called in _METHODS and isinstance(node.func, ast.Attribute):
+            ours = ast.Attribute(ast.Name("ddx_backports", ast.Load()), _METHODS[called], ast.Load())
+            return ast.copy_location(ast.Call(ours, [node.func.value, *node.args], []), node)
+        later = {"zip": "strict", "dataclass": "slots"}.get(called)
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg is None or keyword.arg != later]
+        if called == "isinstance" and isinstance(node.args[1], ast.BinOp):
+            node.args[1] = ast.Tuple(list(_united(node.args[1])), ast.Load())
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """`Counter[str]`."""
+        self.generic_visit(node)
+        is_generic = ast.unparse(node.value).rpartition(".")[2] in _GENERIC
+        return node.value if is_generic and isinstance(node.ctx, ast.Load) else node
+
+
+def _united(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        yield from _united(node.left)
+        yield from _united(node.right)
+    else:
+        yield node

@@ -1,0 +1,182 @@
+"""A host without ddx, asked over a program that reaches it: ssh, srun, kubectl exec."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from ddx_tools.model.errors import HostError, TimedOut
+from ddx_tools.payloads import HOST_AGENT_DIRECTORY
+from ddx_tools.redaction.text import redact
+from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
+from ddx_tools.sources.remote.agent import MOST_BYTES, TAG, unpacked
+from ddx_tools.sources.remote.archive import OLDEST_PYTHON, archive
+
+PYTHON_THERE = ("python3", "-I", "-q", "-u", "-i")
+"""An interactive Python: a command line without a letter that any shell takes for its own."""
+_ANSWER_S = 20.0
+"""For a call without a limit of its own, and besides that for one with it: a look at a file, its way here."""
+_LONGEST_LINE = 2 * MOST_BYTES
+_STDERR_BYTES = 2_000
+_READY = re.compile(rb"ddx1 ready (\d+)\.(\d+) (\S+) (\S+)")
+
+
+class NoAgent(HostError):
+    """Nothing of ours could be started on the host; `said` is what was printed instead."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
+
+
+class RemoteHost(Host):
+    """Answers from another machine, on which only Python is needed. Use as a context manager: nothing stays there.
+
+    `argv` starts PYTHON_THERE on it. All is over after `seconds`. Raises NoAgent.
+    """
+
+    def __init__(self, argv: Sequence[str], seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._sending = threading.Lock()
+        self._waiting: dict[int, queue.SimpleQueue[Reply]] = {}
+        self._number = 0
+        self._said = bytearray()
+        self.size_bytes = 0
+        """Of its answers, packed."""
+        pipe = subprocess.PIPE
+        try:
+            self._running = subprocess.Popen(argv, start_new_session=True, stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise NoAgent(f"{argv[0]}: {error.strerror}") from error
+        calls, replies, errors = self._running.stdin, self._running.stdout, self._running.stderr
+        assert calls
+        assert replies
+        assert errors
+        self._calls, self._replies, self._errors = calls, replies, errors
+        self._ending = threading.Timer(seconds, self._kill)
+        self._ending.daemon = True
+        self._ending.start()
+        threading.Thread(target=self._hear_errors, daemon=True).start()
+        try:
+            self.name, self.clock_s = self._hello()
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def _hello(self) -> tuple[str, float]:
+        """Start Python, send the archive, and hear the host's name and its clock, seconds since the epoch."""
+        start = base64.b64encode((HOST_AGENT_DIRECTORY / "start.py").read_bytes()).decode()
+        self._send(f"import base64;exec(base64.b64decode('{start}'))\n".encode())
+        ready = _READY.match(self._line(b"ready"))
+        if ready is None:
+            raise NoAgent("it answers in words that are not ours")
+        here, there = os.uname(), (ready[3].decode(), ready[4].decode())
+        version = int(ready[1]), int(ready[2])
+        if version < OLDEST_PYTHON:
+            raise NoAgent(f"its python3 is {version[0]}.{version[1]}, and 3.8 or newer is needed")
+        if there != ("linux", here.machine):
+            raise NoAgent(f"it is another kind of machine ({' '.join(there)[:60]}; {here.machine} here)")
+        sent = archive()
+        self._send(b"%20d" % len(sent) + sent)
+        try:
+            hello = json.loads(self._line(b"hello").split(b" ", 2)[2])
+            return str(hello["host"])[:253], float(hello["clock_s"])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise NoAgent("it answers in words that are not ours") from error
+
+    def _line(self, kind: bytes) -> bytes:
+        """The next line of ours. Login banners and prompts are passed over."""
+        while line := self._replies.readline(_LONGEST_LINE):
+            _, tag, rest = line.partition(TAG + kind + b" ")
+            if tag:
+                return bytes(tag + rest).rstrip(b"\r\n")
+        with suppress(subprocess.TimeoutExpired):
+            self._running.wait(1.0)
+        said = self._said.decode("utf-8", "replace")
+        raise NoAgent(f"no answer from it ({' '.join(said.split())[:300] or 'it printed nothing'})", said)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            with self._sending:
+                self._calls.write(data)
+                self._calls.flush()
+        except OSError:
+            pass  # whoever reads the answer learns why there is none
+
+    def _hear_errors(self) -> None:
+        with suppress(ValueError, OSError):
+            for line in self._errors:
+                self._said += line[: max(0, _STDERR_BYTES - len(self._said))]
+
+    def _hear(self) -> None:
+        with suppress(ValueError, OSError):
+            while line := self._replies.readline(_LONGEST_LINE):
+                words = line.split()
+                if len(words) == 4 and words[:2] == [*TAG.split(), b"reply"] and words[2].isdigit():
+                    self._hand_over(int(words[2]), words[3])
+        for number in list(self._waiting):
+            self._put(number, error_reply(HostError(f"the connection to {self.name} ended", "Ask again.")))
+
+    def _hand_over(self, number: int, word: bytes) -> None:
+        self.size_bytes += len(word)
+        try:
+            reply = unpacked(word)
+        except ValueError as error:
+            reply = error_reply(HostError(f"the answer of {self.name} cannot be read: {error}"[:300], "Ask again."))
+        self._put(number, reply)
+
+    def _put(self, number: int, reply: Reply) -> None:
+        if answer := self._waiting.pop(number, None):
+            answer.put(reply)
+
+    def pause(self, seconds: float) -> None:
+        """Wait here."""
+        time.sleep(seconds)
+
+    def answer(self, call: HostCall) -> Reply:
+        """Have the host do what the call asks for."""
+        limit = float(call.options.get("timeout_s", 0.0)) + _ANSWER_S
+        answer: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        with self._sending:
+            number = self._number = self._number + 1
+            self._waiting[number] = answer
+        asked: Mapping[str, object] = {
+            "id": number, "op": call.op, "key": call.key, "options": dict(call.options), "suffix": call.suffix,
+        }  # fmt: skip
+        self._send(json.dumps(asked).encode() + b"\n")
+        try:
+            return answer.get(timeout=max(0.0, min(limit, self._deadline - time.monotonic())))
+        except queue.Empty:
+            self._waiting.pop(number, None)
+            return error_reply(TimedOut(f"{self.name} did not answer in time: {redact(call.key)[:100]}", ""))
+
+    def close(self) -> None:
+        """End what runs there: its standard input ends."""
+        self._ending.cancel()
+        with suppress(OSError):
+            self._calls.close()
+        try:
+            self._running.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._running.pid, signal.SIGKILL)
+
+    def __enter__(self) -> RemoteHost:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
