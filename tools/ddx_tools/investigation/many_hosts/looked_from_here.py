@@ -52,14 +52,14 @@ def looked_from_here(
     except DdxError:
         return {}
 
-    def look(number: int, one: AskedHost) -> LookedFromHere:
-        return _look(reach, plan, one, scratch / f"from-here-{number}", until_s)
+    def one_host(number: int, one: AskedHost) -> LookedFromHere:
+        return _from_here(reach, plan, one, scratch / f"from-here-{number}", until_s)
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(without))) as pool:
-        return {found.asked.target: found for found in pool.map(look, range(len(without)), without)}
+        return {found.asked.target: found for found in pool.map(one_host, range(len(without)), without)}
 
 
-def _look(reach: Reach, plan: Sequence[Step], one: AskedHost, scratch: Path, until_s: float) -> LookedFromHere:
+def _from_here(reach: Reach, plan: Sequence[Step], one: AskedHost, scratch: Path, until_s: float) -> LookedFromHere:
     seconds = until_s - time.monotonic()
     began, began_s = time.time(), time.monotonic()
     # It ends there by itself, also if nobody waits for it any more.

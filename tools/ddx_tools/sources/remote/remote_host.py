@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -32,12 +32,9 @@ _READY = re.compile(rb"ddx1 ready (\d+)\.(\d+) (\S+) (\S+)")
 
 
 class NoAgent(HostError):
-    """Nothing of ours could be started on the host; `said` is what was printed instead."""
+    """Nothing of ours could be started on the host."""
 
-    def __init__(self, message: str, said: str = "") -> None:
-        super().__init__(message)
-        self.said = said
-
+    
 
 class RemoteHost(Host):
     """Answers from another machine, on which only Python is needed. Use as a context manager: nothing stays there.
@@ -50,7 +47,8 @@ class RemoteHost(Host):
         self._sending = threading.Lock()
         self._waiting: dict[int, queue.SimpleQueue[Reply]] = {}
         self._number = 0
-        self._said = bytearray()
+        self._ended = False
+        self._printed = bytearray()
         self.size_bytes = 0
         """Of its answers, packed."""
         pipe = subprocess.PIPE
@@ -66,13 +64,19 @@ class RemoteHost(Host):
         self._ending = threading.Timer(seconds, self._kill)
         self._ending.daemon = True
         self._ending.start()
-        threading.Thread(target=self._hear_errors, daemon=True).start()
+        self._hearing = [self._heard_by(self._hear_errors)]
         try:
             self.name, self.clock_s = self._hello()
         except BaseException:
             self.close()
             raise
-        threading.Thread(target=self._hear, daemon=True).start()
+        self._hearing.append(self._heard_by(self._hear))
+
+    @staticmethod
+    def _heard_by(hear: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=hear, daemon=True)
+        thread.start()
+        return thread
 
     def _hello(self) -> tuple[str, float]:
         """Start Python, send the archive, and hear the host's name and its clock, seconds since the epoch."""
@@ -103,8 +107,9 @@ class RemoteHost(Host):
                 return bytes(tag + rest).rstrip(b"\r\n")
         with suppress(subprocess.TimeoutExpired):
             self._running.wait(1.0)
-        said = self._said.decode("utf-8", "replace")
-        raise NoAgent(f"no answer from it ({' '.join(said.split())[:300] or 'it printed nothing'})", said)
+        self._hearing[0].join(1.0)
+        printed = self._printed.decode("utf-8", "replace").replace(">>> ", "")
+        raise NoAgent(f"no answer from it ({' '.join(printed.split())[:300] or 'it printed nothing'})")
 
     def _send(self, data: bytes) -> None:
         try:
@@ -117,7 +122,7 @@ class RemoteHost(Host):
     def _hear_errors(self) -> None:
         with suppress(ValueError, OSError):
             for line in self._errors:
-                self._said += line[: max(0, _STDERR_BYTES - len(self._said))]
+                self._printed += line[: max(0, _STDERR_BYTES - len(self._printed))]
 
     def _hear(self) -> None:
         with suppress(ValueError, OSError):
@@ -125,8 +130,13 @@ class RemoteHost(Host):
                 words = line.split()
                 if len(words) == 4 and words[:2] == [*TAG.split(), b"reply"] and words[2].isdigit():
                     self._hand_over(int(words[2]), words[3])
+        with self._sending:
+            self._ended = True
         for number in list(self._waiting):
-            self._put(number, error_reply(HostError(f"the connection to {self.name} ended", "Ask again.")))
+            self._put(number, self._no_connection())
+
+    def _no_connection(self) -> Reply:
+        return error_reply(HostError(f"the connection to {self.name} ended", "Ask again."))
 
     def _hand_over(self, number: int, word: bytes) -> None:
         self.size_bytes += len(word)
@@ -149,6 +159,8 @@ class RemoteHost(Host):
         limit = float(call.options.get("timeout_s", 0.0)) + _ANSWER_S
         answer: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self._sending:
+            if self._ended:
+                return self._no_connection()
             number = self._number = self._number + 1
             self._waiting[number] = answer
         asked: Mapping[str, object] = {
@@ -170,6 +182,11 @@ class RemoteHost(Host):
             self._running.wait(2.0)
         except subprocess.TimeoutExpired:
             self._kill()
+            self._running.wait()
+        for thread in self._hearing:
+            thread.join(1.0)
+        for stream in (self._replies, self._errors):
+            stream.close()
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
