@@ -34,7 +34,6 @@ _READY = re.compile(rb"ddx1 ready (\d+)\.(\d+) (\S+) (\S+)")
 class NoAgent(HostError):
     """Nothing of ours could be started on the host."""
 
-    
 
 class RemoteHost(Host):
     """Answers from another machine, on which only Python is needed. Use as a context manager: nothing stays there.
