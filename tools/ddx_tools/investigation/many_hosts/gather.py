@@ -77,7 +77,7 @@ def gather(
     asked = ask_all(reach, _words(reach, plan, limits, time.time() + lead_s, raw=raw), scratch, limits, progress)
     judged = [one.judged(limits) for one in asked]
     looked = looked_from_here(reach, plan, judged, scratch, began_s + waiting_s, progress)
-    judged = [looked[said.target].asked if said.target in looked else said for said in judged]
+    judged = [looked[one.target].asked if one.target in looked else one for one in judged]
     names = Counter(said.host for said in judged if said.host)
     progress(f"reading what {len(names)} hosts said")
     gathered, waiting = HostsGathered(), list[Made]()
