@@ -125,6 +125,28 @@ def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> N
     assert any(missing.what.startswith("cut-[1-2]: Connection timed out. Look whether") for missing in said.missing)
 
 
+@pytest.mark.needs("linux")
+def test_a_host_without_ddx_is_looked_at_from_here(tmp_path: Path) -> None:
+    """This machine once more, on which `ddx` cannot be found; another one has no Python, either.
+
+    Jobs of other tests may come and go meanwhile.
+    """
+    at_once = "shift; words=$(echo $* | sed 's,[^ ]*/ddx ,no-such-ddx ,')"
+    others = {
+        "bare": f"{at_once}; exec $words",
+        "empty": f"{at_once}; exec $(echo $words | sed s/python3/no-such-python/)",
+    }
+    hosts = [*answers("stopped", tmp_path, hosts=2), *others]
+    asked(hosts, printing(tmp_path, others), total_s=60.0, save=tmp_path / "bundle")
+    with Bundle(tmp_path / "bundle") as bundle:
+        states = {one.target: (one.state, one.host) for one in bundle.manifest.asked}
+        (empty,) = [one for one in bundle.manifest.asked if one.target == "empty"]
+        assert bundle.by_host[socket.gethostname()]
+    assert states["bare"] in (("answered", socket.gethostname()), ("in_part", socket.gethostname()))
+    assert states["empty"] == ("no_ddx", None)
+    assert "no-such-python" in empty.reason
+
+
 def test_what_a_host_made_before_its_answer_broke_off_counts(tmp_path: Path) -> None:
     hosts = answers("stopped", tmp_path)
     whole = (tmp_path / "host-3").read_bytes()
@@ -235,6 +257,18 @@ def test_pods_are_asked_by_kubectl_exec(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = investigate([], reach=reach_of(k8s="app=train -n ml")).diagnose()
     assert (said.culprits.ranks, said.culprits.hosts) == ([3], ["host-3"])
+
+
+def test_what_reaches_a_host_can_be_typed_to() -> None:
+    """What is sent to a host without ddx is written to the standard input of its Python."""
+    step = "srun --jobid=4242 --overlap --input=none --quiet --nodelist=%host"
+    for via, argv in (
+        ("", "ssh -a -x -oBatchMode=yes -oConnectTimeout=5 node-1"),
+        (step, "srun --jobid=4242 --overlap --quiet --nodelist=node-1"),
+        ("kubectl exec -n ml %host --", "kubectl exec --stdin -n ml node-1 --"),
+        ("ssh -p 2222 %host", "ssh -p 2222 node-1"),
+    ):
+        assert Reach(("node-1",), via).typed_to("node-1", 5) == argv.split()
 
 
 def test_without_hosts_this_machine_is_meant() -> None:

@@ -102,14 +102,13 @@ def test_it_takes_out_what_is_taken_out_here(tmp_path: Path) -> None:
 
 
 def test_nothing_of_it_stays_behind(tmp_path: Path) -> None:
-    before = set(Path("/tmp").iterdir())
-    with RemoteHost(BARE, 60.0) as host:
+    before = set(psutil.Process().children())
+    with RemoteHost(["env", "-i", f"TMPDIR={tmp_path}", *BARE[2:]], 60.0) as host:
         host.walk(str(tmp_path))
-        (running,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == list(PYTHON_THERE)]
-        children = running.children()
-    assert not children
+        (running,) = set(psutil.Process().children()) - before
+        assert running.cmdline() == list(PYTHON_THERE)
     assert not running.is_running()
-    assert not {file for file in set(Path("/tmp").iterdir()) - before if file.name.startswith("ddx")}
+    assert not list(tmp_path.iterdir())
 
 
 def printing(*lines: str, then: str = "cat >/dev/null") -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Stands in for google-re2 on a host that has only Python's own library, as far as `ddx_tools` uses it.
 
-`re` takes a hundred times as long for an expression of a hundred alternatives. Most lines of a log differ from earlier
-ones in numbers only, so such an expression is asked once for each pair of lines that differ in more.
+`re` takes a hundred times as long for an expression of a hundred alternatives, above all in any case. Most lines of a
+log differ from earlier ones in numbers only, so such an expression is asked once for each pair of lines that differ in
+more; and first as two: what is meant in any case, in small letters over a text in small letters, and the rest.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class _Remembering:
     def __init__(self, made: Any) -> None:
         self._made = made
         self.pattern: bytes = made.pattern
+        parts = _alternatives(made.pattern)
+        any_case = [_small(part) for part in parts if part.startswith(_ANY_CASE)]
+        others = [part for part in parts if not part.startswith(_ANY_CASE)]
+        self._hints = re.compile(b"|".join(any_case)) if any_case else None
+        self._others = re.compile(b"|".join(others)) if others else None
         self._clean: Words[Tuple[bytes, bytes]] = set()
 
     def search(self, text: bytes, pos: int = 0, endpos: Optional[int] = None) -> Any:
@@ -55,14 +61,20 @@ class _Remembering:
             next_end = self._end_of_line(text, end, limit)
             next_shape = _without_numbers(text[end:next_end])
             if (shape, next_shape) not in self._clean:
-                found = self._made.search(text, pos, min(limit, next_end + _LONGEST_MATCH))
-                if found is not None and found.start() < end:
-                    return found
+                if self._may_hold(text[pos:next_end]):
+                    found = self._made.search(text, pos, min(limit, next_end + _LONGEST_MATCH))
+                    if found is not None and found.start() < end:
+                        return found
                 if len(self._clean) >= _MOST_REMEMBERED:
                     self._clean.clear()
                 self._clean.add((shape, next_shape))
             pos, end, shape = end, next_end, next_shape
         return self._made.search(text, limit, limit)
+
+    def _may_hold(self, lines: bytes) -> bool:
+        return bool(
+            (self._hints and self._hints.search(lines.lower())) or (self._others and self._others.search(lines))
+        )
 
     @staticmethod
     def _end_of_line(text: bytes, pos: int, limit: int) -> int:
@@ -71,6 +83,30 @@ class _Remembering:
     def finditer(self, text: bytes, pos: int = 0) -> Iterator[Any]:
         """All matches, one behind the other."""
         return iter(self._made.finditer(text, pos))
+
+
+_ANY_CASE = b"(?i:"
+_TOKEN = re.compile(rb"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)|\||.", re.S)
+_LETTER = re.compile(rb"\\.|[A-Z]", re.S)
+
+
+def _alternatives(pattern: bytes) -> List[bytes]:
+    """The outermost alternatives of an expression."""
+    parts, depth = [b""], 0
+    for found in _TOKEN.finditer(pattern):
+        token = found[0]
+        depth += (token == b"(") - (token == b")")
+        if token == b"|" and depth == 0:
+            parts.append(b"")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def _small(pattern: bytes) -> bytes:
+    """What an expression in any case finds in a text in small letters, or more."""
+    plain = pattern.replace(_ANY_CASE, b"(?:").replace(b"(?-i:", b"(?:")
+    return _LETTER.sub(lambda found: found[0] if found[0][:1] == b"\\" else found[0].lower(), plain)
 
 
 def _without_numbers(line: bytes) -> bytes:
