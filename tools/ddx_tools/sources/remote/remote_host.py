@@ -79,7 +79,7 @@ class RemoteHost(Host):
 
     def _hello(self) -> tuple[str, float]:
         """Start Python, send the archive, and hear the host's name and its clock, seconds since the epoch."""
-        start = base64.b64encode((HOST_AGENT_DIRECTORY / "start.py").read_bytes()).decode()
+        start = base64.b64encode((HOST_AGENT_DIRECTORY / "__main__.py").read_bytes()).decode()
         self._send(f"import base64;exec(base64.b64decode('{start}'))\n".encode())
         ready = _READY.match(self._line(b"ready"))
         if ready is None:
