@@ -187,6 +187,12 @@ def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace
     return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, state=state, **facts)
 
 
+def alone(at: Where, ranks: Collection[int], shown: FindingPlace) -> Finding:
+    """Ranks in a call that no other rank has come to, while the others have nothing pending."""
+    summary = f"{rank_list(set(ranks)).capitalize()} alone called {at}; all others have nothing pending."
+    return finding("rank.alone_ahead", Severity.NOTICE, ranks, summary, at, shown)
+
+
 def all_entered(
     at: Where, ranks: Collection[int], shown: FindingPlace, *, who: str, severity: Severity, **facts: Any
 ) -> Finding:

@@ -19,7 +19,7 @@ from ddx_tools.analysis.collectives.records.quotes import kind_of, shown, where
 from ddx_tools.analysis.collectives.records.recorded_graph import recorded_graph
 from ddx_tools.analysis.collectives.records.records import Entry, Records
 from ddx_tools.analysis.collectives.records.solved import Solved, solve, solved
-from ddx_tools.analysis.collectives.records.wait_findings import awaited_if_hung, point_to_point, waiting
+from ddx_tools.analysis.collectives.records.wait_findings import alone_ahead, awaited_if_hung, point_to_point, waiting
 from ddx_tools.analysis.collectives.records.waits import Recorded, find_holds
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -38,18 +38,17 @@ def analyse_records(records: Records) -> list[Finding]:
 
 def _findings(waits: Solved) -> list[Finding]:
     records, fronts, behind, frozen, moving = waits.records, waits.fronts, waits.behind, waits.frozen, waits.moving
-    undated, holds, graph = waits.undated, waits.holds, waits.graph
+    undated, holds, graph = waits.undated, waits.certain_holds, waits.certain_graph
     faults: list[Finding] = []
     for matched, shifted in waits.matched.values():
         faults += [_with_origin(finding, shifted) for finding in matched] + shifted
-    if moving and undated:
-        # What is pending in a job that moves is no wait, as long as nothing tells for how long it has been.
-        faults += awaited_if_hung(records, graph)
-        holds, graph = [], None
+    if moving and not holds:
+        faults += awaited_if_hung(records, waits.graph, behind)
     elif graph is None and records.only_active:
         # Dumps of active work are taken of jobs that hang, and tell nothing of how long their operations take.
         short = find_holds(records, fronts, waits.deviating, patience_s=0.0)
-        faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()))
+        faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()), behind)
+    faults += alone_ahead(records, fronts)
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)
     faults += [*root_mismatches(records, holds), *exchange_mismatches(records, holds)]

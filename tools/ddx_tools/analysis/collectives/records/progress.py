@@ -71,14 +71,14 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Reco
 def is_unsettled(
     records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: SolvedWaits[Recorded] | None
 ) -> bool:
-    """Whether undated records show ranks at work that do not wait for the same as the others.
+    """Whether records show ranks at work that do not wait for the same as the others, and tell no wait's length.
 
     In a job that has hung for long every rank waits for the same fault: of one rank, or of the ranks of one host. Where
     a log tells that a rank waited in what its record has pending until its limit, the job hung.
     """
     if _waited_out(records):
         return False
-    if graph is None or not graph.roots or any(record.taken_ns is not None for record in records.ranks.values()):
+    if graph is None or not graph.roots or any(hold.wait_s is not None for hold in graph.holds):
         return False
     alone = {rank for rank, state in graph.roots.items() if state in ("outside", "device_behind", "stands_still")}
     stopped = all(graph.roots[rank] == "outside" for rank in alone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.usual_waits import patience_for
@@ -11,6 +11,9 @@ from ddx_tools.evidence.store import Store
 
 _SMALLEST_RING = 16
 """Nobody sets a ring to fewer entries."""
+
+_OF_ONE_DUMP_NS = 60 * 10**9
+"""The ranks of a job that are asked for their records at one time write these within as long."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tup
         rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s, begins=rank in beginning)
         for rank, mine in dumps.items()
     }
-    return records, any(row["starts_seen"] for row in seen.values()), patience_s
+    return _dated_by_each_other(records, dumps), any(row["starts_seen"] for row in seen.values()), patience_s
 
 
 _SEEN = """
@@ -108,6 +111,25 @@ def _rank_record(
         notes_ends_at_once=gloo,
         hides_transfers=(begins or bool(seen.get("hides_transfers"))) and gloo,
     )
+
+
+def _dated_by_each_other(
+    records: dict[int, RankRecord], dumps: Mapping[int, list[dict[str, Any]]]
+) -> dict[int, RankRecord]:
+    """Records with the times of their files, where files of others, written then, tell when these were taken.
+
+    Files that nobody copied keep the times of their writing, however long their ranks did nothing before.
+    """
+    by_file = [its.taken_ns for rank, its in records.items() if its.taken_ns and dumps[rank][0]["taken_ns"] is None]
+    if not by_file:
+        return records
+    first, last = min(by_file) - _OF_ONE_DUMP_NS, max(by_file) + _OF_ONE_DUMP_NS
+    written = {rank: mine[0]["written_ns"] for rank, mine in dumps.items() if records[rank].taken_ns is None}
+    return records | {
+        rank: replace(records[rank], taken_ns=time)
+        for rank, time in written.items()
+        if time is not None and max(first, records[rank].latest_sign_ns or first) <= time <= last
+    }
 
 
 def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, within_s: float) -> int | None:

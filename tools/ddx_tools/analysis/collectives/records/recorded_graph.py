@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import pairwise
 
 from ddx_tools.analysis.collectives.findings import State
@@ -105,7 +105,7 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
     fitting = [few for few in absent if few <= circle and _are_odd(few, circle, inside)]
     fewest = min(map(len, fitting), default=0)
     smallest = [few for few in fitting if len(few) == fewest]
-    if len(smallest) == 1:
+    if len(smallest) == 1 and not _others_alike(smallest[0], inside):
         return _without_held(set(smallest[0]), inside), "absence"
     if odd := odd_by_rounds(records, inside) or odd_by_siblings(records, inside) & circle:
         return odd, "pairing"
@@ -120,6 +120,13 @@ def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
         for rank in few & hold.waiting.keys():
             blockers[rank].update(hold.blockers)
     return {rank for rank in few if not blockers[rank] <= few} or few
+
+
+def _others_alike(few: Set[int], holds: Sequence[Recorded]) -> bool:
+    """Whether others that are where these are stay away from the same operation of other groups of the kind."""
+    beside = {rank for hold in holds if few & hold.waiting.keys() for rank in hold.waiting} - few
+    missed = {(kind_of(hold.group), hold.op) for hold in holds if set(hold.blockers) == few}
+    return any(beside & set(hold.blockers) for hold in holds if (kind_of(hold.group), hold.op) in missed)
 
 
 def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool:
@@ -261,41 +268,76 @@ def _compared(records: Records, made: _Made, group: Group, rank: int, other: int
 
 
 def odd_by_order(records: Records, holds: Sequence[Recorded]) -> set[int]:
-    """The ranks of a circle of two collectives that did not follow the others' order; empty if that is unclear."""
+    """The ranks of a circle that called two kinds of collectives in another order than all others; empty if unclear.
+
+    Ranks of several groups of one kind can differ so at the same place of the program.
+    """
     collectives = [hold for hold in holds if hold.transfer is None and hold.seq is not None and hold.fronts]
-    if len(collectives) != 2:
+    alike = gathered(((kind_of(hold.group), hold.seq), hold) for hold in collectives)
+    if len(alike) != 2 or len({kind for kind, _ in alike}) != 2:
         return set()
-    larger, smaller = sorted(collectives, key=lambda hold: -len(hold.group.ranks()))
-    if kind_of(larger.group) == kind_of(smaller.group):
-        return set()
-    before = _called_before(records, smaller, larger)
-    suspects = {*larger.fronts, *larger.blockers} & {*smaller.fronts, *smaller.blockers}
-    counts = Counter(count for rank, count in before.items() if rank not in suspects)
-    if not counts:
-        return set()
-    usual, many = counts.most_common(1)[0]
+    larger, smaller = sorted(alike.values(), key=lambda each: -len(each[0].group.ranks()))
+    before = _called_before(records, smaller[0].group, larger[0])
+    now = {rank: rounds[-1] for rank, rounds in before.items() if rounds[-1] is not None}
+    suspects = _members_seen(larger) & _members_seen(smaller)
+    last = {rank: _last_called(hold.group, rank) for hold in smaller for rank in hold.group.ranks()}
+    theirs = {rank: now.get(rank, last[rank]) for rank in suspects}
+    others = [now[rank] for rank in now.keys() - suspects]
+    usual = _most_have(others or list(theirs.values()))
+    if usual is None and not others:
+        usual = _usual_by_rounds(before.values())
     # Stages of a pipeline call different numbers of their collectives: then nobody here does what the others do.
-    if 2 * many <= counts.total() or usual not in {before.get(r, _last_called(smaller.group, r)) for r in suspects}:
+    if usual is None or usual not in theirs.values():
         return set()
-    odd = {rank for rank in suspects if before.get(rank, usual) != usual}
+    odd = {rank for rank in suspects if now.get(rank, usual) != usual}
     # Who has not come to the larger group's operation has called more of the smaller kind than the others before it.
-    odd |= {rank for rank in suspects - before.keys() if _last_called(smaller.group, rank) > usual}
+    odd |= {rank for rank in suspects - now.keys() if last[rank] > usual}
     return odd if len(odd) < len(suspects) else set()
 
 
-def _called_before(records: Records, smaller: Recorded, larger: Recorded) -> dict[int, int]:
-    """For each rank that called the larger group's operation: its last one of the smaller kind before that."""
-    alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(smaller.group)]
-    return {
-        row["rank"]: row["seq"]
-        for row in records.query(
-            "SELECT n.rank, max(n.seq) AS seq FROM recorded_numbers n JOIN rules USING (call) JOIN ("
-            "SELECT rank, min(record_id) AS at FROM recorded_numbers WHERE group_id = ? AND seq = ? GROUP BY rank"
-            ") b ON b.rank = n.rank AND n.record_id < b.at "
-            f"WHERE NOT is_p2p AND NOT closing AND n.group_id IN ({', '.join(map(str, alike))}) GROUP BY n.rank",
-            [larger.group.id, larger.seq],
-        )
+def _most_have(counts: Sequence[int]) -> int | None:
+    """What more than half have."""
+    usual, many = Counter(counts).most_common(1)[0]
+    return usual if 2 * many > len(counts) else None
+
+
+def _usual_by_rounds(rounds: Iterable[Sequence[int | None]]) -> int | None:
+    """How many of the smaller kind belong before an operation, if there were as many more in every round before."""
+    past = {tuple(each[:-1]) for each in rounds if None not in each[:-1]}
+    if len(past) != 1:
+        return None
+    calls = [count for count in past.pop() if count is not None]
+    steps = {after - before for before, after in pairwise(calls)}
+    return calls[-1] + steps.pop() if len(calls) > 2 and len(steps) == 1 else None
+
+
+def _members_seen(holds: Iterable[Recorded]) -> set[int]:
+    return {rank for hold in holds for rank in (*hold.fronts, *hold.blockers)}
+
+
+def _called_before(records: Records, smaller: Group, larger: Recorded) -> dict[int, list[int | None]]:
+    """For each rank, the last one in groups like `smaller` before its latest calls like `larger`, and before that one.
+
+    None for a call that it has not made, or that its record has lost.
+    """
+    alike = {
+        kind_of(each): [group.id for group in records.groups.values() if kind_of(group) == kind_of(each)]
+        for each in (smaller, larger.group)
     }
+    seq = larger.seq or 0
+    rows = records.query(
+        "SELECT n.rank, b.seq AS round, max(n.seq) AS seq FROM recorded_numbers n JOIN rules USING (call) JOIN ("
+        "SELECT rank, seq, min(record_id) AS at FROM recorded_numbers JOIN rules USING (call) "
+        "WHERE NOT is_p2p AND NOT closing AND group_id IN ? AND seq BETWEEN ? AND ? GROUP BY rank, seq"
+        ") b ON b.rank = n.rank AND n.record_id < b.at "
+        "WHERE NOT is_p2p AND NOT closing AND n.group_id IN ? GROUP BY n.rank, b.seq",
+        [alike[kind_of(larger.group)], seq - _ROUNDS, seq, alike[kind_of(smaller)]],
+    )
+    found: dict[int, list[int | None]] = {}
+    for row in rows:
+        rounds = found.setdefault(row["rank"], [None] * (_ROUNDS + 1))
+        rounds[row["round"] - seq + _ROUNDS] = row["seq"]
+    return found
 
 
 def _last_called(group: Group, rank: int) -> int:

@@ -39,10 +39,17 @@ class Solved:
         """Whether nothing says when the records were taken."""
         return all(record.taken_ns is None for record in self.records.ranks.values())
 
-    @property
+    @cached_property
     def certain_holds(self) -> list[Recorded]:
         """The waits that count: what is pending in a job that moves is none, as long as nothing says for how long."""
-        return [] if self.moving and self.undated else self.holds
+        return [hold for hold in self.holds if hold.wait_s is not None] if self.moving else self.holds
+
+    @cached_property
+    def certain_graph(self) -> SolvedWaits[Recorded] | None:
+        """The graph behind the waits that count."""
+        if len(self.certain_holds) == len(self.holds):
+            return self.graph
+        return recorded_graph(self.records, self.fronts, self.certain_holds, set().union(*self.deviating.values()))
 
 
 def solved(store: Store) -> Solved:

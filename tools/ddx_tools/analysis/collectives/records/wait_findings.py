@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace, State
 from ddx_tools.analysis.collectives.operation_classes import class_of
+from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.exchanges import splits_are_recorded
+from ddx_tools.analysis.collectives.records.progress import Behind
 from ddx_tools.analysis.collectives.records.quotes import kind_of, label_of, shown, where
+from ddx_tools.analysis.collectives.records.recorded_graph import may_be_a_host
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.wait_solver import SolvedWaits
@@ -17,6 +20,9 @@ from ddx_tools.model.grouping import gathered
 
 _MAX_EVIDENCE = 8
 _MAX_PLACES = 64
+_FEWEST_RANKS = 3
+_FEW = 4
+"""The devices of as many ranks stop together, as those of neighbours in one exchange do."""
 
 
 def waiting(
@@ -94,23 +100,55 @@ def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) ->
         )
 
 
-def awaited_if_hung(records: Records, graph: SolvedWaits[Recorded] | None) -> list[Finding]:
+def awaited_if_hung(
+    records: Records, graph: SolvedWaits[Recorded] | None, behind: Sequence[Behind] = ()
+) -> list[Finding]:
     """Ranks that all others wait for, in records that do not say whether the job hung.
 
-    They have nothing pending. Or they have not finished what all their peers have finished, as where a device stopped:
-    had the job been moving while records were taken one after the other, others would be apart as well.
+    They have nothing pending. Or they have not finished what all their peers have finished, as where a device stopped.
     """
     roots = {} if graph is None else graph.roots
     ranks = [rank for rank, state in sorted(roots.items()) if state == "outside"]
     state: State = "outside"
     if not ranks and set(roots.values()) == {"stands_still"} and graph is not None and not graph.tie:
         at_once = any(records.ranks[rank].notes_ends_at_once for rank in roots)
-        ranks, state = [] if at_once else sorted(roots), "stands_still"
-    if graph is None or not ranks or 2 * len(ranks) >= len(records.ranks):
+        ranks, state = sorted(roots) if not at_once and _stopped_at_once(roots.keys(), behind) else [], "stands_still"
+    # Some that are in a call before all others come are no trouble.
+    half = len(records.ranks) / 2
+    if graph is None or not ranks or len(ranks) >= half or len(graph.victims) < half:
         return []
     pointed = FindingPlace(shown(_entries(records, graph.holds)).evidence)
     facts = {"waiting": len(graph.victims), "chain": list(graph.sentences)}
     return [raising.if_hung(state, ranks, where(None), pointed, **facts)]
+
+
+def alone_ahead(records: Records, fronts: Fronts) -> list[Finding]:
+    """The one rank that is in a call, where all others that left a record have nothing pending and no such call.
+
+    It made a step more than they, or they left early; or it was only the first, if nothing tells how long it waits.
+    """
+    (*pending,) = (rank for rank, status in fronts.status.items() if status != "idle")
+    if len(pending) != 1 or len(records.ranks) < _FEWEST_RANKS or fronts.status[pending[0]] != "inside":
+        return []
+    front = fronts.of[pending[0]][0]
+    others = [rank for rank in front.group.ranks() if rank in records.ranks and rank != pending[0]]
+    entry = front.entry
+    if entry is None or not others or any(front.group.entered(rank, entry.seq) is not False for rank in others):
+        return []
+    at = where(front.group, entry.seq, entry.op)
+    return [raising.alone(at, pending, FindingPlace(shown([entry]).evidence, shown([entry]).locations))]
+
+
+def _stopped_at_once(ranks: Set[int], behind: Sequence[Behind]) -> bool:
+    """Whether these alone are behind their peers, and in one operation or on one host.
+
+    Had the job been moving while records were taken one after the other, others would be behind as well, or these in
+    different places.
+    """
+    if {each.rank for each in behind} != ranks or (len(ranks) > _FEW and not may_be_a_host(ranks)):
+        return False
+    first = {each.rank: (each.group.id, each.entry.seq) for each in reversed(behind) if each.entry is not None}
+    return len(set(first.values())) == 1 or may_be_a_host(ranks)
 
 
 def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | None:
