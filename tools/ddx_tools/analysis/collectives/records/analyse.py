@@ -48,7 +48,7 @@ def _findings(waits: Solved) -> list[Finding]:
         # Dumps of active work are taken of jobs that hang, and tell nothing of how long their operations take.
         short = find_holds(records, fronts, waits.deviating, patience_s=0.0)
         faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()), behind)
-    faults += alone_ahead(records, fronts)
+    faults += alone_ahead(records, fronts, waits.holds)
     faults += waiting(records, holds, graph, moving)
     faults += point_to_point(records, graph)
     faults += [*root_mismatches(records, holds), *exchange_mismatches(records, holds)]

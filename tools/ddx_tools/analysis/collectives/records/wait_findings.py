@@ -122,13 +122,15 @@ def awaited_if_hung(
     return [raising.if_hung(state, ranks, where(None), pointed, **facts)]
 
 
-def alone_ahead(records: Records, fronts: Fronts) -> list[Finding]:
+def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> list[Finding]:
     """The one rank that is in a call, where all others that left a record have nothing pending and no such call.
 
     It made a step more than they, or they left early; or it was only the first, if nothing tells how long it waits.
+    `holds`: all operations that some rank is in for more than a moment.
     """
     (*pending,) = (rank for rank, status in fronts.status.items() if status != "idle")
-    if len(pending) != 1 or len(records.ranks) < _FEWEST_RANKS or fronts.status[pending[0]] != "inside":
+    waiting = [rank for hold in holds for rank in hold.waiting]
+    if pending != waiting or len(pending) != 1 or len(records.ranks) < _FEWEST_RANKS:
         return []
     front = fronts.of[pending[0]][0]
     others = [rank for rank in front.group.ranks() if rank in records.ranks and rank != pending[0]]
