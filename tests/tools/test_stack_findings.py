@@ -297,3 +297,16 @@ def test_a_file_that_a_foreign_dump_names_is_not_followed(tmp_path: Path) -> Non
     (brought / "rank0.json").write_bytes(dump(7, {"name": "main", "filename": str(secret), "line": 1}))
     investigate([str(brought)], save=tmp_path / "kept")
     assert not [f for f in (tmp_path / "kept").rglob("*") if f.is_file() and b"a private thing" in f.read_bytes()]
+
+
+def test_a_lock_that_a_sleeping_thread_may_hold_is_no_deadlock(tmp_path: Path) -> None:
+    """The other thread of the lock cycle sleeps instead (constructed): it goes on by itself."""
+    bundle = unpacked("lock-order", tmp_path)
+    assert replay(bundle).diagnose().causes[0].id == "python-deadlock"
+    for file in bundle.rglob("threads-178_178_191-*.json"):
+        seen = json.loads(file.read_text(encoding="utf-8"))
+        seen["threads"][1] |= {"wchan": "hrtimer_nanosleep", "syscall": {"nr": 230, "name": "clock_nanosleep"}}
+        file.write_text(json.dumps(seen), encoding="utf-8")
+    found = replay(bundle).diagnose()
+    assert found.causes[0].id != "python-deadlock"
+    assert [suspect.ranks for suspect in found.suspects] == [[3]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,18 +22,23 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 
 
 def busy_threads(store: Store, views: Sequence[RankView]) -> int:
-    """How many side threads of these ranks were at work of their own: a main thread may wait for one of them."""
+    """How many side threads of these ranks were at work, or slept in the program: a main thread may wait for one.
+
+    Who sleeps in the program tries again by itself.
+    """
     busy = frame_rules().busy
     rows = [
         row
         for view in views
         for row in store.query(
-            "SELECT activity, running FROM stack_threads WHERE host = ? AND pid = ? AND NOT is_main "
+            "SELECT activity, running, user_stack FROM stack_threads WHERE host = ? AND pid = ? AND NOT is_main "
             "AND snapshot = (SELECT max(snapshot) FROM stack_threads WHERE host = ? AND pid = ?)",
             [view.host, view.pid, view.host, view.pid],
         )
     ]
-    return sum(1 for row in rows if row["running"] and row["activity"] in busy)
+    working = [row for row in rows if row["running"] and row["activity"] in busy]
+    asleep = [row for row in rows if row["activity"] == "sleep" and json.loads(row["user_stack"] or "[]")]
+    return len(working) + len(asleep)
 
 
 def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
