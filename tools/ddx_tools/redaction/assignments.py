@@ -196,7 +196,8 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
     if not run or (separator == b"," and not is_aside) or (is_cell and meaning is not Meaning.CERTAINLY):
         return
     value = cut(run[0], separator, before)
-    if not is_value(value):
+    says_what_is_missing = (before, separator, value[:1]) == (b"{", b":", b"?")  # ${NAME:?not set}
+    if says_what_is_missing or not is_value(value):
         return
     end = at + len(value)
     if is_code(line, at, end, value, separator, is_name_quoted):

@@ -9,7 +9,7 @@ from ddx_tools.redaction.names import Meaning, meaning_of
 _NOT_A_VALUE = re.compile(
     rb"(?i)(?:none|null|nil|true|false|undefined|yes|no|on|off|n/?a|unset|unknown|missing|required|optional|empty|default|redacted|hidden"
     rb"|str|string|bytes|int|float|bool|any|dict|list|tuple|type|object|secretstr|optional\[.*|union\[.*|list\[.*|dict\[.*)[,;.)\]}|]*"
-    rb"|[|>][+-]?|\*+|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+|(?:\\+[nrt]?)+"
+    rb"|[|>][+-]?|\*+|~|x{3,}|\.{2,}|-+|\$\{.*|\$\(.*|\$[A-Z_][A-Z0-9_]*|\$\d|%[sdr(].*|%[A-Z_]+%|\{.*|<.*|\[?\xe2\x80\xa6.*|0+|(?:\\+[nrt]?)+"
 )
 IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _OF_PROGRAM = re.compile(
