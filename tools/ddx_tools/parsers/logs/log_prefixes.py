@@ -36,11 +36,13 @@ _STAMP = re.compile(
     r"\[?(\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ](\d\d:\d\d:\d\d)(?:([.,])(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
     r"(?: std(?:out|err) [FP])?(?: |$)"
 )
+_KERNEL_STAMP = re.compile(r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})\] ")
 _SYSLOG_STAMP = re.compile(r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d ")
 _DAEMON = re.compile(r"([\w.-]{1,64}) [\w./@-]{1,64}\[(\d{1,8})\]: ?")
 _GLOG = re.compile(r"\[?[IWEF](?:\d{4} \d\d:\d\d:\d\d\.\d{1,9})?(?: +(\d{1,8}))? [\w./-]{1,200}:\d{1,6}\] ?")
 _LEVEL_AND_PLACE = re.compile(rf"\[{_LEVEL}\|[\w./-]{{1,100}}:\d{{1,6}}\] ?")
 _LOGGER_NAME = re.compile(r"\[[A-Za-z][\w.-]{0,30}\] (?=\d{4}-\d\d-\d\d )")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _RECORD = re.compile(rf"(?:[-|\[ ]{{0,3}}|- [\w.:/-]{{1,80}} - ){_LEVEL}")
 """What follows on a stamp that a logger wrote."""
 _TASK_BEFORE = re.compile(r"(\d{1,5}): ?(?=\[(?:default|rank)\d)")
@@ -184,6 +186,13 @@ def _stamp(prefix: Prefix, found: re.Match[str]) -> None:
     _daemon(prefix, found.string)
 
 
+def _kernel_stamp(prefix: Prefix, found: re.Match[str]) -> None:
+    """As `dmesg -T` writes it."""
+    month, day, time, year = found.groups()
+    if month in _MONTHS:
+        prefix.time_s = _seconds(f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02}", time, "", "Z")
+
+
 def _daemon(prefix: Prefix, raw: str) -> None:
     """`host program[pid]: `, as journald writes it behind a stamp."""
     if found := _DAEMON.match(raw, prefix.end):
@@ -214,6 +223,7 @@ _BRACKETED: tuple[tuple[re.Pattern[str], _Use], ...] = (
     (_GLOG, _header),
     (_LEVEL_AND_PLACE, _header),
     (_STAMP, _stamp),
+    (_KERNEL_STAMP, _kernel_stamp),
     (_LOGGER_NAME, _name),
 )
 _BY_FIRST: dict[str, tuple[tuple[re.Pattern[str], _Use], ...]] = {

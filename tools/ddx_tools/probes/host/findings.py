@@ -17,6 +17,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
     read_facts,
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
+from ddx_tools.analysis.ranks.first_calls import first_call_s
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.compare import comparison_findings
@@ -25,7 +26,7 @@ from ddx_tools.probes.host.fabric import fabric_findings
 from ddx_tools.probes.host.gpus import gpu_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings
+from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
 from ddx_tools.probes.host.packet_loss import cut_pair_findings, loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
 
@@ -33,6 +34,7 @@ from ddx_tools.probes.host.scheduler import scheduler_findings
 def machine_findings(store: Store) -> list[Finding]:
     """Findings of `host_facts`."""
     facts = read_facts(store)
+    mark_long_before(facts, first_call_s(store))
     return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
 
 

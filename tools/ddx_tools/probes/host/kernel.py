@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
+from ddx_tools.analysis.ranks.first_calls import is_long_before
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
@@ -45,6 +47,28 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _links(kernel)
     yield from _messages(kernel)
     yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
+
+
+def mark_long_before(facts: Iterable[HostFactRow], first_call_s: float | None) -> None:
+    """Mark what the kernel logged long before the first call that the job's flight records hold."""
+    for fact in of_topic(facts, "kernel"):
+        if is_long_before(_time_s(fact.values.get("time")), first_call_s):
+            fact.values["before_job"] = True
+
+
+def _time_s(stamp: object) -> float | None:
+    """Seconds since the epoch of a stamp with a year (`dmesg -T`, ISO 8601), as if it were UTC where no zone stands."""
+    for read in (dt.datetime.fromisoformat, _of_dmesg):
+        try:
+            moment = read(str(stamp))
+        except ValueError:
+            continue
+        return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
+    return None
+
+
+def _of_dmesg(stamp: str) -> dt.datetime:
+    return dt.datetime.strptime(stamp, "%a %b %d %H:%M:%S %Y")
 
 
 def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]:

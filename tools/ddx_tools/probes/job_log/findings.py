@@ -18,6 +18,7 @@ from ddx_tools.analysis.log_events.log_event import (
     step_number,
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
+from ddx_tools.analysis.ranks.first_calls import first_call_s, is_long_before
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -39,7 +40,10 @@ _ENDS = {
 def log_findings(store: Store) -> list[Finding]:
     """Findings of `log_events`; independent failures first."""
     events = read_events(store)
-    earlier, events = parted(events)
+    first_s = first_call_s(store)
+    long_before = [event for event in events if is_long_before(event.row["time_s"], first_s)]
+    earlier, events = parted([event for event in events if event not in long_before])
+    earlier += [event for event in long_before if event.ranks]
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
     _mark_caught(store, events)
     codes = exit_codes(events)

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_CLOCKS_APART_S = 15 * 3600.0
-"""Time zones are at most 14 hours apart where nobody wrote which one it is."""
+from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+
 _ATTEMPTS_APART_S = 2 * 3600.0
 _JOB = re.compile(r"(?:^|[/_.-])(?:slurm|job|pbs|lsf)[-_.]?(?P<job>\d{3,12})(?=[_.-]|$)", re.IGNORECASE)
 _FAILURES = frozenset({"traceback", "watchdog", "gloo", "exit", "failure_summary", "fatal_stack", "signature"})
@@ -71,7 +71,7 @@ def _earlier(spans: Sequence[LogSpan]) -> set[str]:
 def _is_another_run(runs: Sequence[LogSpan], span: LogSpan) -> bool:
     apart_s = span.first_s - max(one.last_s for one in runs)
     other_job = span.job is not None and all(one.job not in (None, span.job) for one in runs)
-    return apart_s > _CLOCKS_APART_S or (other_job and apart_s > 0)
+    return apart_s > CLOCKS_APART_S or (other_job and apart_s > 0)
 
 
 def _job(path: str) -> str | None:
