@@ -17,7 +17,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 31, pid=88123, name=python, Ch 00000008, intr
 def xids(folder: Path, line: str) -> set[str]:
     for rank in (0, 1):
         called = int(CALLED.timestamp()) * 10**9
-        times = {"time_created_ns": called, "time_discovered_started_ns": called, "time_discovered_completed_ns": called}
+        times = {f"time_{what}_ns": called for what in ("created", "discovered_started", "discovered_completed")}
         (folder / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(dump(entry(**times))))
     (folder / "dmesg.txt").write_text(f"{line}\n[Thu Nov 26 15:29:41 2026] docker0: port 3 entered forwarding state\n")
     return {finding.attributes["basis"] for finding in investigate([str(folder)]).findings if finding.code == "gpu.xid"}
