@@ -21,6 +21,7 @@ from stack_bundles import packed
 from ddx_evals.large.split_hosts import answer_of
 from ddx_server.serve.config import ServeConfig
 from ddx_tools import __version__
+from ddx_tools.investigation.many_hosts import looked_from_here
 from ddx_tools.investigation.many_hosts.node import answer, encoded
 from ddx_tools.investigation.many_hosts.wire import Inbox
 from ddx_tools.investigation.result import Investigation
@@ -257,6 +258,21 @@ def test_pods_are_asked_by_kubectl_exec(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = investigate([], reach=reach_of(k8s="app=train -n ml")).diagnose()
     assert (said.culprits.ranks, said.culprits.hosts) == ([3], ["host-3"])
+
+
+def test_why_nothing_can_be_sent_to_a_host_without_ddx_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def archive() -> bytes:
+        raise UsageError("pynvml is not installed here, so nothing can be sent to hosts without ddx")
+
+    monkeypatch.setattr(looked_from_here, "archive", archive)
+    hosts = [*answers("stopped", tmp_path, hosts=2), "bare"]
+    asked(
+        hosts, printing(tmp_path, {"bare": "echo bash: ddx: command not found >&2; exit 127"}), save=tmp_path / "bundle"
+    )
+    with Bundle(tmp_path / "bundle") as bundle:
+        (bare,) = [one for one in bundle.manifest.asked if one.target == "bare"]
+    assert bare.state == "no_ddx"
+    assert bare.reason.endswith("so nothing can be sent to hosts without ddx")
 
 
 def test_what_reaches_a_host_can_be_typed_to() -> None:

@@ -49,8 +49,8 @@ def looked_from_here(
     progress(f"{len(without)} hosts have no ddx: looking at them from here")
     try:
         archive()  # once, before several want it
-    except DdxError:
-        return {}
+    except DdxError as error:
+        return {one.target: LookedFromHere(_not_looked_at(one, error)) for one in without}
 
     def one_host(number: int, one: AskedHost) -> LookedFromHere:
         return _from_here(reach, plan, one, scratch / f"from-here-{number}", until_s)
@@ -86,7 +86,11 @@ def _from_here(reach: Reach, plan: Sequence[Step], one: AskedHost, scratch: Path
                 jobs, state, reason = None, "in_part", error.message[:500]
             done = {"state": state, "reason": reason, "remedy": "", "jobs": jobs, "size_bytes": host.size_bytes}
     except NoAgent as error:
-        done = {"reason": f"{one.reason}; {error.message}"[:500]}
+        looked.asked = _not_looked_at(one, error)
     done["seconds"] = round(time.monotonic() - began_s, 2)
     looked.asked = looked.asked.model_copy(update=done)
     return looked
+
+
+def _not_looked_at(one: AskedHost, error: DdxError) -> AskedHost:
+    return one.model_copy(update={"reason": f"{one.reason}; {error.message}"[:500]})
