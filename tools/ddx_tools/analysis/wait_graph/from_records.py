@@ -52,7 +52,7 @@ def add_records(graph: WaitGraph, store: Store) -> None:
         return
     graph.ranks |= found.records.ranks.keys() | found.records.absent
     graph.lone_source = len(found.records.ranks) == 1
-    deviating = set().union(*found.deviating.values())
+    deviating = found.deviating_ranks
     holds = found.certain_holds
     for number, hold in enumerate(holds):
         _add_hold(graph, hold, number)

@@ -36,7 +36,8 @@ _STAMP = re.compile(
     r"\[?(\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ](\d\d:\d\d:\d\d)(?:([.,])(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\]?"
     r"(?: std(?:out|err) [FP])?(?: |$)"
 )
-_KERNEL_STAMP = re.compile(r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})\] ")
+_DMESG_STAMP = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})")
+_KERNEL_STAMP = re.compile(rf"\[{_DMESG_STAMP.pattern}\] ")
 _SYSLOG_STAMP = re.compile(r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d ")
 _DAEMON = re.compile(r"([\w.-]{1,64}) [\w./@-]{1,64}\[(\d{1,8})\]: ?")
 _GLOG = re.compile(r"\[?[IWEF](?:\d{4} \d\d:\d\d:\d\d\.\d{1,9})?(?: +(\d{1,8}))? [\w./-]{1,200}:\d{1,6}\] ?")
@@ -187,10 +188,15 @@ def _stamp(prefix: Prefix, found: re.Match[str]) -> None:
 
 
 def _kernel_stamp(prefix: Prefix, found: re.Match[str]) -> None:
-    """As `dmesg -T` writes it."""
-    month, day, time, year = found.groups()
-    if month in _MONTHS:
-        prefix.time_s = _seconds(f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02}", time, "", "Z")
+    prefix.time_s = dmesg_seconds(found[0][1:-2])
+
+
+def dmesg_seconds(stamp: str) -> float | None:
+    """Seconds since the epoch of what `dmesg -T` writes, as if it were UTC: `Sat Nov 21 04:01:39 2026`."""
+    found = _DMESG_STAMP.fullmatch(stamp)
+    if found is None or found[1] not in _MONTHS:
+        return None
+    return _seconds(f"{found[4]}-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}", found[3], "", "Z")
 
 
 def _daemon(prefix: Prefix, raw: str) -> None:

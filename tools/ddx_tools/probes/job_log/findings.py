@@ -41,9 +41,9 @@ def log_findings(store: Store) -> list[Finding]:
     """Findings of `log_events`; independent failures first."""
     events = read_events(store)
     first_s = first_call_s(store)
-    long_before = [event for event in events if is_long_before(event.row["time_s"], first_s)]
-    earlier, events = parted([event for event in events if event not in long_before])
-    earlier += [event for event in long_before if event.ranks]
+    before = [event for event in events if is_long_before(event.row["time_s"], first_s)]
+    earlier, events = parted([event for event in events if not is_long_before(event.row["time_s"], first_s)])
+    earlier += [event for event in before if event.ranks]
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
     _mark_caught(store, events)
     codes = exit_codes(events)

@@ -39,6 +39,11 @@ class Solved:
         """Whether nothing says when the records were taken."""
         return all(record.taken_ns is None for record in self.records.ranks.values())
 
+    @property
+    def deviating_ranks(self) -> set[int]:
+        """The ranks against whom a majority stands in some group."""
+        return set().union(*self.deviating.values())
+
     @cached_property
     def certain_holds(self) -> list[Recorded]:
         """The waits that count: what is pending in a job that moves is none, as long as nothing says for how long."""
@@ -49,7 +54,7 @@ class Solved:
         """The graph behind the waits that count."""
         if len(self.certain_holds) == len(self.holds):
             return self.graph
-        return recorded_graph(self.records, self.fronts, self.certain_holds, set().union(*self.deviating.values()))
+        return recorded_graph(self.records, self.fronts, self.certain_holds, self.deviating_ranks)
 
 
 def solved(store: Store) -> Solved:

@@ -138,7 +138,7 @@ def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> 
     if entry is None or not others or any(front.group.entered(rank, entry.seq) is not False for rank in others):
         return []
     at = where(front.group, entry.seq, entry.op)
-    return [raising.alone(at, pending, FindingPlace(shown([entry]).evidence, shown([entry]).locations))]
+    return [raising.alone(at, pending, shown([entry]))]
 
 
 def _stopped_at_once(ranks: Set[int], behind: Sequence[Behind]) -> bool:
@@ -147,10 +147,10 @@ def _stopped_at_once(ranks: Set[int], behind: Sequence[Behind]) -> bool:
     Had the job been moving while records were taken one after the other, others would be behind as well, or these in
     different places.
     """
-    if {each.rank for each in behind} != ranks or (len(ranks) > _FEW and not may_be_a_host(ranks)):
+    if {each.rank for each in behind} != ranks:
         return False
     first = {each.rank: (each.group.id, each.entry.seq) for each in reversed(behind) if each.entry is not None}
-    return len(set(first.values())) == 1 or may_be_a_host(ranks)
+    return may_be_a_host(ranks) or (len(ranks) <= _FEW and len(set(first.values())) == 1)
 
 
 def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | None:
