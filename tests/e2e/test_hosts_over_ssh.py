@@ -107,6 +107,16 @@ def job(scenario: str, tmp_path: Path, extra: Sequence[str] = ()) -> Iterator[Jo
         yield running
 
 
+@contextmanager
+def job_stopped_on_node_4(tmp_path: Path, extra: Sequence[str] = ()) -> Iterator[Hosts]:
+    """The hosts of a job that waits for rank 3, which is stopped."""
+    with job("stopped", tmp_path, extra) as running:
+        running.wait_for_step()
+        os.kill(running.pid(3), signal.SIGSTOP)
+        running.wait_until_quiet()
+        yield running.hosts
+
+
 def why(hosts: Hosts, *options: str, gateways: Path | None = None) -> tuple[dict[str, Any], float]:
     """The diagnosis, and how many seconds it took."""
     started = time.monotonic()
@@ -162,11 +172,7 @@ def test_a_firewall_between_two_hosts_is_named_with_both(tmp_path: Path) -> None
 
 
 def test_one_grid_shows_the_ranks_of_all_hosts_and_leaves_nothing_there(tmp_path: Path) -> None:
-    with job("stopped", tmp_path) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path) as hosts:
         watch = [str(BIN / "ddx"), "watch", "--hosts", "node-[1-4]", "--via", hosts.via, "--interval", "1"]
         said = hosts.at_desk("timeout", "--signal", "INT", "20", *watch).stdout
         wait_for("its end", lambda: not [p for name in NODES for p in below(hosts.inits[name]) if "ddx" in p])
@@ -175,11 +181,7 @@ def test_one_grid_shows_the_ranks_of_all_hosts_and_leaves_nothing_there(tmp_path
 
 def test_four_hosts_that_do_not_answer_cost_neither_the_deadline_nor_the_answer(tmp_path: Path) -> None:
     """One is cut off, one refuses, one hangs in the middle of its answer, one prints something else."""
-    with job("stopped", tmp_path, extra=("refuses", "hangs", "garbles", "cut-off")) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path, extra=("refuses", "hangs", "garbles", "cut-off")) as hosts:
         cut(hosts.spaces["cut-off"])
         os.kill(sshd_of(hosts, "refuses"), signal.SIGTERM)
         script = tmp_path / "reach"
@@ -208,11 +210,7 @@ esac
 
 
 def test_behind_a_gateway_hosts_give_the_same_answer_and_nothing_is_left_on_it(tmp_path: Path) -> None:
-    with job("stopped", tmp_path, extra=("gate",)) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path, extra=("gate",)) as hosts:
         topology = tmp_path / "topology.conf"
         topology.write_text("[routes]\ndesk: gate\ngate: node-[1-4]\n")
         direct, seconds = why(hosts)
@@ -227,11 +225,7 @@ def test_behind_a_gateway_hosts_give_the_same_answer_and_nothing_is_left_on_it(t
 
 @pytest.mark.parametrize("how", ["cut off", "stopped"])
 def test_a_gateway_that_is_gone_or_hangs_is_named_and_the_rest_is_judged(how: str, tmp_path: Path) -> None:
-    with job("stopped", tmp_path, extra=("gate-1", "gate-2")) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path, extra=("gate-1", "gate-2")) as hosts:
         topology = tmp_path / "topology.conf"
         topology.write_text("[routes]\ndesk: gate-[1-2]\ngate-1: node-[2-4]\ngate-2: node-1\n")
         stops = "true"
@@ -254,11 +248,7 @@ def test_a_gateway_that_is_gone_or_hangs_is_named_and_the_rest_is_judged(how: st
 
 def test_hosts_without_ddx_give_the_same_answer_and_keep_nothing(tmp_path: Path) -> None:
     """They have an sshd and a bare Python 3; what looks at them runs here."""
-    with job("stopped", tmp_path) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path) as hosts:
         before = {file.name for file in Path("/tmp").iterdir()}
         direct, _ = why(hosts)
         # Neither there; and no interpreter but the system's.
@@ -277,11 +267,7 @@ def test_hosts_without_ddx_give_the_same_answer_and_keep_nothing(tmp_path: Path)
 
 
 def test_a_host_with_neither_ddx_nor_python_is_told(tmp_path: Path) -> None:
-    with job("stopped", tmp_path) as running:
-        hosts = running.hosts
-        running.wait_for_step()
-        os.kill(running.pid(3), signal.SIGSTOP)
-        running.wait_until_quiet()
+    with job_stopped_on_node_4(tmp_path) as hosts:
         script = bare_hosts(hosts, tmp_path, without_python="node-1")
         said, _ = why(hosts, "--via", f"bash {script} %host")
     assert said["looked_at"][0].startswith("3 of 4 hosts answered")
