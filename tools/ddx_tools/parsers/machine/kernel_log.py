@@ -11,11 +11,13 @@ Facts have the topic `kernel`; the subject says what it is.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from ddx_tools.parsers.logs.log_prefixes import dmesg_seconds
 from ddx_tools.parsers.machine.host_text import (
     HostFact,
     PlainLines,
@@ -154,10 +156,19 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             once = f"{host or line.host} {known}"
             if what != "iommu" or once not in said:  # one line for each device
                 where = TextLine(line.number, line.text, host or line.host, line.command)
-                yield HostFact("kernel", what, where, {**known, "time": when or None})
+                yield HostFact("kernel", what, where, {**known, "time": when or None, "time_s": _seconds(when)})
             if what == "iommu":
                 said.add(once)
             break
+
+
+def _seconds(stamp: str | None) -> float | None:
+    """Seconds since the epoch of a stamp with a year (`-T`, ISO 8601), as if it were UTC where no zone stands."""
+    try:
+        moment = dt.datetime.fromisoformat(stamp or "")
+    except ValueError:
+        return dmesg_seconds(stamp or "")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def _xid(text: str) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ from ddx_tools.analysis.ranks.first_calls import is_long_before
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.logs.log_prefixes import dmesg_seconds
 
 _SEVERE = {"memory", "nvlink", "bus"}
 _MEMORY_KINDS = {63: "remap_pending", 64: "remap_failed", 92: "correctable", 156: "remap_pending", 157: "remap_failed"}
@@ -52,20 +50,9 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 def mark_long_before(facts: Iterable[HostFactRow], first_call_s: float | None) -> None:
     """Mark what the kernel logged long before the first call that the job's flight records hold."""
-    if first_call_s is None:
-        return
     for fact in of_topic(facts, "kernel"):
-        if is_long_before(_time_s(str(fact.values.get("time"))), first_call_s):
+        if is_long_before(fact.values.get("time_s"), first_call_s):
             fact.values["before_job"] = True
-
-
-def _time_s(stamp: str) -> float | None:
-    """Seconds since the epoch of a stamp with a year (`dmesg -T`, ISO 8601), as if it were UTC where no zone stands."""
-    try:
-        moment = dt.datetime.fromisoformat(stamp)
-    except ValueError:
-        return dmesg_seconds(stamp)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]:
