@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from ddx_tools.diagnosis.headline_details import detail
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
-from ddx_tools.model.diagnosis import Certainty, Diagnosis, Seat, Suspect, SuspectEvent, Verdict, rank_list
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
 _NOTHING = "Not enough evidence to name "
 _LONGEST = 400
+_DIFFERS = re.compile(r"differs? from (?:its|their) peers(?=;)")
+_NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
 _ENDED = re.compile(
     r"(?P<how> (?:was ended by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
@@ -19,6 +22,20 @@ _ENDED = re.compile(
 _COMPARED = re.compile(
     r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
 )
+
+
+def with_detail(said: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
+    """An answer whose headline also tells which device, peer or value, where it would name no place."""
+    if _NAMES_A_PLACE.search(said.headline) and said.culprits.ranks:
+        return said
+    if said.verdict is Verdict.DIAGNOSED and (added := detail(said.evidence, findings)):
+        first = said.headline if said.culprits.hosts else _capital(said.headline)
+        told = said.headline if added in said.headline else f"{first} ({added})"
+    elif len(said.suspects) == 1 and (added := detail(said.suspects[0].evidence, findings)):
+        told = _DIFFERS.sub(lambda differs: f"{differs[0]} ({added})", said.headline, count=1)
+    else:
+        return said
+    return said.model_copy(update={"headline": told})
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:

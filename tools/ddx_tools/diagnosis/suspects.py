@@ -162,16 +162,16 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
 WORDS = {
     SuspectEvent.ENDED: "ended",
     SuspectEvent.ABSENT: "never entered the collective that the others wait in",
-    SuspectEvent.OUTSIDE: "is outside the collective that its peers wait in",
+    SuspectEvent.OUTSIDE: "has not entered the collective that its peers wait in",
     SuspectEvent.MISMATCHED: "differs from its peers",
-    SuspectEvent.LATE: "is late again and again",
-    SuspectEvent.SILENT: "reports nothing, unlike its peers",
+    SuspectEvent.LATE: "enters collectives late",
+    SuspectEvent.SILENT: "left no report, unlike its peers",
 }
 WORDS_OF_MANY = WORDS | {
-    SuspectEvent.OUTSIDE: "are outside the collective that their peers wait in",
+    SuspectEvent.OUTSIDE: "have not entered the collective that their peers wait in",
     SuspectEvent.MISMATCHED: "differ from their peers",
-    SuspectEvent.LATE: "are late again and again",
-    SuspectEvent.SILENT: "report nothing, unlike their peers",
+    SuspectEvent.LATE: "enter collectives late",
+    SuspectEvent.SILENT: "left no report, unlike their peers",
 }
 
 

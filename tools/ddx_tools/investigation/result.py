@@ -114,7 +114,7 @@ class Investigation:
     def _judgement(self, by: Playbooks) -> Diagnosis:
         if self.waits is None:
             return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
-        from ddx_tools.diagnosis.headline import with_headline
+        from ddx_tools.diagnosis.headline import with_detail, with_headline
         from ddx_tools.diagnosis.waits import agreeing, with_waits
 
         findings = agreeing(self.findings, self.waits)
@@ -123,4 +123,4 @@ class Investigation:
         said = with_suspects(
             said, findings, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
         )
-        return with_headline(with_waits(said, self.waits), self.waits, self.seats)
+        return with_detail(with_headline(with_waits(said, self.waits), self.waits, self.seats), findings)

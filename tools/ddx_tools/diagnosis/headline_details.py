@@ -1,0 +1,83 @@
+"""What a headline adds in brackets: which GPU, which peer, which value, out of the findings that an answer rests on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ddx_tools.analysis.bandwidth.measured import size_text
+from ddx_tools.knowledge.load import shipped
+from ddx_tools.model.diagnosis import Claim, Finding, rank_list
+
+_SLOT = re.compile(r"\{(\w+)\}")
+# No text of the job: what has a space in it could be a sentence.
+_WORD = re.compile(r"[\w./:<>\[\]*+@^-]{1,48}")
+_HOST = re.compile(r"[\w.-]{1,48}")
+_MOST_ITEMS, _LONGEST = 3, 120
+_OUR_WORDS = {"how", "kind", "of", "what"}
+_SHARES = {"share", "rate", "compute", "exposed"}
+
+
+def detail(claims: Iterable[Claim], findings: Iterable[Finding]) -> str:
+    """The first detail that the findings behind these claims have: `GPU 0000:87:00.0`; empty if none has one."""
+    by_claim: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        by_claim.setdefault((finding.code, finding.summary), []).append(finding)
+    for claim in claims:
+        for finding in by_claim.get((claim.finding, claim.claim), []):
+            for template in shipped("headline_details.yaml").get(claim.finding, ()):
+                if (told := _filled(template, finding)) and len(told) <= _LONGEST:
+                    return told
+    return ""
+
+
+def _filled(template: str, finding: Finding) -> str:
+    known = {**finding.attributes, "ranks": rank_list(finding.ranks)} if finding.ranks else finding.attributes
+    words = {name: _words(name, known.get(name)) for name in _SLOT.findall(template)}
+    return _SLOT.sub(lambda slot: words[slot[1]], template) if all(words.values()) else ""
+
+
+def _words(name: str, value: Any) -> str:
+    """A value as a person reads it; empty for what is not known, and for what may be a sentence."""
+    match value:
+        case None | bool():
+            return ""
+        case int() | float():
+            return _number(name, value)
+        case list() | tuple():
+            items = [_words(name, each) for each in value[:_MOST_ITEMS]]
+            return ", ".join(items) + (" …" if len(value) > _MOST_ITEMS else "") if all(items) else ""
+        case Mapping():
+            return _sides(value)
+    text = str(value)
+    if name != "ranks" and not _WORD.fullmatch(text):
+        return ""
+    return text.replace("_", " ") if name in _OUR_WORDS else text
+
+
+def _number(name: str, value: float) -> str:
+    if name.endswith("_bytes") or name == "bytes":
+        return size_text(int(value))
+    if name.endswith("_s"):
+        return f"{value:.3g} s"
+    if name in _SHARES:
+        return f"{value:.0%}".replace("%", " %") if value >= 0.1 else f"{value:.2%}".replace("%", " %")
+    return f"{value:g} %" if name == "percent" else str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def _sides(sides: Mapping[Any, Any]) -> str:
+    """`all_gather (rank 0) against all_reduce (ranks 1-3)`; who is on a side only if it is ranks or few hosts."""
+    told = []
+    for value, who in sorted(sides.items(), key=lambda side: len(side[1]) if isinstance(side[1], list) else 0):
+        if not _WORD.fullmatch(str(value)):
+            return ""
+        if isinstance(who, list) and who and all(isinstance(one, int) for one in who):
+            told.append(f"{value} ({rank_list(who)})")
+        elif isinstance(who, list) and 0 < len(who) <= _MOST_ITEMS and all(_HOST.fullmatch(str(one)) for one in who):
+            told.append(f"{value} ({', '.join(who)})")
+        elif isinstance(who, str) and _WORD.fullmatch(who):
+            told.append(f"{value} {who}")
+        else:
+            told.append(str(value))
+    return " against ".join(told) if 1 < len(told) <= _MOST_ITEMS else ""
