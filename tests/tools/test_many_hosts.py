@@ -260,6 +260,24 @@ def test_pods_are_asked_by_kubectl_exec(tmp_path: Path, monkeypatch: pytest.Monk
     assert (said.culprits.ranks, said.culprits.hosts) == ([3], ["host-3"])
 
 
+def test_a_shell_of_any_kind_says_that_ddx_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def archive() -> bytes:
+        raise UsageError("nothing can be sent")
+
+    monkeypatch.setattr(looked_from_here, "archive", archive)
+    words = {
+        "bash": "bash: line 1: ddx: command not found",
+        "dash": "sh: 1: /opt/ddx: not found",
+        "tcsh": "ddx: Command not found.",
+        "fish": "fish: Unknown command: ddx",
+    }
+    shells = {shell: f"echo '{told}' >&2; exit 127" for shell, told in words.items()}
+    asked([*answers("stopped", tmp_path, hosts=2), *shells], printing(tmp_path, shells), save=tmp_path / "bundle")
+    with Bundle(tmp_path / "bundle") as bundle:
+        states = {one.target: one.state for one in bundle.manifest.asked}
+    assert {shell: states[shell] for shell in shells} == dict.fromkeys(shells, "no_ddx")
+
+
 def test_why_nothing_can_be_sent_to_a_host_without_ddx_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def archive() -> bytes:
         raise UsageError("pynvml is not installed here, so nothing can be sent to hosts without ddx")

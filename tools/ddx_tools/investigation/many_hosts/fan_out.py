@@ -134,8 +134,12 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Connection refused", "refused", _NO_SSHD),
     (r"Could not resolve hostname|Name or service not known", "unknown_name", "Name it as the resolver knows it."),
     (r"Permission denied[^\n]*|Host key verification failed", "not_permitted", _BY_SSH_FIRST),
-    (r"[^\n]*(?:No such file or directory|command not found|executable file not found)[^\n]*", "no_ddx", INSTALL),
-    (r"[^\n]*No such (?:option|command)[^\n]*", "no_ddx", INSTALL),
+    (
+        r"[^\n]*(?:No such (?:file or directory|option|command)|[Cc]ommand not found|executable file not found"
+        r"|: not found|Unknown command)[^\n]*",  # bash and zsh, tcsh, runc, dash and busybox, fish
+        "no_ddx",
+        INSTALL,
+    ),
     (r"(?:srun: error: |Error from server|error: )[^\n]*", "refused", "The scheduler does not start it there."),
     (r"(?:Connection|Broken pipe|ssh:|kex_exchange)[^\n]*", "unreachable", _IS_IT_THERE),
 )
