@@ -129,12 +129,12 @@ def decided(code: str, culprits: Party | None = None, **attributes: Any) -> str:
         (
             "collective.operation_mismatch",
             {"operations": {"all_reduce": [1, 2, 3], "all_gather": [0]}},
-            "all_gather (rank 0) against all_reduce (ranks 1-3)",
+            "all_gather on rank 0 against all_reduce on ranks 1-3",
         ),
         (
             "config.differs",
             {"variable": "CUDA_VERSION", "values": {"12.9": [f"node-{n}" for n in range(40)], "12.4": ["node-40"]}},
-            "CUDA_VERSION: 12.4 (node-40) against 12.9",
+            "CUDA_VERSION: 12.4 on node-40 against 12.9",
         ),
     ],
 )
@@ -159,6 +159,25 @@ def test_a_host_in_a_headline_keeps_its_spelling() -> None:
 def test_a_headline_takes_no_text_of_the_job_over(hostile: str) -> None:
     assert decided("startup.interface_unusable", interface=hostile, variable=None) == "it broke"
     assert decided("config.differs", variable=None, values={hostile: ["a"], "1": ["b"]}) == "it broke"
+
+
+def test_an_open_answer_without_a_suspect_says_who_timed_out_in_what() -> None:
+    finding = Finding(
+        code="collective.timeout_reported",
+        summary="Seen.",
+        ranks=[0, 1, 2],
+        attributes={"operation": "all_reduce", "seq": 512},
+    )
+    claims = [Claim(finding=finding.code, claim="Seen.", source="log.txt", line=1, quote="")]
+    said = Diagnosis(verdict=Verdict.UNDECIDED, headline="Not enough evidence to name a cause", evidence=claims)
+    told = with_detail(said, [finding]).headline
+    assert told == "Ranks 0-2 timed out in all_reduce (collective 512); not enough evidence to name a cause"
+
+
+def test_material_without_a_symptom_is_not_called_short_of_evidence(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 399 loss 2.1\nstep 400 loss 2.0\n")
+    said = investigate([str(tmp_path / "train.log")]).diagnose()
+    assert said.headline == "No hang, crash or slowdown was recognised in this material"
 
 
 def test_each_detail_is_of_a_known_code_and_asks_for_attributes_that_it_has() -> None:

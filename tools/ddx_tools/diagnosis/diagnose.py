@@ -52,7 +52,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     return Diagnosis(
         verdict=verdict,
-        headline=_headline(verdict, leading, culprits, listed, well, narrowed),
+        headline=_headline(verdict, leading, culprits, listed, well, narrowed, bool(present)),
         narrowed_to=narrowed,
         causes=[] if verdict is Verdict.HEALTHY else _published_all(listed, playbooks),
         culprits=culprits,
@@ -255,6 +255,7 @@ def _headline(
     listed: list[Candidate],
     well: list[Match],
     narrowed: Narrowed | None,
+    in_trouble: bool,
 ) -> str:
     if leading:
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
@@ -265,5 +266,7 @@ def _headline(
         return _says(well[0])
     if narrowed:
         return f"Narrowed down, not decided: {narrowed.title}"
+    if not in_trouble and not listed:
+        return "No hang, crash or slowdown was recognised in this material"
     possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
     return f"Not enough evidence to name {possible}"

@@ -33,6 +33,8 @@ def with_detail(said: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         told = said.headline if added in said.headline else f"{first} ({added})"
     elif len(said.suspects) == 1 and (added := detail(said.suspects[0].evidence, findings)):
         told = _DIFFERS.sub(lambda differs: f"{differs[0]} ({added})", said.headline, count=1)
+    elif said.headline.startswith(_NOTHING) and (added := detail(said.evidence, findings)):
+        told = f"{_capital(added)}; {said.headline[0].lower()}{said.headline[1:]}"
     else:
         return said
     return said.model_copy(update={"headline": told})

@@ -67,15 +67,15 @@ def _number(name: str, value: float) -> str:
 
 
 def _sides(sides: Mapping[Any, Any]) -> str:
-    """`all_gather (rank 0) against all_reduce (ranks 1-3)`; who is on a side only if it is ranks or few hosts."""
+    """`all_gather on rank 0 against all_reduce on ranks 1-3`; who is on a side only if it is ranks or few hosts."""
     told = []
     for value, who in sorted(sides.items(), key=lambda side: len(side[1]) if isinstance(side[1], list) else 0):
         if not _WORD.fullmatch(str(value)):
             return ""
         if isinstance(who, list) and who and all(isinstance(one, int) for one in who):
-            told.append(f"{value} ({rank_list(who)})")
+            told.append(f"{value} on {rank_list(who)}")
         elif isinstance(who, list) and 0 < len(who) <= _MOST_ITEMS and all(_HOST.fullmatch(str(one)) for one in who):
-            told.append(f"{value} ({', '.join(who)})")
+            told.append(f"{value} on {', '.join(who)}")
         elif isinstance(who, str) and _WORD.fullmatch(who):
             told.append(f"{value} {who}")
         else:
