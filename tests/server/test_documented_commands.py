@@ -43,6 +43,7 @@ ELSEWHERE = {
     r"memory mem_rank": "a GPU: tests/tools/test_memory.py",
     r"mesh dumps/|why ddx-runs|consistency": "what a run left: tests/tools/test_mesh_probe.py, test_consistency.py",
     r"profile .*--perfetto|flight-recorder .*--perfetto": "tests/tools/test_perfetto.py",
+    r"stacks .*--speedscope": "tests/tools/test_speedscope.py",
     r"preflight all_reduce|network capture": "what others print: test_preflight_nccl_tests.py, test_network_probe.py",
 }
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
+from ddx_tools.probes.declaration import Export, Later, Probe, ProbeArgs
 
 
 class StacksArgs(ProbeArgs):
     """Arguments of `stacks`."""
 
-    looks: int = Field(1, ge=1, le=2, description="Samples to take: two show which ranks move.")
+    looks: int = Field(1, ge=1, le=2, description="Number of samples: two show which ranks move.")
     apart_s: float = Field(0.7, ge=0.1, le=60, description="Seconds between two samples.")
     confirm_s: float = Field(
         0.0,
         ge=0,
         le=120,
         description="If ranks wait and none moved, wait until they have been stuck for this many seconds (the kernel "
-        "knows since when), and take one more sample.",
+        "knows since when), then take one more sample.",
     )
     debug_server: str | None = Field(
         None,
@@ -25,7 +25,7 @@ class StacksArgs(ProbeArgs):
         "of all ranks through this one address, without the right to attach.",
     )
     among_others: bool = Field(
-        False, description="Other hosts have ranks of the job, too: confirm it also where none waits."
+        False, description="Other hosts have ranks of the job too: confirm even if no rank here waits."
     )
 
 
@@ -35,7 +35,7 @@ PROBE: Probe[StacksArgs] = Probe(
     description=(
         "Start here for a live job that hangs, is stuck or frozen: dumps the Python stack of every rank (py-spy, all "
         "ranks in parallel), says what each is doing (which collective, data loading, checkpoint, breakpoint, lock, "
-        "sleep, …), groups ranks that are in the same place and names the odd ones with their line of code."
+        "sleep, …), groups ranks that are in the same place and names the ones that differ, with their line of code."
     ),
     args=StacksArgs,
     shell_only=frozenset({"among_others"}),
@@ -43,6 +43,13 @@ PROBE: Probe[StacksArgs] = Probe(
     parse=Later("ddx_tools.probes.stacks.rows:stack_rows"),
     rests_on=("stack_threads", "unread"),
     analyse=Later("ddx_tools.probes.stacks.findings:stack_findings"),
+    exports={
+        "speedscope": Export(
+            help="Write a flame graph of all stacks to this file (.gz: compressed): equal stacks once, as wide as the "
+            "ranks in them. Open it at https://www.speedscope.app, which keeps it in your browser.",
+            write=Later("ddx_tools.probes.stacks.speedscope:flame_graph_of"),
+        )
+    },
     table=(
         "SELECT list(rank ORDER BY rank) AS ranks, activity, operation, "
         "any_value(user_file) || ':' || user_line AS place, user_function AS function, "
