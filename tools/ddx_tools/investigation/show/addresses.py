@@ -118,9 +118,10 @@ class Names:
         if source in self.places:
             return self.places[source]
         # An answer may go on: a member of an archive that was kept.
-        raw = max((path for path in self.places if source.startswith(f"{path}!")), key=len, default=None)
-        if raw is not None:
-            return self.places[raw] + source[len(raw) :]
+        end = len(source)
+        while (end := source.rfind("!", 0, end)) >= 0:
+            if source[:end] in self.places:
+                return self.places[source[:end]] + source[end:]
         return source.removeprefix(f"{self.base}/") if self.base else source
 
     def sources(self, place: str) -> list[str]:
