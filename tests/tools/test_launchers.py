@@ -47,12 +47,46 @@ def test_run_module_ranks_are_not_confused_with_spawned_workers_and_trackers() -
 @pytest.mark.parametrize(
     ("name", "helpers"), [("spawn", 1), ("start_processes_fork", 0), ("start_processes_forkserver", 2)]
 )
-def test_ranks_started_by_multiprocessing_are_found_and_their_numbers_stay_unknown(name: str, helpers: int) -> None:
+def test_ranks_started_by_multiprocessing_are_numbered_as_they_were_started(name: str, helpers: int) -> None:
     job = only(find_jobs(recorded(name)))
-    assert job.launcher == "spawn"
-    assert job.world_size is None
-    assert [member.rank for member in job.live] == [None, None]
+    assert (job.launcher, job.world_size) == ("spawn", 2)
+    assert [member.rank for member in job.live] == [0, 1]
+    assert [member.pid for member in job.live] == sorted(member.pid or 0 for member in job.live)
     assert roles(job) == Counter(rank=2, launcher=1, helper=helpers)
+
+
+def spawned(**changes: Any) -> list[int | None]:
+    """Numbers of three ranks that a program forked; `changes`: rows beside them, or the variables of the program."""
+    argv, links = ["/usr/bin/python3", "train.py"], {21: [[1, 2], [3, 4]], 22: [[2, 1]], 24: [[4, 3]]}
+    rows = [
+        {"pid": pid, "ppid": 10, "name": "python3", "exe": "/usr/bin/python3", "cmdline": argv, "state": "S",
+         "env": {}, "readable": True, "tcp": links.get(pid, []), "create_time": float(pid)}
+        for pid in links
+    ]  # fmt: skip
+    rows.append(rows[0] | {"pid": 10, "ppid": 1, "env": changes.pop("env", {}), "tcp": []})
+    rows += [rows[0] | {"tcp": [], "create_time": float(more["pid"])} | more for more in changes.pop("more", [])]
+    return [member.rank for member in only(find_jobs({"host": "node", "processes": rows})).live]
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, [0, 1, 2]),
+        ({"env": {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "3"}}, [0, 1, 2]),
+        ({"env": {"MASTER_ADDR": "node-0"}}, [None, None, None]),
+        ({"env": {"WORLD_SIZE": "6"}}, [None, None, None]),
+        # A child among them may be a rank that has no connection yet, or has ended.
+        ({"more": [{"pid": 23}]}, [None, None, None]),
+        ({"more": [{"pid": 23, "state": "Z", "cmdline": [], "exe": "", "readable": False}]}, [None, None, None]),
+        ({"more": [{"pid": 23, "name": "tensorboard", "cmdline": ["tensorboard"], "exe": "/bin/tb"}]}, [0, 1, 2]),
+        # A manager that was started before them, a logger after.
+        ({"more": [{"pid": 20}, {"pid": 30}]}, [0, 1, 2]),
+    ],
+)
+def test_the_order_of_starting_numbers_ranks_only_where_it_must_be_theirs(
+    changes: dict[str, Any], numbers: list[int | None]
+) -> None:
+    assert spawned(**changes) == numbers
 
 
 def test_workers_of_a_single_process_are_no_job() -> None:

@@ -1,12 +1,11 @@
-"""Finds distributed jobs in a process snapshot: who launches, who is which rank, who works for a rank.
+"""Finds distributed jobs in a process snapshot: the launchers, which process is which rank, and the ranks' workers.
 
-Pure: a snapshot in, jobs out. What launchers, ranks and workers look like stands in `knowledge/launchers.yaml`.
-A rank that nothing names stays None; a rank that should be on this host and is not is a member without a process.
+Pure: a snapshot in, jobs out. `knowledge/launchers.yaml` describes launchers, ranks and workers. An unknown rank is
+None; a rank that should be on this host but is not is a member without a process.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,25 +13,24 @@ from typing import Any
 from ddx_tools.knowledge.launchers import Identity, LauncherKnowledge, launcher_knowledge
 from ddx_tools.model.process import Process
 from ddx_tools.parsers.launch.process_table import ProcessTable
-from ddx_tools.parsers.launch.rank_groups import RankGroup, rank_groups
+from ddx_tools.parsers.launch.rank_groups import LOOPBACK, RankGroup, rank_groups
 
 _RANK_ROLES = ("rank", "unreadable", "gone")
 _MAX_RANKS_PER_HOST = 4_096
-_LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1|\[::1\]")
 
 
 @dataclass(frozen=True)
 class JobProcess:
-    """A process of a job, or a rank that has none."""
+    """A process of a job, or a rank without a process."""
 
     role: str
     """rank | launcher | dataloader_worker | compile_worker | helper | unreadable | gone, as in table `ranks`."""
     process: Process | None = None
     rank: int | None = None
-    """Global rank; for a worker its rank's. None if nothing says it."""
+    """The global rank; for a worker, that of its rank. None if unknown."""
     local_rank: int | None = None
     candidates: tuple[int, ...] = ()
-    """Processes that may be this rank, where it cannot be told which one is; they are members without a rank."""
+    """The processes that may be this rank, if it is unknown which one is; they are members without a rank."""
 
     @property
     def pid(self) -> int | None:
@@ -42,24 +40,24 @@ class JobProcess:
 
 @dataclass(frozen=True)
 class Job:
-    """A distributed job as far as one host shows it."""
+    """A distributed job, as seen on one host."""
 
     launcher: str
     root_pid: int
     """The process that the job's other processes on this host descend from; without one, its first rank."""
     world_size: int | None
     master: str | None
-    """MASTER_ADDR:MASTER_PORT as the ranks have it."""
+    """MASTER_ADDR:MASTER_PORT from the ranks' environment."""
     members: tuple[JobProcess, ...]
 
     @property
     def id(self) -> str:
-        """`<launcher>:<pid>`."""
+        """The job's id: `<launcher>:<pid>`."""
         return f"{self.launcher}:{self.root_pid}"
 
     @property
     def ranks(self) -> list[JobProcess]:
-        """Members that stand for a rank, by rank; unknown ranks last, by pid."""
+        """The members that are ranks, sorted by rank; unknown ranks last, sorted by pid."""
         own = [member for member in self.members if member.role in _RANK_ROLES]
         candidates = {pid for member in own for pid in member.candidates}
         own = [member for member in own if member.rank is not None or member.pid not in candidates]
@@ -67,7 +65,7 @@ class Job:
 
     @property
     def live(self) -> list[JobProcess]:
-        """Ranks whose process is there and can be read."""
+        """The ranks with a readable process."""
         return [member for member in self.ranks if member.role == "rank"]
 
     @property
@@ -77,11 +75,11 @@ class Job:
         return next((directory for directory in directories if directory), None)
 
     def member(self, pid: int) -> JobProcess | None:
-        """The member with this process id."""
+        """Return the member with this process id; None if there is none."""
         return next((member for member in self.members if member.pid == pid), None)
 
     def is_named_by(self, pid: int) -> bool:
-        """Whether this is a member, or what started the launcher (`ddx run`, a shell script)."""
+        """Return whether this pid is a member, or the process that started the launcher (`ddx run`, a shell script)."""
         if self.member(pid):
             return True
         root = self.member(self.root_pid)
@@ -89,7 +87,8 @@ class Job:
 
 
 def find_jobs(snapshot: Mapping[str, Any]) -> list[Job]:
-    """All distributed jobs of a snapshot, by root process. Raises UnreadableInput if it is no snapshot."""
+    """Return all distributed jobs in a snapshot, sorted by root process. Raises UnreadableInput if it is not a
+    snapshot."""
     table, knowledge = ProcessTable(snapshot), launcher_knowledge()
     groups = rank_groups(table, knowledge)
     jobs = [_Assembly(table, knowledge, group).job() for group in groups]
@@ -104,7 +103,7 @@ def find_jobs(snapshot: Mapping[str, Any]) -> list[Job]:
 
 
 class _Assembly:
-    """Builds one job from its ranks: launchers, workers, and the ranks that are not to be seen."""
+    """Builds one job from its ranks: adds launchers, workers, and the ranks that are not visible."""
 
     def __init__(self, table: ProcessTable, knowledge: LauncherKnowledge, group: RankGroup) -> None:
         self._table = table
@@ -113,7 +112,7 @@ class _Assembly:
         self._members: dict[int, JobProcess] = {}
 
     def job(self) -> Job:
-        """The job with all its members."""
+        """Return the job with all its members."""
         group = self._group
         for process, identity in group.ranks:
             self._add(JobProcess("rank", process, identity.rank, identity.local_rank))
@@ -145,7 +144,7 @@ class _Assembly:
             self._add(JobProcess(role, process, rank))
 
     def _add_rest_below(self, root: Process, unseen: list[Process]) -> None:
-        """Launchers in between, wrappers, resource trackers."""
+        """Add intermediate launchers, wrappers and resource trackers."""
         rank_like = {process.pid for process in unseen}
         for process in self._table.descendants(root.pid):
             if process.pid not in rank_like:
@@ -153,7 +152,7 @@ class _Assembly:
                 self._add(JobProcess(role or "helper", process))
 
     def _add_orphans(self) -> None:
-        """Workers that outlived their rank still carry its variables."""
+        """Add workers that outlived their rank; they still have its variables."""
         world = {(identity.master, identity.world_size) for _, identity in self._group.ranks if identity.master}
         for process in self._table.processes.values():
             identity = self._knowledge.identity(process)
@@ -162,7 +161,7 @@ class _Assembly:
                 self._add(JobProcess(role, process, identity.rank))
 
     def _common_parent(self) -> list[Process]:
-        """What started ranks that no launcher started: only several of them, alive or dead, show that it did."""
+        """The common parent of ranks without a launcher; only several of them, alive or dead, identify it."""
         parents = {process.ppid for process, _ in self._group.ranks}
         parent = self._table.get(parents.pop()) if len(parents) == 1 else None
         if parent and len(self._group.ranks) + len(self._rank_like_below([parent])) > 1:
@@ -170,7 +169,7 @@ class _Assembly:
         return []
 
     def _rank_like_below(self, roots: list[Process]) -> list[Process]:
-        """Siblings of ranks that are dead or that may not be read: each may be a rank that is not to be seen."""
+        """Siblings of ranks that are dead or unreadable: each may be an invisible rank."""
         parents = {process.ppid for process, _ in self._group.ranks} | {root.pid for root in roots}
         return [
             process
@@ -184,7 +183,7 @@ class _Assembly:
         ]
 
     def _missing(self, unseen: list[Process]) -> Iterator[JobProcess]:
-        """Ranks that belong on this host and have no readable process."""
+        """The ranks that belong on this host but have no readable process."""
         dead = [process for process in unseen if process.is_dead]
         unreadable = [process for process in unseen if not process.is_dead]
         expected = self._expected()
@@ -200,13 +199,13 @@ class _Assembly:
             yield from (JobProcess("unreadable", process) for process in unreadable)
 
     def _expected(self) -> set[int] | None:
-        """The ranks that belong on this host; None if nothing says which they are."""
+        """The ranks that belong on this host; None if unknown."""
         identities = [identity for _, identity in self._group.ranks]
         world = self._group.world_size
         if not identities or world is None or any(identity.rank is None for identity in identities):
             return None
         host = (self._group.master or "").rpartition(":")[0]
-        if _LOOPBACK.fullmatch(host) or any(i.local_world_size == world or i.hosts == 1 for i in identities):
+        if LOOPBACK.fullmatch(host) or any(i.local_world_size == world or i.hosts == 1 for i in identities):
             spans = {range(world)}
         else:
             spans = {_local_ranks(identity) for identity in identities}
@@ -216,7 +215,7 @@ class _Assembly:
 
 
 def _local_ranks(identity: Identity) -> range:
-    """The ranks of the host, or of the part of it that one launcher serves; empty if they are not in one run."""
+    """The ranks of the host, or of the part that one launcher serves; empty if they are not consecutive."""
     if not identity.contiguous or identity.rank is None or identity.local_rank is None:
         return range(0)
     first = identity.rank - identity.local_rank

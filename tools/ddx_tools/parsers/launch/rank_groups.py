@@ -1,7 +1,8 @@
-"""Which processes of a snapshot are ranks, and which of them belong together."""
+"""Finds the ranks in a process snapshot, and groups those that belong together."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,13 @@ from ddx_tools.knowledge.launchers import Identity, LauncherKnowledge, master_of
 from ddx_tools.model.process import Process
 from ddx_tools.parsers.launch.process_table import ProcessTable
 
+LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1|\[::1\]")
+"""Addresses of a job whose ranks all run on one host."""
+
 
 @dataclass
 class RankGroup:
-    """Ranks that belong together, and the processes they hang from."""
+    """Ranks that belong together, and the processes they descend from."""
 
     launcher: str
     roots: list[Process] = field(default_factory=list)
@@ -21,21 +25,21 @@ class RankGroup:
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks the job expects."""
+        """The number of ranks the job expects."""
         return next((identity.world_size for _, identity in self.ranks if identity.world_size), None)
 
     @property
     def master(self) -> str | None:
-        """MASTER_ADDR:MASTER_PORT."""
+        """MASTER_ADDR:MASTER_PORT of the ranks."""
         return next((identity.master for _, identity in self.ranks if identity.master), None)
 
     def numbers(self) -> set[int]:
-        """The ranks that are known by number."""
+        """The known rank numbers."""
         return {identity.rank for _, identity in self.ranks if identity.rank is not None}
 
 
 def rank_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[RankGroup]:
-    """Ranks that belong together by what they say of their process group and by where they hang."""
+    """Return the ranks in groups that belong together, by their process-group variables and their ancestors."""
     spawned = _spawned_groups(table, knowledge)
     taken = {process.pid for group in spawned for process, _ in group.ranks}
     taken |= {root.pid for group in spawned for root in group.roots}
@@ -52,7 +56,7 @@ def rank_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[RankG
 
 
 def _named_ranks(table: ProcessTable, knowledge: LauncherKnowledge) -> Iterator[tuple[Process, Identity]]:
-    """Processes that say their rank and have no ancestor that says the same: what they start inherits it."""
+    """Processes with a rank in their environment whose ancestors do not have the same one: children inherit it."""
 
     def says(process: Process) -> Identity | None:
         if not knowledge.is_python(process) or knowledge.launcher(process) or process.is_dead:
@@ -69,7 +73,8 @@ def _named_ranks(table: ProcessTable, knowledge: LauncherKnowledge) -> Iterator[
 
 
 def _is_orphaned_worker(process: Process, table: ProcessTable, knowledge: LauncherKnowledge) -> bool:
-    """A worker whose rank is gone. What multiprocessing spawned may be a rank, as long as its parent lives."""
+    """Whether a process is a worker whose rank is gone. A multiprocessing child may be a rank as long as its parent
+    lives."""
     if not knowledge.worker_role(process, forked=table.is_fork(process)):
         return False
     return process.ppid not in table.processes or not knowledge.is_spawned(process)
@@ -78,7 +83,7 @@ def _is_orphaned_worker(process: Process, table: ProcessTable, knowledge: Launch
 def _launcher_above(
     process: Process, identity: Identity, table: ProcessTable, knowledge: LauncherKnowledge
 ) -> tuple[str, Process | None]:
-    """The nearest launcher above a rank, and the topmost process of that launch."""
+    """The kind of the nearest launcher above a rank, and the topmost process of that launch."""
     name, root = "", None
     for above in table.ancestors(process):
         found = knowledge.launcher(above)
@@ -90,10 +95,10 @@ def _launcher_above(
 
 
 def _spawned_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[RankGroup]:
-    """Children that one Python program started by multiprocessing, and that form a process group.
+    """Children that one Python program started with multiprocessing and that form a process group.
 
-    Nothing outside of them says their rank. That they are ranks shows in MASTER_ADDR, inherited from the program,
-    or in connections between them; workers that load data have neither.
+    Nothing outside them shows their rank. MASTER_ADDR, inherited from the program, or connections between them show
+    that they are ranks; data-loader workers have neither.
     """
     groups = []
     for parent in table.processes.values():
@@ -104,9 +109,42 @@ def _spawned_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[R
         ranks = [child for child in children if "MASTER_ADDR" in child.env or _is_connected(child, children)]
         if ranks:
             root = next((p for p in (parent, *table.ancestors(parent)) if not knowledge.is_spawned(p)), parent)
-            identified = [(rank, Identity("spawn", master=master_of(rank.env))) for rank in ranks]
+            number = _numbers_by_start(ranks, parent, table, knowledge)
+            size = len(ranks) if number else None
+            identified = [
+                (
+                    rank,
+                    Identity(
+                        "spawn", number.get(rank.pid), number.get(rank.pid), size, size, None, master_of(rank.env)
+                    ),
+                )
+                for rank in ranks
+            ]
             groups.append(RankGroup("spawn", [root], identified))
     return groups
+
+
+def _numbers_by_start(
+    ranks: list[Process], parent: Process, table: ProcessTable, knowledge: LauncherKnowledge
+) -> dict[int, int]:
+    """Rank numbers by pid: `torch.multiprocessing.spawn`, and a loop over ranks, start them in their order.
+
+    Empty where that order may not be the ranks': another host has ranks, too, or another child, which may be a rank
+    before its first connection or after its death, was started among them.
+    """
+    said = {**parent.env, **ranks[0].env}
+    if not LOOPBACK.fullmatch(said.get("MASTER_ADDR", "localhost")) or said.get("WORLD_SIZE", str(len(ranks))) != str(
+        len(ranks)
+    ):
+        return {}
+    started = sorted(table.children(parent.pid), key=lambda child: (child.row.get("create_time") or 0, child.pid))
+    numbers = {rank.pid: number for number, rank in enumerate(child for child in started if child in ranks)}
+    places = [place for place, child in enumerate(started) if child.pid in numbers]
+    among = [child for child in started[places[0] : places[-1]] if child.pid not in numbers]
+    may_be_ranks = (child for child in among if child.is_dead or knowledge.is_python(child))
+    if any(knowledge.worker_role(child, forked=table.is_fork(child)) != "helper" for child in may_be_ranks):
+        return {}
+    return numbers
 
 
 def _may_be_spawned_rank(child: Process, table: ProcessTable, knowledge: LauncherKnowledge) -> bool:
@@ -118,15 +156,15 @@ def _may_be_spawned_rank(child: Process, table: ProcessTable, knowledge: Launche
 
 
 def _is_connected(process: Process, siblings: list[Process]) -> bool:
-    """One end of a connection is this process's, the other a sibling's."""
+    """Whether this process has a connection to a sibling."""
     others = {pair for sibling in siblings if sibling is not process for pair in sibling.tcp}
     return any((there, here) in others for here, there in process.tcp)
 
 
 def _merged(groups: list[RankGroup]) -> list[RankGroup]:
-    """Groups that meet at the same address and hold different ranks of the same world are one job.
+    """The groups, merged into one job if they use the same address and have different ranks of the same world.
 
-    So it is for ranks started one by one from several shells, and for several launchers on one host.
+    This covers ranks started one by one from several shells, and several launchers on one host.
     """
     merged: list[RankGroup] = []
     for group in sorted(groups, key=lambda group: min(process.pid for process, _ in group.ranks)):

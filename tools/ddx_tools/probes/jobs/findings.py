@@ -1,4 +1,4 @@
-"""Which jobs there are, and which of their ranks are gone, held or not to be read."""
+"""Findings about jobs: which exist, and which of their ranks are gone, held or unreadable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 
 
 def job_findings(store: Store) -> list[Finding]:
-    """Findings about the rows of `ranks`, job by job."""
+    """Return the findings about the rows of `ranks`, job by job."""
     findings: list[Finding] = []
     for members in by_job(store):
         findings += [_found(members), *_gone(members), *_unreadable(members), *_held(members)]
@@ -28,8 +28,10 @@ def _found(members: list[dict[str, Any]]) -> Finding:
     if ranks:
         seen = f"{len(ranks)} of {size} ranks run here" if size else f"{len(ranks)} rank processes run here"
         seen += "" if size else "; the world size is unknown"
+        if first["launcher"] == "spawn" and _numbers(ranks):
+            seen += "; ranks are numbered in the order in which they were started"
     elif roles["unreadable"]:
-        seen = "its ranks cannot be read by this user"
+        seen = "this user has no permission to read its ranks"
     else:
         seen = "no rank has a process (not started yet, or all ended)"
     return _finding(
@@ -81,7 +83,7 @@ def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
     ranks, pids = _numbers(unreadable), [row["pid"] for row in unreadable if row["pid"]]
     who = rank_list(ranks) if ranks else "processes that may be ranks"
     listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
-    remedy = f"Run ddx as the owner of the job, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
+    remedy = f"Run ddx as the job's owner, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
     said = f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}"
     facts = {"reason": "not_permitted", "remedy": remedy, "pids": pids}
     yield _finding("rank.unreadable", Severity.WARNING, ranks, unreadable, said, **facts)
@@ -95,7 +97,7 @@ _HELD = {
 
 
 def _held(members: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Ranks that the kernel does not let run."""
+    """Ranks that the kernel keeps from running: stopped, traced, or in an uninterruptible call."""
     for row in members:
         if row["role"] not in ("rank", "unreadable") or row["state"] not in _HELD:
             continue
@@ -120,14 +122,14 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-# --- of many hosts that were asked at a time: which did not answer, and whose clocks differ
+# --- several hosts captured together: which did not answer, and whose clocks differ
 
 _CLOCK_S = 1.0
 _MOST_NAMED = 8
 
 
 def asked_host_findings(store: Store) -> Iterator[Finding]:
-    """Findings about the rows of `asked_hosts`; hosts with the same reason are one."""
+    """Yield the findings about the rows of `asked_hosts`; hosts with the same reason share one finding."""
     unseen = _ranks_unseen(store)
     rows = store.query(
         "SELECT state, reason, any_value(remedy) AS remedy, list(coalesce(host, target) ORDER BY target) AS hosts "
@@ -141,11 +143,13 @@ def asked_host_findings(store: Store) -> Iterator[Finding]:
             if row["state"] == "in_part"
             else f"{'do' if many else 'does'} not answer"
         )
-        lacking = f"; {rank_list(unseen)} {'was' if len(unseen) == 1 else 'were'} seen on no host" if unseen else ""
+        lacking = (
+            f"; {rank_list(unseen)} {'was' if len(unseen) == 1 else 'were'} not seen on any host" if unseen else ""
+        )
         yield Finding(
             code="host.unanswered",
             severity=Severity.WARNING,
-            ranks=unseen if len(rows) == 1 else [],  # of several, nothing says which are where
+            ranks=unseen if len(rows) == 1 else [],  # with several reasons, it is unknown whose they are
             hosts=row["hosts"],
             summary=f"{named} {how}: {row['reason']}{lacking}.",
             evidence=[Evidence(source=f"asked_hosts:{row['hosts'][0]}", quote=row["reason"])],
@@ -155,7 +159,7 @@ def asked_host_findings(store: Store) -> Iterator[Finding]:
 
 
 def _ranks_unseen(store: Store) -> list[int]:
-    """Of the job's ranks, those that no host showed; none if hosts show different jobs."""
+    """The job's ranks that no host showed; empty if hosts show different jobs."""
     rows = store.query(
         "SELECT max(world_size) AS size, count(DISTINCT (world_size, master)) AS jobs, list(DISTINCT rank) AS ranks "
         "FROM ranks WHERE world_size IS NOT NULL"
@@ -175,11 +179,11 @@ def _clocks(store: Store) -> Iterator[Finding]:
             code="host.clock_differs",
             severity=Severity.NOTICE,
             hosts=[row["host"]],
-            summary=f"The clock of {row['host']} is at least {apart} that of the host that asked: times in logs and "
-            "records of the two cannot be compared directly.",
+            summary=f"The clock of {row['host']} is at least {apart} the clock of the host that asked; times in the "
+            "logs and records of the two cannot be compared directly.",
             evidence=[Evidence(source=f"asked_hosts:{row['host']}", quote=f"{row['low']} to {row['high']} s ahead")],
             attributes={"ahead_s": ahead, "uncertainty_s": round(row["high"] - row["low"], 3)},
         )
 
 
-# --- a process of a job in one line: what evidence quotes, and what `ddx show` prints of it
+# --- a job's process in one line: what evidence quotes and `ddx show` prints
