@@ -8,9 +8,13 @@ import pytest
 from constructed_programs import Program
 from made_findings import first, judged, seen, told
 
+from ddx_tools.analysis.collectives.odd_ranks import missing_from_group
 from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.diagnosis.waits import waits_of
+from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Verdict
+from ddx_tools.probes.stacks.probe import PROBE
 
 LOOP = """\
 def train(job):
@@ -389,3 +393,85 @@ def test_only_of_operations_of_all_ranks_one_differs_in_their_order(
     program = _beyond(guarded(f"if number in job.rounds:\n    {call}"), 0, 1, 2)
     said = program.rank(3, function, call).diagnosis()
     assert (said.causes[0].id if said.verdict is Verdict.DIAGNOSED else None) == cause
+
+
+EXPERTS = """\
+def train(job):
+    for batch in job.batches:
+        layer(batch, job)
+        average(job)
+def layer(batch, job):
+    {before}
+    dist.all_to_all_single(batch.rows, batch.own{group})
+def average(job):
+    dist.all_reduce(job.gradients)
+"""
+NO_TOKENS = "if batch.empty: return batch"
+
+
+def exchanging(*ranks: int, group: str = ", group=job.experts", before: str = NO_TOKENS) -> Program:
+    """Eight ranks: these are in the exchange of a layer, the others in the reduction behind it."""
+    program = Program(EXPERTS.format(group=group, before=before))
+    for rank in range(8):
+        if rank in ranks:
+            program.rank(rank, "all_to_all_single", "layer(batch, job)", "dist.all_to_all_single")
+        else:
+            program.rank(rank, "all_reduce", "average(job)", "dist.all_reduce")
+    return program
+
+
+def test_few_ranks_in_a_call_of_their_group_may_wait_for_one_of_the_many() -> None:
+    program = exchanging(4, 6, 7)
+    assert program.mismatch().attributes["minority"] is False
+    (missing,) = (f for f in program.findings() if f.code == "collective.group_member_missing")
+    assert missing.ranks == [5]
+    said = program.diagnosis()
+    assert said.verdict is Verdict.UNDECIDED and not said.culprits.ranks
+
+
+def test_the_wait_graph_agrees_and_leaves_it_open() -> None:
+    with Store() as store:
+        store.insert(PROBE.parse(exchanging(4, 6, 7).raw))
+        waits = waits_of(store, PROBE.analyse(store), {})
+    assert waits.roots.ranks == (5,) and "whom ranks 4, 6-7 wait for" in waits.roots.open
+    assert not waits.suspects
+
+
+@pytest.mark.parametrize("group", ["", ", group=None", ", group=dist.group.WORLD"])
+def test_few_ranks_in_a_call_of_all_ranks_deviate(group: str) -> None:
+    assert exchanging(4, 6, 7, group=group).mismatch().ranks == [4, 6, 7]
+
+
+@pytest.mark.parametrize("ranks", [(5,), (1, 6)])
+def test_ranks_that_no_group_of_a_mesh_surrounds_leave_open_whom_they_wait_for(ranks: tuple[int, ...]) -> None:
+    """A single rank counts as the deviating one: more than one of its group would have had to leave it."""
+    codes = {finding.code for finding in exchanging(*ranks).findings()}
+    assert "collective.group_member_missing" not in codes
+
+
+def test_ranks_that_alone_are_meant_to_make_a_call_deviate() -> None:
+    text = EXPERTS.format(group=", group=job.experts", before="pass").replace(
+        "        layer(batch, job)\n", "        if dist.get_rank() in (4, 6, 7):\n            layer(batch, job)\n"
+    )
+    program = Program(text)
+    for rank in range(8):
+        there = rank in (4, 6, 7)
+        path = ("layer(batch, job)", "dist.all_to_all_single") if there else ("average(job)", "dist.all_reduce")
+        program.rank(rank, "all_to_all_single" if there else "all_reduce", *path)
+    assert program.mismatch().ranks == [4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "missing"),
+    [
+        ({4, 6, 7}, 8, {5}),
+        ({0, 4}, 8, set()),  # both {0, 4} and larger groups fit
+        ({0, 2, 4}, 8, {6}),
+        ({1, 9, 17}, 32, {25}),
+        ({8, 9, 10, 11, 12, 13, 15}, 64, {14}),
+        ({0, 1, 2, 3}, 8, set()),  # a whole group: most of the next larger one is missing
+        ({0, 1, 2, 3, 4}, 5, set()),
+    ],
+)
+def test_the_member_that_a_mesh_group_lacks(ranks: set[int], world: int, missing: set[int]) -> None:
+    assert missing_from_group(ranks, set(range(world))) == missing

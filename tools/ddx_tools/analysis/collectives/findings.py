@@ -1,4 +1,4 @@
-"""Findings about who is in a collective, who is not, and in what ranks differ: made here, whatever the source."""
+"""Builds findings about collectives, for every source: who is in one, who is missing, and how the ranks differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASPECTS: dict[Aspect, tuple[str, str]] = {
     "shape": ("sizes", "sizes"),
     "dtype": ("dtypes", "data types"),
 }
-"""What ranks may differ in, the most telling first: the attribute that holds the values, and its words."""
+"""What ranks may differ in, most telling first: the attribute that holds the values, and the words for it."""
 
 State = Literal["outside", "device_behind", "elsewhere", "circle", "no_record", "stands_still", "silent", "unseen"]
 _WORDS: dict[State, str] = {
@@ -37,7 +37,7 @@ _MOST_VALUES = 64
 
 @dataclass(frozen=True)
 class Where:
-    """Which collective of which group, and its source."""
+    """A collective of a group, and the source that reports it."""
 
     basis: str
     group: str | None = None
@@ -47,7 +47,7 @@ class Where:
 
     @property
     def number(self) -> str:
-        """`collective 412 of default_pg`."""
+        """The collective and its group in words: `collective 412 of default_pg`."""
         number = "a collective" if self.seq is None else f"collective {self.seq}"
         return f"{number} of {self.group or 'an unnamed group'}"
 
@@ -57,7 +57,7 @@ class Where:
 
 @dataclass(frozen=True)
 class FindingPlace:
-    """What a finding points to."""
+    """The evidence, source lines and hosts that a finding points to."""
 
     evidence: list[Evidence] = field(default_factory=list)
     locations: list[Location] = field(default_factory=list)
@@ -67,7 +67,7 @@ class FindingPlace:
 def finding(
     code: str, severity: Severity, ranks: Collection[int], summary: str, at: Where, shown: FindingPlace, **facts: Any
 ) -> Finding:
-    """A finding about a collective; facts that are not known (None) are left out."""
+    """Build a finding about a collective; facts that are unknown (None) are left out."""
     told = {"seq": at.seq, "operation": at.operation, **facts, "basis": at.basis, "attempts": list(at.attempts) or None}
     return Finding(
         code=code,
@@ -93,7 +93,7 @@ def mismatch(
     says: str = "",
     **facts: Any,
 ) -> Finding:
-    """Ranks that differ in what they called under one number; the finding's are the deviating ones."""
+    """Build the finding that ranks made different calls under one sequence number; its ranks are the deviating ones."""
     name, words = ASPECTS[aspect]
     one = aspect == "operation"
     subject = at.number[0].upper() + at.number[1:] if one else str(at)
@@ -134,9 +134,10 @@ def missing(
     says: str = "",
     **facts: Any,
 ) -> Finding:
-    """Ranks that never entered a collective in which others wait.
+    """Build the finding that ranks never entered a collective in which others wait.
 
-    `balance`: how many more ranks wait than are missing, where these are not all. `unclear`: these may wait themselves.
+    `balance`: how many more ranks wait than are missing; None counts `waiting` and `ranks`. `unclear`: the missing
+    ranks may be waiting themselves.
     """
     balance = len(waiting) - len(ranks) if balance is None else balance
     wait = "waits" if len(waiting) == 1 else "wait"
@@ -162,7 +163,7 @@ def waited_for(
     place: bool = True,
     **facts: Any,
 ) -> Finding:
-    """Ranks that all waiting leads to. `place`: say which collective the victims wait in."""
+    """Build the finding that all waits lead to these ranks. `place`: say which collective the victims wait in."""
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     who, others = rank_list(set(ranks)), set(victims) - set(ranks)
     verb = "wait" if len(others) > 1 else "waits"
@@ -180,7 +181,7 @@ def waited_for(
 
 
 def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
-    """Ranks that all others wait for, as long as nothing says whether the job hung."""
+    """Build the notice that all others wait for these ranks, in records that do not show whether the job hung."""
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     who = rank_list(set(ranks))
     said = f"If the job hung when these records were taken, all others wait for {who}; {who} {words}."
@@ -188,14 +189,26 @@ def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace
 
 
 def alone(at: Where, ranks: Collection[int], shown: FindingPlace) -> Finding:
-    """Ranks in a call that no other rank has come to, while the others have nothing pending."""
-    summary = f"{rank_list(set(ranks)).capitalize()} alone called {at}; all others have nothing pending."
+    """Build the notice that only these ranks made a call, while the others have nothing pending."""
+    summary = f"{rank_list(set(ranks)).capitalize()} alone called {at}; the others have nothing pending."
     return finding("rank.alone_ahead", Severity.NOTICE, ranks, summary, at, shown)
+
+
+def group_member_missing(
+    at: Where, missing: Collection[int], waiting: Collection[int], place: str, shown: FindingPlace
+) -> Finding:
+    """Build the notice that ranks wait in a call of a process group that another rank seems to have left."""
+    who, victims = rank_list(set(missing)), rank_list(set(waiting))
+    summary = (
+        f"{victims.capitalize()} wait in {at}{place}, a call of a process group. The smallest mesh group around them "
+        f"also has {who}, which {'is' if len(missing) == 1 else 'are'} in a different call."
+    )
+    return finding("collective.group_member_missing", Severity.NOTICE, missing, summary, at, shown)
 
 
 def all_entered(
     at: Where, ranks: Collection[int], shown: FindingPlace, *, who: str, severity: Severity, **facts: Any
 ) -> Finding:
-    """Everybody is in one collective, and nobody gets out. `who` names them."""
-    said = f"{who} entered {at}, and none of them finishes it."
+    """Build the finding that all ranks entered a collective and none finishes it. `who` names the ranks in words."""
+    said = f"{who} entered {at}, but none of them has finished it."
     return finding("collective.all_entered", severity, ranks, said, at, shown, **facts)

@@ -1,8 +1,8 @@
-"""What the text of a Python program says about two of its lines.
+"""How two lines of a Python program are related, according to its source text.
 
-Two ranks run the same program. Where their stacks part, the source often says why: one is past the loop that
-the other is in, one took the other branch of an `if`, one is inside `if rank == 0:`. This module reads that
-from the syntax tree; nothing is imported or executed.
+Two ranks run the same program. If their stacks diverge, the source often shows why: one is past the loop that the
+other is in, one took the other branch of an `if`, one is inside `if rank == 0:`. This module derives that from the
+syntax tree; nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddx_tools.knowledge.program_names import called_name, named
 _GUARD_LIMIT = 200
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
-_ALTERNATIVES = ("cases", "handlers")  # of these blocks one runs at most; their order says nothing
+_ALTERNATIVES = ("cases", "handlers")  # at most one of these blocks runs; their order means nothing
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -28,69 +28,69 @@ Step = tuple[ast.AST, str, int]
 
 @dataclass(frozen=True)
 class Bypass:
-    """A branch that skips a line."""
+    """A branch by which the program can skip a line."""
 
     guard: str
-    """Source text of the condition, or `except …` where an exception leads around it or there."""
+    """Source text of the condition, or `except …` if an exception skips the line or leads to it."""
     line: int
-    """Where it stands."""
+    """Line number of the condition."""
     on_rank: bool = False
-    """The condition asks which rank it is."""
+    """The condition depends on the rank number."""
     alike: bool = False
-    """The condition asks for nothing but counted rounds and settings: ranks in one round take one way."""
+    """The condition depends only on round counters and settings, so ranks in one round take the same branch."""
     by_value: bool = False
-    """It measures something, or is an exception: ranks with other data may take another way."""
+    """It tests a measured value, or is an exception: ranks with other data may take another branch."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Where a line stands to a peer's line in the same function."""
+    """How a rank's line is related to a peer's line in the same function."""
 
     kind: str
     """same_line | before | after | past_loop | still_in_loop | other_branch | unrelated | unknown
 
-    `past_loop`: behind a loop that the peer is inside of; `still_in_loop`: the other way round."""
+    `past_loop`: after a loop that the peer is inside; `still_in_loop`: the reverse."""
     guard: str | None = None
-    """Source text of the condition that parts them."""
+    """Source text of the condition that separates them."""
     guard_side: str | None = None
     """Whose line the condition encloses: rank | peer | both (the two branches of one `if`)."""
     guard_on_rank: bool = False
-    """The condition asks which rank it is."""
+    """The condition depends on the rank number."""
     in_loop: bool = False
-    """One loop holds both lines, so that "before" and "after" may belong to different rounds of it."""
+    """One loop contains both lines, so "before" and "after" may refer to different rounds of it."""
     in_turns: tuple[bool, bool] = (False, False)
-    """Whether the rank's line, and the peer's, stands in a loop that the other is not in."""
+    """For the rank's line and the peer's: whether it is in a loop that the other is not in."""
     same_call_ahead: bool = False
-    """In its own branch, the rank has a call before it that the peer's line makes, too."""
+    """Later in its own branch, the rank makes a call that the peer's line also makes."""
     leaves: bool = False
-    """The block that only the rank is in ends in continue, break, return or raise: it skips the peer's line."""
+    """The block that only the rank is in ends in continue, break, return or raise, so it skips the peer's line."""
     ways_around: tuple[Bypass, ...] = ()
-    """How one can pass the rank's line by, within the block that holds both lines; outermost first."""
+    """Branches that skip the rank's line within the block that contains both lines, outermost first."""
     peer_ways_around: tuple[Bypass, ...] = ()
-    """The same of the peer's line."""
+    """Branches that skip the peer's line, likewise."""
 
 
 UNRELATED = Relation("unrelated")
 UNKNOWN = Relation("unknown")
-"""The program text is not at hand, or does not parse."""
+"""The relation if the program text is not available, or does not parse."""
 
 
 def parsed(text: str) -> ast.Module | None:
-    """The syntax tree of a program; None for a text that is none. Nothing of it is run."""
+    """Parse Python source; None if it does not parse. Nothing in it is executed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's program: not what was asked
+            warnings.simplefilter("ignore")  # warnings about the user's program are irrelevant here
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 class PythonSource:
-    """A source file. Text that does not parse still gives its lines."""
+    """A Python source file and its syntax tree. If the text does not parse, its lines are still available."""
 
     def __init__(self, text: str) -> None:
         text = text.removeprefix("\ufeff")
-        self._lines = _LINE_END.split(text)  # not splitlines(): a form feed ends no line of Python
+        self._lines = _LINE_END.split(text)  # not splitlines(): a form feed does not end a line in Python
         self._tree: ast.AST | None = parsed(text)
 
     def line_text(self, line: int) -> str | None:
@@ -98,7 +98,7 @@ class PythonSource:
         return self._lines[line - 1].strip() if 0 < line <= len(self._lines) else None
 
     def qualified(self, line: int, function: str) -> str:
-        """`Class.method` for a function name seen at a line; the bare name if the tree does not know better."""
+        """Qualify a function name seen at a line as `Class.method`; the bare name if the tree does not show a class."""
         names = [scope.name for scope in self._scopes(line)]
         if function in names:
             last = len(names) - 1 - names[::-1].index(function)
@@ -106,36 +106,42 @@ class PythonSource:
         return function
 
     def repeats(self, line: int) -> bool:
-        """Whether a loop of the innermost function holds a line, so that it may come by again."""
+        """Whether a line is in a loop of its innermost function, so that it may run again."""
         return any(isinstance(node, _LOOPS) and field == "body" for node, field, _ in self._path(line))
 
     def ways_around(self, line: int) -> tuple[Bypass, ...]:
-        """How one that has entered a line's function can pass the line by; outermost first."""
+        """The branches by which a line can be skipped within its function, outermost first."""
         return _ways_around(self._path(line))
 
     def calls_of(self, line: int, names: Collection[str]) -> list[int]:
-        """The lines of a line's innermost function at which one of some functions or methods is called."""
+        """Line numbers, in the innermost function around a line, where one of the named functions is called."""
         function = self.function(line)
         return [] if function is None else sorted({call.lineno for call in calls_below(function, names)})
 
+    def names_group(self, line: int) -> bool:
+        """Whether a call at a line passes a process group, other than None and the one of all ranks."""
+        scope = self.function(line) or self._tree
+        calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call) and _holds(node, line)) if scope else ()
+        return any(each.arg in _GROUPS and not _is_all_ranks(each.value) for call in calls for each in call.keywords)
+
     def beside(self, line: int) -> list[list[ast.AST]]:
-        """The functions of a line's class, then those of its module: what a line waits for may be made in one."""
+        """The functions of a line's class, then of its module, where the handle that it waits on may be created."""
         around = [scope for scope in self.enclosing(line) if isinstance(scope, (ast.ClassDef, ast.Module))]
         return [
             [node for node in ast.iter_child_nodes(scope) if isinstance(node, _SCOPES[:2])] for scope in around[::-1]
         ]
 
     def function(self, line: int) -> ast.AST | None:
-        """The innermost function or class that holds a line."""
+        """The innermost function or class that contains a line."""
         scopes = self._scopes(line)
         return scopes[-1] if scopes else None
 
     def enclosing(self, line: int) -> list[ast.AST]:
-        """The module, and the classes and functions that hold a line, outermost first; empty if it does not parse."""
+        """The module, classes and functions that contain a line, outermost first; empty if the text does not parse."""
         return [] if self._tree is None else [self._tree, *self._scopes(line)]
 
     def relation(self, line: int, peer_line: int) -> Relation:
-        """How a line stands to a peer's line in the same function."""
+        """Determine how a rank's line is related to a peer's line in the same function."""
         if line == peer_line:
             return Relation("same_line")
         ours, theirs = self._path(line), self._path(peer_line)
@@ -150,7 +156,7 @@ class PythonSource:
             return self._at_header(ours[common:], theirs[common:])
         if ours[common][0] is not theirs[common][0]:
             return UNRELATED
-        # The step at which the two part is inside every statement that the shared steps went through.
+        # The step at which the two diverge is inside every statement that the shared steps went through.
         in_loop = any(isinstance(node, _LOOPS) for node, _, _ in ours[: common + 1])
         in_turns = (_enters_loop(ours[common:]), _enters_loop(theirs[common:]))
         relation = replace(self._parted(ours[common:], theirs[common:]), in_loop=in_loop, in_turns=in_turns)
@@ -164,15 +170,15 @@ class PythonSource:
         return replace(relation, ways_around=passed, peer_ways_around=theirs_passed)
 
     def _at_header(self, ours: list[Step], theirs: list[Step]) -> Relation:
-        """One of the two (the one without further steps) is at the first line of the statement the other is inside.
+        """The relation if one line is the header of the statement that contains the other.
 
-        A loop comes back to its first line: inside of it one is before the peer's next turn.
+        A loop returns to its header: a line inside it precedes the peer's next iteration.
         """
         kind = "before" if not ours or isinstance(ours[0][0], _LOOPS) else "after"
         return Relation(kind, ways_around=_ways_around(ours), peer_ways_around=_ways_around(theirs))
 
     def _parted(self, ours: list[Step], theirs: list[Step]) -> Relation:
-        """The relation of two paths that part at the first step: in one statement, at different children of it."""
+        """The relation of two paths that diverge at the first step, into different children of one statement."""
         parent, field, index = ours[0]
         _, peer_field, peer_index = theirs[0]
         if field != peer_field and isinstance(parent, _LOOPS):
@@ -205,13 +211,13 @@ class PythonSource:
         return [node for node, _, _ in self._walk(line) if isinstance(node, _SCOPES)]
 
     def _path(self, line: int) -> list[Step]:
-        """(statement's parent, field, index) from the innermost function down to the line's statement."""
+        """The path from the innermost function down to a line's statement, as (parent node, field, index)."""
         steps = self._walk(line)
         start = max((i for i, (node, _, _) in enumerate(steps) if isinstance(node, _SCOPES)), default=0)
         return steps[start:]
 
     def _walk(self, line: int) -> list[Step]:
-        """From the module to the innermost statement that holds a line: at each level which child was taken."""
+        """The path from the module to the innermost statement at a line: which child is taken at each level."""
         steps: list[Step] = []
         node = self._tree
         while node is not None:
@@ -224,8 +230,17 @@ class PythonSource:
         return steps
 
 
+_GROUPS = frozenset({"group", "process_group", "pg"})
+"""Keywords with which calls of torch.distributed take a process group."""
+
+
+def _is_all_ranks(value: ast.expr) -> bool:
+    """`None`, `dist.group.WORLD`, `WORLD`: the default process group."""
+    return ast.unparse(value).rpartition(".")[2] in ("None", "WORLD")
+
+
 def calls_below(node: ast.AST, names: Collection[str]) -> Iterator[ast.Call]:
-    """The calls of some functions or methods that stand in a part of a program."""
+    """The calls of the named functions or methods within a syntax-tree node."""
     return (each for each in ast.walk(node) if isinstance(each, ast.Call) and called_name(each) in names)
 
 
@@ -245,14 +260,14 @@ def _holds(node: ast.AST, line: int) -> bool:
 
 
 def _test(node: ast.AST) -> ast.expr | None:
-    """What decides which block of a statement runs; None where that is no condition."""
+    """The expression that decides which block of a statement runs; None if it is not a condition."""
     if isinstance(node, ast.Match):
         return node.subject
     return node.test if isinstance(node, ast.If) else None
 
 
 def _condition(node: ast.AST) -> str | None:
-    """Its source text."""
+    """Source text of a statement's condition."""
     test = _test(node)
     return None if test is None else _text(test)
 
@@ -268,11 +283,11 @@ def _text(expression: ast.expr) -> str:
     try:
         return ast.unparse(expression)[:_GUARD_LIMIT]
     except RecursionError:
-        return "a condition too deep to print"
+        return "a condition too deeply nested to print"
 
 
 def _calls_of_peer_ahead(ours: list[Step], theirs: list[Step]) -> bool:
-    """Whether what follows the rank's statement in its branch calls a function that the peer's statement calls."""
+    """Whether the rank's branch later calls a function that the peer's statement calls."""
     node, field, index = theirs[-1]
     wanted = _called(getattr(node, field)[index])
     following = [s for node, field, index in ours for s in getattr(node, field)[index + 1 :]]
@@ -284,7 +299,7 @@ def _called(statement: ast.AST) -> set[str]:
 
 
 def _in_either_branch(node: ast.AST, field: str, path: list[Step]) -> bool:
-    """Whether the other branch of an `if` makes the call that a path leads to: the condition says how, not whether."""
+    """Whether both branches of an `if` make the call that a path leads to, so the condition does not skip it."""
     if not isinstance(node, ast.If):
         return False
     holder, block, index = path[-1]
@@ -310,7 +325,7 @@ _BACK_OUT = (ast.Return, ast.Continue, ast.Break)
 def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
     """The branches that skip the line that a path leads to, from the outermost block inwards.
 
-    A loop is none: how often it turns is another question. An exception that nobody catches ends the program.
+    Loops do not count: how often they iterate is a separate question. An uncaught exception ends the program.
     """
     ways = []
     for node, field, index in path:
@@ -326,7 +341,7 @@ def _ways_around(path: list[Step]) -> tuple[Bypass, ...]:
 
 
 def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
-    """The exception that took one into a handler of the `try` block in which the other's line stands."""
+    """The exception that leads from the `try` block of one line into the handler that contains the other."""
     node, field, index = ours
     if not isinstance(node, (ast.Try, ast.TryStar)) or (field, theirs[1]) != ("handlers", "body"):
         return ()
@@ -334,7 +349,7 @@ def _by_exception(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
 
 
 def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
-    """How one can leave the loops that a path enters before they have had all their turns."""
+    """The branches by which a path's loops can be left before their last iteration."""
     turns = [
         statement for node, field, _ in path if isinstance(node, _LOOPS) and field == "body" for statement in node.body
     ]
@@ -342,7 +357,7 @@ def _loops_left(path: list[Step]) -> tuple[Bypass, ...]:
 
 
 def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
-    """What leaves between a line and a later one for the next round: who takes it meets the first line again."""
+    """Branches between a line and a later one that start the next round, in which a rank meets the first line again."""
     node, field, index = ours
     if theirs[1] != field:
         return ()
@@ -351,7 +366,7 @@ def _next_round(ours: Step, theirs: Step) -> tuple[Bypass, ...]:
 
 
 def _left_by(statement: ast.AST, leaving: tuple[type[ast.AST], ...]) -> Bypass | None:
-    """The condition or the exception on which a statement leaves the block that it stands in; None if it does not."""
+    """The condition or exception on which a statement leaves the block it is in; None if it never does."""
     inside = [(statement, leaving)]
     while inside:
         node, exits = inside.pop()
@@ -360,14 +375,14 @@ def _left_by(statement: ast.AST, leaving: tuple[type[ast.AST], ...]) -> Bypass |
             if any(isinstance(inner, exits) for inner in block):
                 return bypass
         inside += [(inner, exits) for _, block in reversed(blocks) for inner in block]
-        # What leaves a loop that is inside ends only that one, but for a return.
+        # Leaving an inner loop ends only that loop, except by a return.
         within = (ast.Return,) if isinstance(node, _LOOPS) else exits
         inside += [(inner, within) for inner in _always_entered(node)]
     return None
 
 
 def _always_entered(node: ast.AST) -> list[ast.stmt]:
-    """What stands inside of a statement under no condition of it."""
+    """The statements inside a statement that run unconditionally."""
     if isinstance(node, (ast.With, ast.AsyncWith, *_LOOPS)):
         return node.body
     if isinstance(node, (ast.Try, ast.TryStar)):
@@ -376,7 +391,7 @@ def _always_entered(node: ast.AST) -> list[ast.stmt]:
 
 
 def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
-    """The blocks of an `if` and of a `match`, and the handlers of a `try`, each with what leads there."""
+    """The blocks of an `if` or `match`, and the handlers of a `try`, each with the condition that leads there."""
     if isinstance(node, ast.If):
         return [(_bypass(node.test), block) for block in (node.body, node.orelse)]
     if isinstance(node, ast.Match):
@@ -387,7 +402,7 @@ def _branches(node: ast.AST) -> list[tuple[Bypass, list[ast.stmt]]]:
 
 
 def _goes_on_after(block: ast.Try) -> ast.ExceptHandler | None:
-    """The first handler that does not raise again."""
+    """The first handler of a `try` that does not raise again."""
     return next((handler for handler in block.handlers if not isinstance(handler.body[-1], ast.Raise)), None)
 
 
@@ -396,5 +411,5 @@ def _by_handler(handler: ast.ExceptHandler) -> Bypass:
 
 
 def asks_for_the_rank(guard: str) -> bool:
-    """Whether a condition treats ranks differently."""
+    """Whether a condition depends on the rank number."""
     return bool(named("rank").search(named("any_rank").sub("", guard)))

@@ -1,8 +1,9 @@
-"""Waits out of stacks: what each thread of each rank waits for, in its own process and of its peers.
+"""Adds waits from stacks: what each thread of each rank waits for, in its own process and from its peers.
 
-A stack does not name the process group. Threads in one operation, called from one place, are taken to meet there with
-all other ranks; a rank with no thread in it is awaited there. A main thread in `join()`, `Event.wait()`, `Queue.get()`
-or for a lock waits for a thread of its own process that could end that. Whom a transfer is for tells `transfer_ends`.
+A stack does not name the process group. Threads in one operation, called from one place, are assumed to meet there
+with all other ranks; a rank with no thread in it is awaited there. A main thread in `join()`, `Event.wait()`,
+`Queue.get()` or a lock waits for a thread of its own process that could end the wait. `transfer_ends` finds a
+transfer's peer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ddx_tools.model.diagnosis import Finding, Location
 from ddx_tools.model.grouping import gathered
 
 _OWN_THREADS = ("lock_wait", "shutdown")
-"""Activities that a thread of the same process ends."""
+"""Waiting activities that another thread of the same process ends."""
 _CHILDREN: Mapping[str, EdgeKind] = {
     "data_wait": EdgeKind.QUEUE,
     "subprocess_wait": EdgeKind.CHILD,
@@ -47,7 +48,7 @@ _MOST_COMPARED = 16
 
 
 def add_stacks(graph: WaitGraph, store: Store) -> None:
-    """Add the waits that stacks show, except for ranks whose flight record shows their current call."""
+    """Add the waits shown by stacks, except for ranks whose flight record shows their current call."""
     if not store.holds_any(("stack_threads", "unread")):
         return
     threads = _threads(store)
@@ -65,7 +66,7 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
         if main is not None:
             graph.doing[rank] = _condition(main, NodeState.OUTSIDE)
             if rank not in recorded and (main.waits_for_peers or not graph.conditions.get(main.node)):
-                # What a record calls nothing pending may be an operation that is not recorded.
+                # A record with nothing pending may miss an operation that the backend does not record.
                 graph.conditions.pop(main.node, None)
     alone = {rank: mine for rank, mine in threads.items() if rank not in recorded}
     for rank in sorted(alone):
@@ -82,7 +83,7 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
 
 
 def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Say of ranks whose main thread waits for the GIL which thread holds it."""
+    """For ranks whose main thread waits for the GIL, add which thread holds it."""
     for finding in findings:
         if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
             place = f" at {finding.locations[0].short()}" if finding.locations else ""
@@ -94,7 +95,7 @@ def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def _threads(store: Store) -> dict[int, list[Thread]]:
-    """The threads and children of each rank in the last sample; waits for handles of transfers are such."""
+    """The threads and child processes of each rank in the last sample; waits on transfer handles count as transfers."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE rank IS NOT NULL "
         "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY rank, host, pid, tid"
@@ -135,7 +136,7 @@ def _places(threads: Iterable[Thread]) -> tuple[Location, ...]:
 
 
 def _add_rank(graph: WaitGraph, rank: int, threads: Sequence[Thread]) -> None:
-    """The waits within a rank, and the state of what waits for nothing that is known."""
+    """Add the waits within a rank, and the state of threads that wait for nothing known."""
     own = [thread for thread in threads if thread.node.kind is NodeKind.THREAD]
     for thread in own:
         if thread.row["state"] in ("T", "t"):
@@ -161,7 +162,7 @@ def _condition(thread: Thread, state: NodeState) -> NodeCondition:
 
 
 def _within(thread: Thread, own: Sequence[Thread], everything: Sequence[Thread]) -> Iterable[WaitEdge]:
-    """What a thread waits for in its own process, and of processes that it started."""
+    """Edges from a thread to what it waits for in its own process and in processes that it started."""
     if thread.activity in _OWN_THREADS:
         others = [other for other in own if other is not thread and other.may_end_a_wait]
         return _to_threads(thread, others)
@@ -177,7 +178,7 @@ def _is_busy_worker(row: Mapping[str, Any]) -> bool:
 
 
 def _to_threads(thread: Thread, others: Sequence[Thread]) -> list[WaitEdge]:
-    """The one that it must wait for; where several could end it, the one of them that waits for peers."""
+    """The edge to the only thread that could end the wait; of several, to the one that waits for peers."""
     waiting = [other for other in others if other.waits_for_peers]
     chosen = others if len(others) == 1 else waiting if len(waiting) == 1 else []
     kind = _kind_of(thread)
@@ -191,7 +192,7 @@ def _edge(thread: Thread, other: Thread, kind: EdgeKind, certainty: Sure) -> Wai
 
 
 def _kind_of(thread: Thread) -> EdgeKind:
-    """How a thread waits for another of its process, by the library call that it is in, else by its line."""
+    """How a thread waits for another one in its process, judged by its library call or else by its source line."""
     for frame in thread.frames:
         module, function = frame["module"] or "", str(frame["function"]).rpartition(".")[2]
         if module.endswith("queue.py") or re.search(r"concurrent/futures|multiprocessing/queues\.py", module):
@@ -213,7 +214,7 @@ def _add_operations(
     peers: Peers,
     texts: ProgramTexts,
 ) -> None:
-    """Who is in which operation, and who is in it with no thread. `waiting`: the ranks whose waits count."""
+    """Add who is in which operation, and who has no thread in it. `waiting`: the ranks whose waits count."""
     meeting: dict[tuple[str, str, str], list[Thread]] = {}
     for mine in threads.values():
         for thread in mine:
@@ -223,16 +224,18 @@ def _add_operations(
     unsure = {rank for rank, mine in threads.items() if any(each.activity == "device_sync" for each in mine)}
     known = set(threads)
     if len(meeting) * len(known) > _MOST_EDGES:
-        # In so many different places hardly anybody is awaited by all of them but who is in none.
+        # With this many different places, only ranks in none of them are likely to be awaited by all.
         known -= {thread.node.rank for inside in meeting.values() for thread in inside}
     places: dict[Node, tuple[UserFrame, ...]] = {}
     for (activity, *_), inside in sorted(meeting.items()):
         if not any(thread.node.rank in waiting for thread in inside) or any(thread.moved for thread in inside):
-            continue  # what somebody got out of is no wait
+            continue  # an operation that some rank has left is no wait
         kind = {"p2p": EdgeKind.TRANSFER, "device_sync": EdgeKind.DEVICE}.get(activity, EdgeKind.COLLECTIVE)
         if kind is EdgeKind.COLLECTIVE:
             node = _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
             places[node] = inside[0].user_stack
+            if texts.names_group(inside[0].user_stack):
+                graph.operations[node] = replace(graph.operations[node], names_group=True)
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
@@ -245,7 +248,7 @@ def _add_operations(
 def _add_meeting(
     graph: WaitGraph, inside: Sequence[Thread], waiting: Set[int], sure: Set[int], unsure: Set[int]
 ) -> Node:
-    """`sure`: ranks whose stacks show what they are in; `unsure`: those of which only their device would."""
+    """Add an operation in which ranks meet. `sure`: stacks show what they are in; `unsure`: only a device would."""
     there = {thread.node.rank for thread in inside}
     first = inside[0].row
     node = Node(NodeKind.OPERATION, f"{first['operation']} {first['user_stack']}")
@@ -266,7 +269,7 @@ def _add_meeting(
 
 
 def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> None:
-    """A transfer, or a wait for the device: it is no meeting."""
+    """Add a transfer or a wait for the device; neither is a meeting of ranks."""
     place, way = thread.location(), peers.way(thread)
     words = f"{thread.row['operation'] or thread.activity}{f' at {place.short()}' if place else ''}"
     words += f" (from {way.short()})" if way else ""

@@ -1,8 +1,8 @@
-"""The wait graph: what waits, for what, and how each wait is known.
+"""The data model of the wait graph: what waits, for what, and how each wait is known.
 
-Sources add nodes, edges, conditions and mismatches, and draw no conclusions; `roots` does. An operation in which
-members of a group meet is a node as well: who is in it waits for it, and it waits for the members that are not. So a
-collective of n ranks has n edges.
+Sources add nodes, edges, conditions and mismatches but draw no conclusions; `roots` does. An operation in which members
+of a group meet is also a node: ranks in it wait for it, and it waits for members that are not in it. So a collective
+of n ranks has n edges.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ddx_tools.model.grouping import gathered
 
 
 class NodeKind(StrEnum):
-    """What can wait or be waited for."""
+    """Kinds of things that wait or are waited for."""
 
     THREAD = "thread"
-    """A thread of a rank. The one without a name stands for the rank's program."""
+    """A thread of a rank. The thread without a name stands for the rank's program."""
     CHILD = "child"
     """A process that a rank started."""
     DEVICE = "device"
     """The queue of a rank's device."""
     STORE = "store"
-    """The store of the rendezvous."""
+    """The rendezvous store."""
     HOST = "host"
     OPERATION = "operation"
     """A collective or a transfer in which ranks meet."""
@@ -37,7 +37,7 @@ class NodeKind(StrEnum):
 
 
 class EdgeKind(StrEnum):
-    """How a node waits for another."""
+    """Ways in which a node waits for another."""
 
     COLLECTIVE = "collective"
     TRANSFER = "transfer"
@@ -52,40 +52,40 @@ class EdgeKind(StrEnum):
     STORE_KEY = "store_key"
     DEVICE = "device"
     POLL = "poll"
-    """It sleeps and asks again."""
+    """It polls: it sleeps and checks again."""
 
 
 class Sure(StrEnum):
-    """How sure it is that a node waits for another, surest first."""
+    """How certain it is that a node waits for another, most certain first."""
 
     SEEN = "seen"
     INFERRED = "inferred"
-    """The material shows no other that it could wait for."""
+    """The material shows no other node that it could wait for."""
     POSSIBLE = "possible"
-    """It waits for one of several, or for one of which nothing is known."""
+    """It waits for one of several nodes, or for a node about which nothing is known."""
 
 
 class Source(StrEnum):
-    """The source of a wait. Of two that disagree, the first one here is believed: it is nearer to the program."""
+    """The source of a wait. If two disagree, the one listed first is believed: it is nearer to the program."""
 
     RECORDS = "flight_records"
     STACKS = "stacks"
     PROCESSES = "processes"
     RAS = "nccl_ras"
-    """What NCCL counts of its communicators."""
+    """NCCL's launch counts per communicator."""
     LOGS = "logs"
 
 
 class Node(NamedTuple):
-    """One thing that waits or is waited for."""
+    """A node of the wait graph: something that waits or is waited for."""
 
     kind: NodeKind
     name: str = ""
     rank: int = -1
-    """The rank that it belongs to; -1 for what belongs to none."""
+    """The rank that it belongs to; -1 if it belongs to none."""
     host: str = ""
     attempt: int = -1
-    """Of the launcher, where the source tells attempts apart."""
+    """The launcher's attempt number, if the source distinguishes attempts."""
 
 
 def program_of(rank: int) -> Node:
@@ -94,23 +94,23 @@ def program_of(rank: int) -> Node:
 
 
 class NodeState(StrEnum):
-    """What is known about a node apart from its waits."""
+    """Known states of a node, apart from its waits."""
 
     ENDED = "ended"
     STOPPED = "stopped"
     """The kernel keeps it from running."""
     OUTSIDE = "outside"
-    """Nothing that it called is pending, or it is in something that waits for no rank."""
+    """Nothing that it called is pending, or what it is in waits for no rank."""
     DEVICE_BEHIND = "device_behind"
-    """It called an operation that its device never came to."""
+    """It called an operation that its device never started."""
     STANDS_STILL = "stands_still"
-    """Its peers finished long ago what it has pending."""
+    """Its pending operations were finished by its peers long ago."""
     ELSEWHERE = "elsewhere"
-    """It called something else than its peers under one number."""
+    """It called a different operation from its peers under one number."""
     UNSEEN = "unseen"
-    """Its source has lost what it is in."""
+    """Its source no longer shows what it is in."""
     UNKNOWN = "unknown"
-    """There is no evidence of it."""
+    """There is no evidence about it."""
     UNREAD = "unread"
     """Its evidence could not be read."""
 
@@ -126,12 +126,12 @@ EVENTS = {
     NodeState.UNKNOWN: SuspectEvent.SILENT,
     NodeState.UNREAD: SuspectEvent.SILENT,
 }
-"""What makes a root of this state a suspect."""
+"""The event that makes a root in this state a suspect."""
 
 
 @dataclass(frozen=True)
 class NodeCondition:
-    """What one source knows about a node apart from its waits."""
+    """A node's condition according to one source, apart from its waits."""
 
     state: NodeState
     source: Source
@@ -140,12 +140,12 @@ class NodeCondition:
     evidence: tuple[Evidence, ...] = ()
     locations: tuple[Location, ...] = ()
     moves: bool | None = None
-    """It works and makes progress; None if nothing shows it."""
+    """Whether it works and makes progress; None if unknown."""
 
 
 @dataclass(frozen=True)
 class WaitEdge:
-    """One node waits for another."""
+    """An edge of the wait graph: one node waits for another."""
 
     waiter: Node
     awaited: Node
@@ -154,18 +154,18 @@ class WaitEdge:
     certainty: Sure = Sure.SEEN
     evidence: Evidence | None = None
     wait_s: float | None = None
-    """For how long, seconds; None if that is not known."""
+    """Duration of the wait in seconds; None if unknown."""
 
 
 @dataclass(frozen=True)
 class CallMismatch:
-    """Members of one group differ at one number, or ranks of a circle differ from what all others do."""
+    """A disagreement: members of a group differ under one number, or ranks of a circle deviate from all others."""
 
     aspect: Aspect | str
     at: Node | None
-    """The operation in which they differ; None where it is no single one."""
+    """The operation in which they differ; None if it is not a single one."""
     deviating: tuple[int, ...]
-    """Against whom a majority stands; all of them where there is none."""
+    """The ranks that differ from a majority; all of them if there is none."""
     decided: bool
     source: Source
     says: str = ""
@@ -176,67 +176,69 @@ class CallMismatch:
 
 @dataclass
 class Operation:
-    """What is known about an operation between ranks."""
+    """An operation between ranks: its name, its members, and how complete the evidence about it is."""
 
     words: str
-    """`all_reduce (collective 412 of default_pg)`."""
+    """The operation in words: `all_reduce (collective 412 of default_pg)`."""
     kind: EdgeKind
     source: Source
     members: frozenset[int] | None = None
-    """Global ranks; None if not known."""
+    """Global ranks; None if unknown."""
     unsettled: bool = False
-    """Of some members what tells is too old to say whether they are in it."""
+    """For some members the evidence is too old to show whether they are in it."""
     complete: bool = False
-    """All members are in it, and nobody gets out."""
+    """All members are in it, and none finishes it."""
     called_ahead: bool = False
-    """Those in it called it, and are in something before it that nothing shows."""
+    """Its callers are still in an earlier operation, which no evidence shows."""
     hides_root: bool = False
-    """Members may disagree on its root, which nothing tells."""
+    """Members may disagree on its root, which no evidence shows."""
+    names_group: bool = False
+    """Its call passes a process group, so that ranks elsewhere need not be members."""
 
 
 @dataclass
 class WaitGraph:
-    """All waits that are known of one attempt of a job."""
+    """All known waits in one attempt of a job, with what is known about its ranks."""
 
     edges: list[WaitEdge] = field(default_factory=list)
     conditions: dict[Node, list[NodeCondition]] = field(default_factory=dict)
     operations: dict[Node, Operation] = field(default_factory=dict)
     mismatches: list[CallMismatch] = field(default_factory=list)
     left_behind: set[Node] = field(default_factory=set)
-    """Transfers whose other end is behind them in the same round of the program."""
+    """Transfers whose peer has already passed its end in the same round of the program."""
     precedes: set[tuple[Node, Node]] = field(default_factory=set)
-    """Two operations: who is in the first comes to the second by itself."""
+    """Pairs of operations: a rank in the first reaches the second by itself."""
     ranks: set[int] = field(default_factory=set)
     """All ranks that the job is known to have."""
     hosts: dict[int, str] = field(default_factory=dict)
-    """By rank, where it runs, as far as known."""
+    """Per rank, the host it runs on, as far as known."""
     unreported: set[int] = field(default_factory=set)
-    """Ranks of which no source tells anything."""
+    """Ranks about which no source reports anything."""
     absent: set[int] = field(default_factory=set)
-    """Ranks that nobody could look at, since their host does not answer."""
+    """Ranks that could not be captured because their host does not answer."""
     gone: set[int] = field(default_factory=set)
-    """Ranks that ended by themselves: their peers wait for them, whether or not anything else reports them."""
+    """Ranks that ended by themselves: their peers wait for them, whether or not another source mentions them."""
     doing: dict[int, NodeCondition] = field(default_factory=dict)
-    """By rank, what the main thread does, as its stack shows it: for a person."""
+    """Per rank, what the main thread does according to its stack, for a person."""
     lone_source: bool = False
-    """Only one rank was sampled: missing evidence of others means nothing."""
+    """Only one rank was sampled, so missing evidence about others means nothing."""
 
     def wait(self, edge: WaitEdge) -> None:
-        """Add an edge."""
+        """Add a wait to the graph."""
         self.edges.append(edge)
 
     def note(self, node: Node, condition: NodeCondition) -> None:
-        """Add what is known of a node."""
+        """Record a node's condition."""
         self.conditions.setdefault(node, []).append(condition)
 
     def state(self, rank: int) -> NodeCondition | None:
-        """What the nearest source knows of a rank's program."""
+        """The condition of a rank's program according to the nearest source; None if unknown."""
         order = list(Source)
         known = self.conditions.get(program_of(rank), ())
         return min(known, key=lambda condition: order.index(condition.source), default=None)
 
     def leaving(self, *certainties: Sure) -> dict[Node, set[Node]]:
-        """For each node of an edge of some certainties, the nodes that it waits for; every node is a key."""
+        """For each node, the nodes that it waits for by edges of the given certainties; every node is a key."""
         found: dict[Node, set[Node]] = {}
         for edge in self.edges:
             if edge.certainty in certainties:
@@ -245,7 +247,7 @@ class WaitGraph:
         return found
 
     def in_operation(self) -> dict[Node, list[Node]]:
-        """Who waits in each operation."""
+        """Per operation, the nodes that wait in it."""
         return gathered((edge.awaited, edge.waiter) for edge in self.edges if edge.awaited in self.operations)
 
 

@@ -1,8 +1,8 @@
-"""The roots of the wait graph: its components from which no wait leads out.
+"""Finds the roots of the wait graph: its components that no wait leaves.
 
-A root is whom waits lead to and who waits for nobody. Ranks that wait for each other in a circle are told as a circle,
-unless something singles some of them out. Ranks of which nothing tells are blamed only for waits that nothing else
-explains, and then the fewest of them, a whole host before ranks of several. A majority is never a root.
+Waits lead to a root, and a root waits for none. Ranks that wait for each other in a circle are reported as a circle,
+unless something singles some of them out. Ranks without evidence are blamed only for waits that nothing else explains,
+and then as few as possible, a whole host before ranks of several. A majority is never a root.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ddx_tools.analysis.collectives.odd_ranks import missing_from_group
 from ddx_tools.analysis.collectives.wait_solver import components, fewest
 from ddx_tools.analysis.wait_graph.model import (
     EVENTS,
@@ -31,14 +32,14 @@ from ddx_tools.model.grouping import gathered
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
 _EXPLAINING = frozenset({NodeState.OUTSIDE, NodeState.STOPPED, NodeState.ENDED})
-"""Who is seen to wait for nobody explains also the waits of those who are in something unknown."""
+"""States of ranks seen to wait for none, which also explain the waits of ranks in something unknown."""
 _STOPPING = ("operation", "call_site", "shape", "root")
-"""In what members cannot differ and get out of an operation all the same; with other data types some backends can."""
+"""Differences with which members cannot finish an operation; with different data types some backends can."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """Ranks of one state that all waiting leads to."""
+    """Ranks in one state that all waits lead to."""
 
     ranks: tuple[int, ...]
     state: NodeState
@@ -46,22 +47,22 @@ class Root:
     conditions: tuple[NodeCondition, ...] = ()
     mismatch: CallMismatch | None = None
     host: str | None = None
-    """The ranks are all that run there."""
+    """Set if these are all ranks on that host."""
     within: bool = False
-    """Waiting ends in other threads or processes of the ranks than the main thread: `conditions` are theirs."""
+    """The waits end in threads or processes of the ranks other than the main thread; `conditions` are theirs."""
 
 
 @dataclass(frozen=True)
 class Roots:
-    """The ranks that hold a job up according to the graph."""
+    """The ranks that block a job according to the wait graph, and their victims."""
 
     roots: tuple[Root, ...] = ()
     victims: tuple[int, ...] = ()
-    """Who waits, directly or through others, and is no root."""
+    """Ranks that wait, directly or through others, and are not roots."""
     open: str = ""
-    """Why nobody is singled out, although ranks wait; empty if the roots are clear, or nobody waits."""
+    """Why no rank is singled out although ranks wait; empty if the roots are clear, or no rank waits."""
     circle: tuple[int, ...] = ()
-    """All ranks of the circle that no root was singled out of, or that one was."""
+    """All ranks of the circle, whether or not a root was singled out of it."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -70,13 +71,13 @@ class Roots:
 
     @property
     def clear(self) -> bool:
-        """Whether these ranks, and no others, hold the job up."""
+        """Whether exactly these ranks block the job, with nothing left open."""
         return bool(self.roots) and not self.open
 
 
 @dataclass
 class _Search:
-    """What is found on the way from the waits to their roots."""
+    """Working state of the search from the waits to their roots."""
 
     graph: WaitGraph
     edges: dict[Node, set[Node]]
@@ -85,25 +86,25 @@ class _Search:
     circle: tuple[int, ...] = ()
     mismatch: CallMismatch | None = None
     unseen: set[int] = field(default_factory=set)
-    """Ranks that others wait for, and whose records no longer hold what they are in."""
+    """Ranks that others wait for and whose records no longer show what they are in."""
     possible: list[tuple[set[int], str]] = field(default_factory=list)
-    """Ranks of which one holds up a rank that others wait for, and that in words."""
+    """Sets of ranks of which one blocks a rank that others wait for, each with a sentence about it."""
     unexplained: set[int] = field(default_factory=set)
-    """Ranks that others wait for, and that wait for something of which nothing is known."""
+    """Ranks that others wait for and that themselves wait for something unknown."""
     within: dict[int, NodeCondition] = field(default_factory=dict)
-    """By rank, what its thread or process does that its main thread waits for."""
+    """Per rank, the condition of the thread or process that its main thread waits for."""
 
     @cached_property
     def waits_for_unknown(self) -> set[int]:
-        """Ranks in operations for which nobody is known to be missing, and of some of whose members nothing tells."""
+        """Ranks in operations from which no rank is known to be missing, but which have members without evidence."""
         return _waits_for_unknown(self.graph)
 
 
 def find_roots(graph: WaitGraph) -> Roots:
-    """The roots of a wait graph: the ranks that others wait for and that wait for nobody, circles, and mismatches.
+    """Find the roots of a wait graph: ranks that others wait for and that wait for none, circles, and mismatches.
 
-    None if no rank waits. `Roots.open` says what leaves the answer open; unless it is empty, a root is a guess.
-    The size of a group of ranks says nothing: a majority is neither blamed for being one, nor left out.
+    Empty if no rank waits. `Roots.open` says what leaves the answer open; unless it is empty, a root is a guess.
+    The size of a set of ranks means nothing here: a majority is neither blamed for being one nor left out.
     """
     found = _Search(graph, graph.leaving(*_KNOWN))
     awaited = {node for nodes in found.edges.values() for node in nodes}
@@ -112,13 +113,13 @@ def find_roots(graph: WaitGraph) -> Roots:
             _take_circle(found, sink)
         else:
             _take_single(found, sink, awaited)
-    # Who waits for one of several, of whom one is a root, waits for that one, as far as anybody knows.
+    # A rank that waits for one of several, one of which is a root, is taken to wait for that root.
     found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
     if found.unexplained and not _EXPLAINING & set(found.roots.values()):
         verb = "wait" if len(found.unexplained) > 1 else "waits"
         found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
     if graph.gone and (found.open or not found.roots):
-        # What nothing else explains an end does, whether or not somebody is seen to wait.
+        # A rank's end explains what nothing else does, whether or not any rank is seen to wait.
         found.roots = dict.fromkeys(sorted(graph.gone), NodeState.ENDED)
         found.open.clear()
     if not found.roots:
@@ -134,9 +135,9 @@ def find_roots(graph: WaitGraph) -> Roots:
 
 
 def _sinks(graph: WaitGraph, edges: Mapping[Node, Set[Node]]) -> list[set[Node]]:
-    """The components of which no way leads on, with at least one rank in each.
+    """The components that no wait leaves, with at least one rank in each.
 
-    What belongs to no rank and waits for nobody (an operation that all members are in, a file) is no one.
+    A node that belongs to no rank and waits for none (an operation that all members are in, a file) does not count.
     """
     nodes = sorted({*edges, *(edge.waiter for edge in graph.edges), *(edge.awaited for edge in graph.edges)})
     number = {node: place for place, node in enumerate(nodes)}
@@ -161,36 +162,34 @@ def _take_single(found: _Search, sink: set[Node], awaited: Set[Node]) -> None:
         if program_of(rank) not in sink:
             found.within[rank] = condition
     elif condition is None and len(sink) > 1 and not sink & graph.operations.keys():
-        # Threads of one process that wait for each other.
+        # Threads of one process wait for each other.
         found.roots[rank] = NodeState.OUTSIDE
     elif rank in found.waits_for_unknown:
         _take_possible(found, rank)
     elif condition is not None and condition.state is NodeState.UNSEEN:
         found.unseen.add(rank)
     else:
-        # It is in something of which nothing more is known, like a kernel that all are in.
+        # It is in something about which nothing more is known, such as a kernel that all are in.
         found.unexplained.add(rank)
 
 
 def _take_possible(found: _Search, rank: int) -> None:
-    """Others wait for a rank that waits for one of several: who of these it is holds all of them up."""
+    """Handle a rank that others wait for and that waits for one of several: that one blocks them all."""
     graph = found.graph
     inside = {edge.awaited for edge in graph.edges if edge.waiter.rank == rank}
     possible = {edge.awaited.rank for edge in graph.edges if edge.waiter in inside and edge.awaited.rank >= 0}
     words = " and ".join(sorted({graph.operations[node].words for node in inside & graph.operations.keys()}))
     if len(possible) > 1 and all(rank in _waits_in_transfers(found, each, words) for each in possible):
-        # Whichever of them it waits for waits for it in the same exchange: it is the one in each of these pairs.
+        # Whichever rank it waits for also waits for it in the same exchange: it is the common end of all these pairs.
         found.roots[rank] = NodeState.ELSEWHERE
         return
     if possible and not any(_is_silent(graph, each) for each in possible):
         among = f"one of {rank_list(possible)}" if len(possible) > 1 else rank_list(possible)
-        found.possible.append(
-            (possible, f"{rank_list([rank])} waits in {words} for {among}; nothing shows for which of them")
-        )
+        found.possible.append((possible, f"{rank_list([rank])} waits in {words} for {among}; nothing shows for which"))
 
 
 def _waits_in_transfers(found: _Search, rank: int, words: str) -> set[int]:
-    """The ranks that a rank is known to wait for in sends and receives of one kind, at one place."""
+    """The ranks that a rank certainly waits for in sends or receives of one kind, at one place."""
     operations = {
         node: found.graph.operations[node]
         for node in found.edges.get(program_of(rank), set())
@@ -201,13 +200,13 @@ def _waits_in_transfers(found: _Search, rank: int, words: str) -> set[int]:
 
 
 def _condition(graph: WaitGraph, sink: Iterable[Node], rank: int) -> NodeCondition | None:
-    """What is known of a sink: of its own nodes, else of the rank's program."""
+    """The condition of a sink: of its own nodes, else of the rank's program."""
     own = [each for node in sorted(sink) for each in graph.conditions.get(node, ())]
     return own[0] if own and program_of(rank) not in sink else graph.state(rank)
 
 
 def _waits_for_unknown(graph: WaitGraph) -> set[int]:
-    """See `_Search.waits_for_unknown`."""
+    """Compute `_Search.waits_for_unknown`."""
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
     unknown = {edge.waiter for edge in graph.edges if edge.certainty is Sure.POSSIBLE} - known
     return {edge.waiter.rank for edge in graph.edges if edge.awaited in unknown}
@@ -217,7 +216,7 @@ def _waits_for_unknown(graph: WaitGraph) -> set[int]:
 
 
 def _take_circle(found: _Search, sink: set[Node]) -> None:
-    """Of ranks that wait for each other: who differs from all others, or stays away from where many are."""
+    """Handle ranks that wait for each other: find who differs from all others, or is absent from where many are."""
     circle = ranks_of(sink)
     found.circle = tuple(sorted(circle))
     told = [m for m in found.graph.mismatches if m.aspect.startswith("circle") and set(m.deviating) < circle]
@@ -227,25 +226,29 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
         odd = set(told[0].deviating)
     else:
         odd = elsewhere if 0 < len(elsewhere) < len(circle) else _absent_from_many(found.graph, sink, circle)
+        if len(odd) > 1 and _are_in_a_group(found.graph, odd):
+            # They need not have called anything else: a member of their group, among the others, has left them.
+            found.open.append(f"nothing shows whom {rank_list(odd)} wait for in their group")
+            odd = missing_from_group(odd, found.graph.ranks)
     operations = [found.graph.operations[node] for node in sink & found.graph.operations.keys()]
     transfers = all(operation.kind is EdgeKind.TRANSFER for operation in operations)
     if not odd and transfers and 2 * len(circle) <= len(found.graph.ranks):
-        # Nobody sends (or receives) first: these hold up all others together.
+        # None of them sends (or receives) first, so together they block all others.
         found.roots.update(dict.fromkeys(sorted(circle), NodeState.ELSEWHERE))
         return
     owing = set[int]() if odd else _owing_a_transfer(found.graph, sink)
     odd = odd or owing or _holders_of_files(found.graph, sink)
     if not odd:
         found.open.append(f"{rank_list(circle)} wait for each other")
-    # Who is singled out by what it called waits in that itself.
+    # A rank singled out by what it called is itself waiting in that call.
     state = NodeState.ELSEWHERE if told or owing else NodeState.OUTSIDE
     found.roots.update(dict.fromkeys(sorted(odd), state))
 
 
 def _owing_a_transfer(graph: WaitGraph, sink: Set[Node]) -> set[int]:
-    """The one rank of a circle that others wait for in transfers, and that has gone past its half of all of them.
+    """The one rank of a circle that others wait for in transfers, although it has passed its end of all of them.
 
-    Who waits in a transfer itself is held up, and does not count.
+    A rank that itself waits in a transfer is blocked, and does not count.
     """
     transfers = {node for node in sink if (its := graph.operations.get(node)) and its.kind is EdgeKind.TRANSFER}
     inside = graph.in_operation()
@@ -256,13 +259,13 @@ def _owing_a_transfer(graph: WaitGraph, sink: Set[Node]) -> set[int]:
 
 
 def _holders_of_files(graph: WaitGraph, sink: Set[Node]) -> set[int]:
-    """The ranks of a circle that keep a file locked which others want to lock, while they wait for these."""
+    """The ranks of a circle that hold a file lock which others wait for, while they wait for those others."""
     locks = [edge for edge in graph.edges if edge.kind is EdgeKind.FILE_LOCK and {edge.waiter, edge.awaited} <= sink]
     return ranks_of(edge.awaited for edge in locks) - ranks_of(edge.waiter for edge in locks)
 
 
 def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> set[int]:
-    """The few of a circle who are not in an operation that most of its ranks are in; empty if several sets fit."""
+    """The few ranks of a circle that are not in an operation most of its ranks are in; empty if several sets fit."""
     inside = graph.in_operation()
     waits_in = _ranks_behind(graph, sink)
     fitting: list[set[int]] = []
@@ -278,15 +281,23 @@ def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> se
     away = set(circle - there)
     beside = ranks_of(waiter for waiters in inside.values() if ranks_of(waiters) & away for waiter in waiters)
     if away and len(away | beside) < len(there) and away not in fitting:
-        # All others exchange with each other, and these, for whom their transfers wait, have left that.
+        # All others exchange with each other; these, which their transfers wait for, have left the exchange.
         fitting.append(away)
     smallest = min(map(len, fitting), default=0)
     best = [few for few in fitting if len(few) == smallest]
     return _first_of(graph, best[0]) if len(best) == 1 else set()
 
 
+def _are_in_a_group(graph: WaitGraph, ranks: Set[int]) -> bool:
+    """Whether these ranks, and no others, are in one operation whose call passes a process group."""
+    return any(
+        graph.operations[node].names_group and ranks_of(waiters) == ranks
+        for node, waiters in graph.in_operation().items()
+    )
+
+
 def _first_of(graph: WaitGraph, ranks: set[int]) -> set[int]:
-    """Of ranks in several operations, those that no other of them comes to by itself: who is there waits for that."""
+    """Of ranks in several operations, those whose operation no other of them reaches by itself: the rest await that."""
     inside = {node: ranks_of(waiters) & ranks for node, waiters in graph.in_operation().items()}
     awaiting = {
         rank for first, then in graph.precedes if inside.get(first) for rank in inside.get(then, set()) - inside[first]
@@ -295,7 +306,7 @@ def _first_of(graph: WaitGraph, ranks: set[int]) -> set[int]:
 
 
 def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
-    """For each operation, the ranks of which some thread is in it."""
+    """For each operation, the ranks with a thread in it."""
     return {node: ranks_of(waiters) for node, waiters in graph.in_operation().items() if node in sink}
 
 
@@ -303,9 +314,9 @@ def _ranks_behind(graph: WaitGraph, sink: Set[Node]) -> dict[Node, set[int]]:
 
 
 def _take_mismatch(found: _Search) -> bool:
-    """Members of an operation that nobody gets out of, who differ in it from a majority.
+    """Take as roots the members of a hanging operation that differ in it from a majority; whether there are any.
 
-    Missing evidence of another member does not matter then: the difference alone keeps everybody in it.
+    Missing evidence about other members does not matter then: the difference alone blocks all of them.
     """
     stuck = {edge.awaited for edge in found.graph.edges} & found.graph.operations.keys()
     lacking = {edge.waiter for edge in found.graph.edges if edge.certainty in _KNOWN}
@@ -319,7 +330,7 @@ def _take_mismatch(found: _Search) -> bool:
 
 
 def _take_unknown(found: _Search) -> bool:
-    """The fewest ranks of which nothing tells that explain the waits which nothing else does."""
+    """Take as roots the fewest ranks without evidence that explain all unexplained waits; whether there are any."""
     graph = found.graph
     sets = _sets_of_unknown(graph)
     if not sets:
@@ -334,20 +345,20 @@ def _take_unknown(found: _Search) -> bool:
         ranks = alone | more
         found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
         if tie or _says_little(graph, sets, ranks):
-            found.open.append("equally many other ranks that left no record would explain the waits")
+            found.open.append("equally many other ranks without a record would also explain the waits")
     if all_in_one:
-        found.open.append("in some groups all members entered, yet none finishes the operation")
+        found.open.append("in some groups, all members entered the operation, yet none has finished it")
     return True
 
 
 def _sets_of_unknown(graph: WaitGraph) -> dict[Node, set[int]]:
-    """For each operation that nobody is known to be missing in: the members of which nothing tells."""
+    """For each operation that no rank is known to be missing from: its members without evidence."""
     known = {edge.waiter for edge in graph.edges if edge.certainty in _KNOWN and edge.waiter in graph.operations}
     found: dict[Node, set[int]] = {}
     for edge in graph.edges:
         if edge.certainty is Sure.POSSIBLE and edge.waiter in graph.operations and edge.waiter not in known:
             found.setdefault(edge.waiter, set()).add(edge.awaited.rank)
-    # Who may wait for a rank with evidence does not wait for one without.
+    # An operation that may wait for a rank with evidence is not taken to wait for one without.
     silent = {rank for rank in set().union(*found.values()) if _is_silent(graph, rank)} if found else set()
     return {node: ranks for node, ranks in found.items() if ranks <= silent}
 
@@ -358,10 +369,10 @@ def _is_silent(graph: WaitGraph, rank: int) -> bool:
 
 
 def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int]) -> bool:
-    """Whether missing evidence of these ranks may mean nothing.
+    """Whether missing evidence about these ranks may mean nothing.
 
-    Others left nothing either and are not to blame, so that what they wrote got lost. Nor do several ranks die at once,
-    unless a host does. And where all are in one operation, all may be in it.
+    If innocent ranks left nothing either, their output got lost. Several ranks do not die at once unless their host
+    does. And if all waiting ranks are in one operation, these may be in it as well.
     """
     operations = [graph.operations[node] for node in sets]
     unsaid = len(operations) == 1 and operations[0].hides_root
@@ -370,7 +381,7 @@ def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int
 
 
 def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:
-    """All ranks of the one host of which nothing tells, if one of them is in each of the sets; else none."""
+    """All ranks of the only host without evidence, if each of the sets contains one of them; else none."""
     wanted = list(sets)
     silent = {rank for rank in graph.ranks if (its := graph.state(rank)) and its.state is NodeState.UNKNOWN}
     fitting = [
@@ -382,7 +393,7 @@ def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:
 
 
 def _hosts(graph: WaitGraph) -> list[set[int]]:
-    """The ranks of each host. Where all known hosts have as many in a row, so have those of which nothing tells."""
+    """The ranks of each host. If all known hosts have equally many consecutive ranks, so do unknown ones."""
     known = {host: set(ranks) for host, ranks in gathered((host, rank) for rank, host in graph.hosts.items()).items()}
     seated = [ranks for ranks in known.values() if len(ranks) > 1]
     size = max(map(len, seated), default=0)
@@ -393,7 +404,7 @@ def _hosts(graph: WaitGraph) -> list[set[int]]:
 
 
 def _is_row(ranks: Set[int], size: int) -> bool:
-    """Whether these lie in one row of so many, which begins at a multiple of its length."""
+    """Whether these ranks lie within one row of `size` consecutive ranks that starts at a multiple of `size`."""
     return min(ranks) // size == max(ranks) // size
 
 
@@ -402,7 +413,7 @@ def _is_row(ranks: Set[int], size: int) -> bool:
 
 def _told(found: _Search) -> Roots:
     graph = found.graph
-    # An operation that waits for a rank is not itself a rank; who ends in no root waits all the same.
+    # An operation that waits for a rank is not itself a rank; ranks whose waits reach no root still wait.
     waiting = {
         edge.waiter.rank for edge in graph.edges if edge.waiter.rank >= 0 and edge.awaited.rank != edge.waiter.rank
     }
@@ -437,7 +448,7 @@ def _root(found: _Search, state: NodeState, ranks: Sequence[int]) -> Root:
 
 
 def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
-    """The waits in words, those nearest to the roots first."""
+    """The waits as sentences, those nearest to the roots first."""
     edges, near, inside = graph.leaving(*Sure), nearness(graph, roots), graph.in_operation()
     told = sorted((near.get(node, len(near)), min(ranks_of(inside[node]), default=0), node) for node in inside)
     lines = [_sentence(graph, node, ranks_of(inside[node]), edges) for *_, node in told[:most]]
@@ -445,9 +456,9 @@ def chain_of(graph: WaitGraph, roots: Roots, most: int = 7) -> list[str]:
 
 
 def nearness(graph: WaitGraph, roots: Roots) -> dict[Node, int]:
-    """For each node whose waits lead to a root, the length of the shortest path to it."""
+    """For each node whose waits lead to a root, the length of the shortest path to that root."""
     edges = graph.leaving(*Sure)
-    # Members of an operation in which a root differs wait for that root, which is in it as well.
+    # Members of an operation in which a root differs wait for that root, which is also in it.
     near = {root.mismatch.at: 0 for root in roots.roots if root.mismatch and root.mismatch.at}
     reached = {program_of(rank) for rank in roots.ranks} | near.keys()
     while fresh := _one_step(edges, reached) - near.keys():

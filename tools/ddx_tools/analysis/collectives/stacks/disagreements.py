@@ -1,4 +1,4 @@
-"""What ranks that all wait for each other, in calls or at places that differ, show: who is the odd one, and why."""
+"""Findings about ranks that wait for each other in different calls or places: which one deviates, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import Aspect, Where
-from ddx_tools.analysis.collectives.odd_ranks import Sides
+from ddx_tools.analysis.collectives.odd_ranks import Sides, missing_from_group
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts, described
 from ddx_tools.analysis.collectives.stacks.main_threads import RankView, at, grouped, minority_of, shown, who
 from ddx_tools.analysis.collectives.stacks.point_to_point import TOLD_BY_TEXT, numbered_within_group, point_to_point
@@ -16,10 +16,10 @@ from ddx_tools.model.diagnosis import Finding, Severity, distinct
 
 
 def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
-    """All ranks wait for each other: in what do they differ?"""
+    """Findings about how ranks that all wait for each other differ."""
     numbered = numbered_within_group(waiting, texts)
     if any(finding.attributes["first_group_through"] for finding in numbered):
-        return numbered  # who has finished is not the odd one, however few they are
+        return numbered  # ranks that have finished do not deviate, however few they are
     return numbered + _differences(store, waiting, texts)
 
 
@@ -27,21 +27,21 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
     complete = _complete(store, waiting)
     p2p = [view for view in waiting if view.activity == "p2p"]
     if any(view.operation != TOLD_BY_TEXT for view in p2p):
-        # A rank that nobody looked at may be the partner.
+        # A rank that was not sampled may be the partner.
         return [] if complete is False else point_to_point(store, p2p, texts, others=len(waiting) - len(p2p))
     if 2 * len(p2p) == len(waiting):
         return []  # both halves may be right, each in a group of its own
     if any(view.activity == "device_sync" for view in waiting):
-        return []  # the GPU runs behind the program: where a rank waits for it says nothing about what it enqueued
+        return []  # the GPU lags behind the program: where a rank waits for it does not show what it enqueued
     waiting = _without_root(waiting)
     by_operation = grouped(waiting, lambda view: view.operation)
     if len(by_operation) > 1:
-        return [_mismatch("operation", by_operation, texts, complete)]
+        return [_mismatch("operation", by_operation, texts, complete), *_missing_members(by_operation, texts)]
     by_site = grouped(waiting, lambda view: view.user_stack)
     if len(by_site) > 1 and len(p2p) == len(waiting):
-        return []  # who is behind in an exchange of transfers waits for a sender, which may be past it
+        return []  # a rank that is behind in an exchange waits for a sender, which may already be past it
     if len(by_site) > 1:
-        return [_mismatch("call_site", by_site, texts, complete)]
+        return [_mismatch("call_site", by_site, texts, complete), *_missing_members(by_site, texts)]
     if len(waiting) < 2:
         return []
     return [
@@ -49,7 +49,7 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
             Where("stacks", operation=waiting[0].operation),
             [view.rank for view in waiting],
             shown(waiting),
-            who=f"All {len(waiting)} ranks that were read",
+            who=f"All {len(waiting)} ranks whose stacks were read",
             severity=Severity.WARNING,
             wait_s=min(view.wait_s for view in waiting),
             complete=bool(complete),
@@ -59,13 +59,13 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
 
 
 _TO_ONE = ("gather", "gather_object", "reduce")
-"""Who has given its part goes on; who gets them stays until the last one has."""
+"""Ranks that have sent their part go on; the receiving rank stays until the last part arrives."""
 
 
 def _without_root(waiting: Sequence[RankView]) -> Sequence[RankView]:
-    """Without the one rank that gets the parts of the others, where these are at different places.
+    """Drop the one rank that receives the others' parts, if the others are at different places.
 
-    One of them has not given its part: it is among those that differ from each other.
+    One of the others has not sent its part: the deviating rank is among them.
     """
     roots = [view for view in waiting if view.operation in _TO_ONE]
     others = [view for view in waiting if view.operation not in _TO_ONE]
@@ -74,7 +74,7 @@ def _without_root(waiting: Sequence[RankView]) -> Sequence[RankView]:
 
 
 def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
-    """Whether these are all ranks of the job; None if nothing says how many there are."""
+    """Whether these are all ranks of the job; None if the number of ranks is unknown."""
     if store.query("SELECT 1 FROM unread"):
         return False
     size = _world_size(store)
@@ -82,18 +82,20 @@ def _complete(store: Store, views: Sequence[RankView]) -> bool | None:
 
 
 def _world_size(store: Store) -> int | None:
-    """How many ranks the job has, if a process says so."""
+    """How many ranks the job has, if a process shows it."""
     size: int | None = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
     return size
 
 
 def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts, complete: bool | None) -> Finding:
-    """The finding's ranks are the clear minority, or those of two sets that a condition on the rank led there.
+    """Build the mismatch finding. Its ranks are the clear minority, or, of two equal sets, the one singled out.
 
-    Else it names nobody.
+    Otherwise its ranks are all of them.
     """
     deciding = _in_and_beside_steps(parties)
     odd, usual, tie = minority_of(deciding)
+    if _may_be_left_by_a_peer(odd, usual, texts):
+        odd, tie = [], True
     told_by = None
     if not odd and (told := _told_apart(deciding, texts)):
         odd, usual, told_by = told
@@ -102,7 +104,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     below = texts.library_parting(views[0], usual[0]) if odd and views[0].place == usual[0].place else None
 
     def words(members: list[RankView]) -> str:
-        phase = members[0].phase if below else None  # where the program's line does not tell the ranks apart
+        phase = members[0].phase if below else None  # if the program's line is the same on all ranks
         during = f" ({phase_words(phase)})" if phase else ""
         return f"{who(members)} in {members[0].operation}{during}{at(members[0])}"
 
@@ -143,16 +145,40 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     )
     if odd:
         passed = [usual[0].place, parting.left_out_at] if left_out else []
-        # Below one line of the program, the rank is in none that tells what it left out; its peers are.
+        # Below one line of the program, only the peers' lines show what the rank left out.
         first = passed if parting.relation.kind == "same_line" else []
         finding.locations = distinct([*first, *(view.place for view in odd), parting.place, below, *passed[::-1]])
     return finding
 
 
-def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
-    """Of more than two sets of ranks, which are in a training step and which are not, if that is known of all ranks.
+def _may_be_left_by_a_peer(odd: Sequence[RankView], usual: Sequence[RankView], texts: ProgramTexts) -> bool:
+    """Whether few ranks at one call of a process group may wait for a member that is among the many others.
 
-    Once a rank has left the steps, its peers go on until they need it, some further than others.
+    A call that only some ranks are meant to make is their own doing. A single rank cannot be told from its group.
+    """
+    if len(grouped(odd, lambda view: view.user_stack)) != 1 or len(odd) < 2:
+        return False
+    return texts.names_group(odd[0].user_stack) and not texts.parting(odd[0], usual[0]).alone_by
+
+
+def _missing_members(parties: Sequence[list[RankView]], texts: ProgramTexts) -> list[Finding]:
+    """The finding about ranks that a few ranks in a call of a process group seem to wait for, if there are any."""
+    few, usual, _ = minority_of(list(parties))
+    if not _may_be_left_by_a_peer(few, usual, texts):
+        return []
+    others = {view.rank: view for members in parties for view in members}
+    missing = missing_from_group({view.rank for view in few}, others.keys())
+    if not missing:
+        return []
+    where = Where("stacks", operation=few[0].operation)
+    left = shown([others[rank] for rank in sorted(missing)])
+    return [raising.group_member_missing(where, missing, [view.rank for view in few], at(few[0]), left)]
+
+
+def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
+    """Regroup more than two sets of ranks into those in a training step and those outside, if known for all ranks.
+
+    Once a rank has left the steps, its peers continue until they need it, some further than others.
     """
     views = [view for members in parties for view in members]
     beside = [view for view in views if beside_step(view.phase)]
@@ -164,10 +190,10 @@ def _in_and_beside_steps(parties: list[list[RankView]]) -> list[list[RankView]]:
 def _told_apart(
     parties: list[list[RankView]], texts: ProgramTexts
 ) -> tuple[list[RankView], list[RankView], str] | None:
-    """Of two equal sets of ranks (the odd one, the other, why), by the first criterion that holds for one alone.
+    """For two equal sets of ranks: (the deviating set, the other, why), by the first criterion that only one meets.
 
-    rank: it stands under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is in
-    what is made beside the steps of training, and its peers are in a step.
+    rank: its call is under a condition on the rank; loop: it has left the loop that its peers are in; phase: it is
+    doing work outside the training steps while its peers are in a step.
     """
     if len(parties) != 2:
         return None

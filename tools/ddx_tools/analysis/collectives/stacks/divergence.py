@@ -1,4 +1,4 @@
-"""Where a rank's stack parts from a peer's, and what the program text says about the two lines."""
+"""Where a rank's stack diverges from a peer's, and what the program text says about the two lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddx_tools.model.diagnosis import Location
 
 @dataclass(frozen=True)
 class Parting:
-    """The innermost function that two ranks share, and where each is in it."""
+    """Where two ranks' stacks diverge: the innermost shared function, and how the rank may have got there."""
 
     relation: Relation
     place: Location | None
@@ -25,43 +25,43 @@ class Parting:
     left_out_by: Bypass | None = None
     """The branch by which the rank skipped its peers' call.
 
-    Their call can be passed by, the rank's own cannot: whoever is where the peers are has made it in this round of
-    the program or in the one before. So that the rank is in it, while they are in theirs, means that it left theirs
-    out. Only of a call behind theirs, or before it in a loop that holds both."""
+    The peers' call can be skipped, the rank's own cannot: the peers have made the rank's call in this round of the
+    program or in the previous one. So a rank that is in its call while they are in theirs skipped theirs. Only set
+    if the rank's call is after theirs, or before it in a loop that contains both."""
     left_out_at: Location | None = None
-    """Where that way stands."""
+    """The line of that branch."""
     by_value: bool = False
-    """One of the branches that skip their call, which was left out, is taken by what a rank's own data say."""
+    """A branch that skips the peers' call depends on a rank's own data."""
     alone_by: Bypass | None = None
-    """The condition on the rank that the rank's call stands under, and its peers' does not."""
+    """The condition on the rank that encloses the rank's call but not its peers'."""
     in_turns: bool = False
-    """The rank's call is in a loop that its peers are not in, or in a step that they have left. One more iteration, as
-    with more data, then looks like a skipped call. Not of loops in a forward pass: their iterations are layers."""
+    """The rank's call is in a loop that its peers are not in, or in a step that they have left. An extra iteration, as
+    with more data, then looks like a skipped call. Loops in a forward pass do not count: they iterate over layers."""
     turns: Literal["fewer", "more"] | None = None
-    """One side is in such a loop and the other has left it, in calls that no rank can skip: the rank's loop had fewer
-    or more iterations."""
+    """One side is in such a loop and the other has left it, with calls that no rank can skip: the rank's loop had
+    fewer or more iterations."""
     extra_by: Bypass | None = None
-    """The condition that the rank's call stands under in a function where its peers are not; theirs is under none."""
+    """The condition that encloses the rank's call in a function its peers are not in; their call is under none."""
 
 
 def _same_function(ours: UserFrame, theirs: UserFrame) -> bool:
-    """One text, whatever class `self` had on each rank."""
+    """Whether two frames are in the same source function, whatever class `self` has on each rank."""
     return ours[0] == theirs[0] and ours[2].rsplit(".", 1)[-1] == theirs[2].rsplit(".", 1)[-1]
 
 
 def _above_forward(frames: Sequence[UserFrame]) -> Sequence[UserFrame]:
-    """Those that are not part of a module's forward pass."""
+    """The frames that are not part of a module's forward pass."""
     return list(takewhile(lambda frame: frame[2].rsplit(".", 1)[-1] != "forward", frames))
 
 
 def program_texts(store: Store) -> dict[str, str | None]:
-    """The texts of the program that were captured, by file."""
+    """The captured program sources, by file."""
     rows = store.query("SELECT file, any_value(text) AS text FROM sources GROUP BY file ORDER BY file")
     return {row["file"]: row["text"] for row in rows}
 
 
 class ProgramTexts:
-    """The program texts of a store, parsed when first asked for."""
+    """The program sources of a store, parsed on first use, and comparisons of user stacks based on them."""
 
     def __init__(self, store: Store) -> None:
         self._texts = program_texts(store)
@@ -69,12 +69,12 @@ class ProgramTexts:
 
     @cache  # noqa: B019 - lives as long as one analysis
     def of(self, file: str) -> PythonSource | None:
-        """The parsed text of a file, if it was captured."""
+        """The parsed source of a file; None if it was not captured."""
         text = self._texts.get(file)
         return PythonSource(text) if text is not None else None
 
     def parting(self, rank: RankView, peer: RankView) -> Parting:
-        """Compare two user stacks from the outermost frame inwards."""
+        """Compare two ranks' user stacks from the outermost frame inwards, up to where they diverge."""
         for depth, (ours, theirs) in enumerate(zip(rank.user_stack, peer.user_stack, strict=False)):
             if not _same_function(ours, theirs):
                 return self._parted(UNRELATED, rank, peer, depth - 1)
@@ -87,18 +87,23 @@ class ProgramTexts:
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
 
+    def names_group(self, frames: Sequence[UserFrame]) -> bool:
+        """Whether the innermost call of a user stack passes a process group, which may not have all ranks."""
+        text = self.of(frames[-1][0]) if frames else None
+        return text is not None and text.names_group(frames[-1][1])
+
     def has_passed(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
-        """Whether who is at one user stack has been through what stands at another, in this round of their program."""
+        """Whether a rank at stack `ours` has already passed the call at stack `theirs` in this round of the program."""
         follows = self._follows(ours, theirs)
         return follows is not None and not follows[1]
 
     def comes_to(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
-        """Whether who is at one user stack comes to what stands at another by itself, in this round of the program."""
+        """Whether a rank at stack `ours` reaches the call at stack `theirs` by itself in this round of the program."""
         follows = self._follows(theirs, ours)
         return follows is not None and not follows[0]
 
     def is_before(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
-        """Whether who is at one user stack comes to what stands at another in the same round, on every way."""
+        """Whether a rank at stack `ours` reaches the call at `theirs` in the same round on every path."""
         for depth, (own, other) in enumerate(zip(ours, theirs, strict=False)):
             if not _same_function(own, other):
                 return False
@@ -110,9 +115,9 @@ class ProgramTexts:
         return False
 
     def _follows(self, later: Sequence[UserFrame], earlier: Sequence[UserFrame]) -> tuple[bool, bool] | None:
-        """Of two user stacks in one function whose lines there follow each other: whether each can be passed by.
+        """If two stacks diverge at consecutive lines of one function: whether each of the two lines can be skipped.
 
-        None if they do not, or a loop of that function holds both, so that either may be of another round.
+        None if they do not, or if a loop of that function contains both, so that each may be from a different round.
         """
         for depth, (own, other) in enumerate(zip(later, earlier, strict=False)):
             if not _same_function(own, other):
@@ -129,14 +134,14 @@ class ProgramTexts:
         return None
 
     def _is_passable(self, frames: Sequence[UserFrame]) -> bool:
-        """Whether one of some lines can be passed by in its function, as far as anybody knows."""
+        """Whether the line of one of these frames can be skipped within its function; also if its text is unknown."""
         texts = ((self.of(file), line) for file, line, _ in frames)
         return any(text is None or bool(text.ways_around(line)) for text, line in texts)
 
     def library_parting(self, rank: RankView, peer: RankView) -> Location | None:
-        """Where the rank is in the innermost function that all of both stacks share, user's or a library's.
+        """Where the rank is in the innermost function shared by both full stacks, the user's or a library's.
 
-        None without a difference. It tells more where both are in one line of the program, such as `trainer.fit()`.
+        None if the stacks do not differ. It shows more if both are in one line of the program, such as `trainer.fit()`.
         """
         shared: Location | None = None
         for ours, theirs in zip(self._frames(rank), self._frames(peer), strict=False):
@@ -155,19 +160,19 @@ class ProgramTexts:
         )
 
     def _parted(self, relation: Relation, rank: RankView, peer: RankView, depth: int) -> Parting:
-        """Two stacks that part at a depth, whose lines there stand in a relation."""
+        """Describe two stacks that diverge at a depth, given the relation of their lines there."""
         own = (*relation.ways_around, *(way for _, way in self._ways_around(rank, depth + 1)))
         places = [*((depth, way) for way in relation.peer_ways_around), *self._ways_around(peer, depth + 1)]
         theirs = tuple(way for _, way in places)
         own_by_rank, theirs_by_rank = (next((way for way in ways if way.on_rank), None) for ways in (own, theirs))
         behind = relation.kind == "after" or (relation.kind == "before" and relation.in_loop)
-        # Below one line of the program, such as `trainer.fit()`: the steps are made on all ranks, round by round.
+        # Both are below one line of the program, such as `trainer.fit()`: all ranks make the steps, round by round.
         below = relation.kind == "same_line"
         in_next_step = below and in_step(rank.phase) and beside_step(peer.phase)
-        # The library logs at the end of a step, as all ranks are told to: of the step that the peers are in.
+        # The library logs at the end of the step that the peers are in, with the same settings on all ranks.
         logs = below and rank.phase == "logging" and len(rank.user_stack) == depth + 1 and in_step(peer.phase)
         own_parting, their_parting = ([way for way in ways if not way.alike] for ways in (own, theirs))
-        # A branch that asks for the rank parts the ranks; one on a step number, say, is the same on all of them.
+        # A branch on the rank separates the ranks; a branch on, say, a step number goes the same way on all of them.
         certain = not own_parting or (theirs_by_rank is not None and own_by_rank is None)
         known = all(self.of(file) for file, _, _ in rank.user_stack[depth:])
         left_out_by = None
@@ -180,7 +185,7 @@ class ProgramTexts:
         )
         turns: Literal["fewer", "more"] | None = None
         if known and not own_parting and not their_parting and in_turns != peer_in_turns:
-            # Who has finished with a loop is behind it, or, where a loop holds both, in the next round of that.
+            # A rank that has finished a loop is after it or, if an outer loop contains both, in that loop's next round.
             past = relation.kind in ("after", "past_loop")
             if relation.kind in _ORDERED and (relation.in_loop or past is peer_in_turns):
                 turns = "more" if in_turns else "fewer"
@@ -199,7 +204,7 @@ class ProgramTexts:
         )
 
     def _ways_around(self, view: RankView, depth: int) -> list[tuple[int, Bypass]]:
-        """How a rank could have passed its call by in the functions from a depth on, each with its depth."""
+        """How a rank could have skipped its call in the functions from a depth on, each with its depth."""
         below = ((at, self.of(file), line) for at, (file, line, _) in enumerate(view.user_stack) if at >= depth)
         return [(at, way) for at, text, line in below if text for way in text.ways_around(line)]
 
@@ -209,7 +214,7 @@ class ProgramTexts:
         return Location(file=file, line=way.line, function=function, source=text.line_text(way.line) if text else None)
 
     def _in_loop(self, frames: Sequence[UserFrame]) -> bool:
-        """Whether the line of one of these frames stands in a loop of its function."""
+        """Whether the line of one of these frames is inside a loop of its function."""
         lines = ((self.of(file), line) for file, line, _ in frames)
         return any(text.repeats(line) for text, line in lines if text)
 
@@ -228,7 +233,7 @@ _OF_RELATION = ("guard", "guard_side", "guard_on_rank", "leaves", "same_call_ahe
 
 
 def described(view: RankView, parting: Parting) -> dict[str, Any]:
-    """What a playbook may ask about a rank whose stack parts from its peers'."""
+    """The finding attributes for a rank whose stack diverges from its peers', as playbooks query them."""
     relation = parting.relation
     return {
         **{name: getattr(view, name) for name in ("activity", "phase", "operation")},
