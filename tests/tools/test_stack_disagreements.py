@@ -475,3 +475,34 @@ def test_ranks_that_alone_are_meant_to_make_a_call_deviate() -> None:
 )
 def test_the_member_that_a_mesh_group_lacks(ranks: set[int], world: int, missing: set[int]) -> None:
     assert missing_from_group(ranks, set(range(world))) == missing
+
+
+THROTTLED = """\
+def train(job):
+    for step in job.steps:
+        if step % 40 == 0:
+            save(job)
+        dist.broadcast(job.stop, 0)
+def save(job):
+    {loop}
+        job.file.write(job.piece)
+        time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "between_looks_s", "verdict"),
+    [
+        ("for piece in job.pieces:", 10.0, Verdict.UNDECIDED),
+        ("for piece in job.pieces:", 90.0, Verdict.DIAGNOSED),
+        ("while not job.done():", 10.0, Verdict.DIAGNOSED),
+    ],
+)
+def test_a_sleep_that_ends_by_itself_is_work_that_peers_may_wait_for(
+    loop: str, between_looks_s: float, verdict: Verdict
+) -> None:
+    program = Program(THROTTLED.format(loop=loop), between_looks_s=between_looks_s)
+    program.rank(0, "", "save(job)", "time.sleep")
+    for rank in (1, 2, 3):
+        program.rank(rank, "broadcast", "dist.broadcast")
+    assert program.diagnosis().verdict is verdict

@@ -1,1 +1,1 @@
-"""The text of a program as a syntax tree: which way leads from one line to another, and who takes it."""
+"""Analysis of a program's source as a syntax tree: which paths lead from one line to another, and who takes them."""

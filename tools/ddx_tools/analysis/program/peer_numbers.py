@@ -1,8 +1,8 @@
-"""Sends, receives and roots of a Python function that name a rank by its number within a group.
+"""Finds sends, receives and roots in a Python function that name a rank by its number within a group.
 
-torch wants the number in the whole job there, also in a group (`dst`, `src` and `peer` are "on global process group
-(regardless of group argument)": torch/distributed/distributed_c10d.py, 2.13). In the group that begins with rank 0 both
-are equal; in all others such a call goes to a rank of that one.
+torch expects the job's rank there, even in a group (`dst`, `src` and `peer` are "on global process group (regardless
+of group argument)": torch/distributed/distributed_c10d.py, 2.13). In the group that starts with rank 0 both numbers
+are equal; in all other groups such a call addresses a rank of that first group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PEER_OF = {
     **dict.fromkeys(("broadcast", "broadcast_object_list"), (1, "src")),
     "reduce": (1, "dst"),
 }
-"""The place and the name of the argument that takes a global rank."""
+"""Per function, the position and name of the argument that takes a global rank."""
 _ALWAYS_LOCAL = ("get_local_rank", "get_group_rank")
 _TEXT_LIMIT = 120
 
@@ -31,11 +31,11 @@ class LocalPeer:
     line: int
     operation: str
     expression: str
-    """What it gives for the rank."""
+    """Source text of the argument that names the rank."""
 
 
 def local_peers(function: ast.AST) -> list[LocalPeer]:
-    """Such calls of a function, in the order of its lines; none of one whose expressions are too deep to follow."""
+    """Find a function's calls that name a rank by its number in a group, in line order; none if too deeply nested."""
     try:
         return _local_peers(function)
     except RecursionError:
@@ -53,7 +53,7 @@ def _local_peers(function: ast.AST) -> list[LocalPeer]:
 
 
 def _local_names(function: ast.AST) -> set[str]:
-    """Names that a function gives to its place within a group, or to what it works out of that."""
+    """Names that a function assigns to its rank within a group, or to values computed from it."""
     names: set[str] = set()
     pairs = [pair for node in ast.walk(function) if isinstance(node, ast.Assign) for pair in _pairs(node)]
     pairs.sort(key=lambda pair: pair[1].lineno)
@@ -64,7 +64,7 @@ def _local_names(function: ast.AST) -> set[str]:
 
 
 def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
-    """(target, value) of an assignment, tuples taken apart."""
+    """The (target, value) pairs of an assignment, with tuples unpacked."""
     found = []
     for target in node.targets:
         value = node.value
@@ -76,7 +76,7 @@ def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _peer(call: ast.Call) -> ast.expr | None:
-    """What a call gives for the rank at its other end."""
+    """The argument with which a call names the rank at its other end; None if it names none."""
     place = _PEER_OF.get(called_name(call) or "")
     if place is None:
         return None
@@ -86,7 +86,7 @@ def _peer(call: ast.Call) -> ast.expr | None:
 
 
 def _is_local(value: ast.expr, names: set[str]) -> bool:
-    """Whether a value is a number within a group. One to which a variable was added may be a global one again."""
+    """Whether a value is a number within a group. If a variable was added to it, it may be global again."""
     if isinstance(value, ast.Name):
         return value.id in names
     if isinstance(value, ast.Call):

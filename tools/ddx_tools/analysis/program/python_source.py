@@ -109,6 +109,10 @@ class PythonSource:
         """Whether a line is in a loop of its innermost function, so that it may run again."""
         return any(isinstance(node, _LOOPS) and field == "body" for node, field, _ in self._path(line))
 
+    def polls(self, line: int) -> bool:
+        """Whether a line is in a `while` loop of its innermost function, which only a condition ends."""
+        return any(isinstance(node, ast.While) and field == "body" for node, field, _ in self._path(line))
+
     def ways_around(self, line: int) -> tuple[Bypass, ...]:
         """The branches by which a line can be skipped within its function, outermost first."""
         return _ways_around(self._path(line))

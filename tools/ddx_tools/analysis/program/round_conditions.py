@@ -1,4 +1,4 @@
-"""What a condition asks for: rounds and settings, which ranks in one round answer alike, or values of a rank's own."""
+"""What a condition depends on: round counters and settings, equal on all ranks in a round, or a rank's own values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPERATIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.boolop, ast.
 
 
 def is_of_the_round(condition: ast.expr) -> bool:
-    """Whether a condition is made of counts of rounds, settings and constants; one too deep to follow is not."""
+    """Whether a condition consists of round counters, settings and constants; False if too deeply nested."""
     try:
         return _is_of_the_round(condition)
     except RecursionError:
@@ -29,9 +29,9 @@ def _is_of_the_round(node: ast.AST) -> bool:
 
 
 def asks_for_a_value(condition: ast.expr) -> bool:
-    """Whether a condition that is not of the round measures something: it compares by order, or calls what tells.
+    """Whether a condition that is not of the round tests a measured value: it uses `<` or `>`, or calls a function.
 
-    A flag (`if self.enabled:`) may well be a setting, which no name gives away.
+    A flag (`if self.enabled:`) may well be a setting, even if its name does not show it.
     """
     orders = any(isinstance(node, _ORDERS) for node in ast.walk(condition))
     calls = [called_name(node) for node in ast.walk(condition) if isinstance(node, ast.Call)]

@@ -1,8 +1,8 @@
-"""Whom a send or a receive of a program is for, as far as its text tells it for one rank.
+"""Finds the peer of a send or receive for a given rank, as far as the program's source shows it.
 
-`dist.recv(x, src=rank - 1)` names its peer once it is known which rank runs it. Expressions are worked out over the
-rank, the size of the job and plain numbers, through single assignments and through the arguments of callers. Nothing of
-the program is run; what is assigned twice, or comes from data, is not known.
+`dist.recv(x, src=rank - 1)` names its peer once the executing rank is known. Expressions are evaluated over the rank,
+the job size and plain numbers, following single assignments and callers' arguments. Nothing in the program is
+executed; a value that is assigned twice, or comes from data, is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Values = frozenset[int]
 _SENDS, _RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
 _HANDLES = ("isend", "irecv", "P2POp")
 _PEERS = {**dict.fromkeys(_SENDS, (1, "dst")), **dict.fromkeys(_RECEIVES, (1, "src")), "P2POp": (2, "peer")}
-"""The place and the name of the argument that takes a rank of the whole job."""
+"""Per function, the position and name of the argument that takes a rank of the job."""
 _RANK_NAMES = frozenset({"rank", "global_rank", "my_rank", "myrank"})
 _SIZE_NAMES = frozenset({"world_size", "world", "worldsize", "num_ranks", "n_ranks", "nranks"})
 _MOST_VALUES = 64
@@ -50,9 +50,9 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 def peers_of(
     text_of: Callable[[str], PythonSource | None], stack: Sequence[Frame], operation: str, rank: int, world: int
 ) -> Values:
-    """The ranks that the transfer at the innermost frame of a user stack can be for; empty if nothing tells them.
+    """The possible peers of the transfer at the innermost frame of a user stack; empty if unknown.
 
-    `stack`: outermost first.  `operation`: `recv`, or another name for a wait for handles of transfers.
+    `stack`: outermost first.  `operation`: `recv` and the like; any other name means a wait on transfer handles.
     """
     if not stack:
         return frozenset()
@@ -66,10 +66,10 @@ def peers_of(
 
 @dataclass(frozen=True)
 class _Scope:
-    """A function that a rank is in, with what called it."""
+    """A function that a rank is in, with its caller's scope."""
 
     functions: tuple[ast.AST, ...] = ()
-    """Of its text, from the module to the innermost that holds the line."""
+    """Syntax-tree nodes from the module to the innermost function that contains the line."""
     line: int = 0
     caller: _Scope | None = None
 
@@ -88,7 +88,7 @@ class _Scope:
 
 @dataclass
 class _Reader:
-    """Works expressions out for one rank."""
+    """Evaluates expressions of a program for one rank."""
 
     rank: int
     world: int
@@ -99,7 +99,7 @@ class _Reader:
         return {"RANK": self.rank, "WORLD_SIZE": self.world}
 
     def peers(self, scope: _Scope, line: int, operation: str) -> Values | None:
-        """Of the transfer in a line, or of all whose handles a function may wait for there."""
+        """The peers of the transfer at a line, or of all transfers whose handles the function may wait on there."""
         if scope.function is None:
             return None
         reached = list(self._calls(scope.function, scope))
@@ -114,7 +114,7 @@ class _Reader:
         return None if not found or None in found else frozenset().union(*(each for each in found if each))
 
     def _made_beside(self, scope: _Scope) -> Values | None:
-        """Of all transfers whose handles the other functions of a class (else of a module) make."""
+        """The peers of all transfers whose handles are created in other functions of the class, or else the module."""
         for place in range(len(scope.functions) - 1, -1, -1):
             holder = scope.functions[place]
             if not isinstance(holder, (ast.ClassDef, ast.Module)):
@@ -131,7 +131,7 @@ class _Reader:
         return None
 
     def _awaited(self, function: ast.AST, here: Sequence[ast.Call]) -> list[ast.Call]:
-        """The transfer whose handle a line waits for, where it names the handle."""
+        """The transfer whose handle a line waits on, if the line names the handle."""
         waits = [call.func for call in here if called_name(call) == "wait" and isinstance(call.func, ast.Attribute)]
         names = {wait.value.id for wait in waits if isinstance(wait.value, ast.Name)}
         given = [value for name in names for value in _assigned(function, name)]
@@ -139,7 +139,7 @@ class _Reader:
         return calls if len(calls) == len(given) == 1 else []
 
     def _calls(self, node: ast.AST, scope: _Scope) -> Iterator[ast.Call]:
-        """The calls below a node, without those in branches that this rank does not take."""
+        """The calls below a node, except those in branches that this rank does not take."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (*_SCOPES, ast.ClassDef)):
                 continue
@@ -154,7 +154,7 @@ class _Reader:
                 yield from self._calls(child, scope)
 
     def _below(self, node: ast.AST, scope: _Scope) -> Iterator[ast.Call]:
-        """The calls of a node and of what is below it."""
+        """The calls in a node and below it."""
         yield from self._calls(ast.Module(body=[node], type_ignores=[]), scope)  # type: ignore[list-item]
 
     def _peer(self, call: ast.Call, scope: _Scope) -> Values | None:
@@ -165,7 +165,7 @@ class _Reader:
         return None if given is None else self.values(given, scope)
 
     def values(self, node: ast.expr, scope: _Scope | None) -> Values | None:
-        """All numbers that an expression can be on this rank; None if that is not known."""
+        """All values that an integer expression can have on this rank; None if unknown."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
             return None
@@ -187,7 +187,7 @@ class _Reader:
         return self._of_several(node, scope)
 
     def _of_several(self, node: ast.expr, scope: _Scope | None) -> Values | None:
-        """What is worked out of several values."""
+        """The values of an expression with several operands."""
         if isinstance(node, ast.BinOp):
             work = _OPERATORS.get(type(node.op))
             return self._combined(work, node.left, node.right, scope)
@@ -221,7 +221,7 @@ class _Reader:
         return None if None in found else frozenset(int(each) for each in found if each is not None)
 
     def _listed(self, holder: ast.expr, key: ast.expr, scope: _Scope | None) -> Values | None:
-        """`PARTNER[rank]` of a table that the program writes down."""
+        """The values of a subscript such as `PARTNER[rank]` on a table written out in the program."""
         table: ast.expr | None = holder
         for function in scope.functions[::-1] if scope and isinstance(holder, ast.Name) else ():
             if given := _assigned(function, holder.id if isinstance(holder, ast.Name) else ""):
@@ -265,7 +265,7 @@ class _Reader:
         return found if found is not None or within_group else self._by_convention(name)
 
     def _turns(self, value: _Turns, scope: _Scope) -> Values | None:
-        """All values that the variable of a loop takes."""
+        """All values that a loop variable takes."""
         over = value.over
         if isinstance(over, (ast.Tuple, ast.List)):
             listed = [self.values(each, scope) for each in over.elts[:_MOST_VALUES]]
@@ -280,7 +280,7 @@ class _Reader:
         return frozenset(turns) if len(turns) <= _MOST_VALUES else None
 
     def _of_argument(self, name: str, function: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> Values | None:
-        """What the caller gave, else what the name means by convention."""
+        """The values of an argument: what the caller passed, else what its name means by convention."""
         if len(_assigned(function, name)):
             return None
         given, caller = None, scope.caller
@@ -297,7 +297,7 @@ class _Reader:
         return found if found is not None else self._by_convention(name)
 
     def _of_attribute(self, node: ast.Attribute, scope: _Scope | None) -> Values | None:
-        """`self.next`, where the class assigns it once."""
+        """The values of an attribute such as `self.next`, if the class assigns it once."""
         holder = (
             next((each for each in scope.functions[::-1] if isinstance(each, ast.ClassDef)), None) if scope else None
         )
@@ -343,7 +343,7 @@ class _Reader:
 
 
 class _Turns(ast.expr):
-    """Stands for what a loop gives to its variable, turn by turn."""
+    """Stands for the values that a loop assigns to its variable, one per iteration."""
 
     def __init__(self, over: ast.expr) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 
 def _argument(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
-    """What a call gives for a parameter; its default where it gives nothing."""
+    """The argument that a call passes for a parameter, or the parameter's default."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -370,7 +370,7 @@ def _argument(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, 
 
 
 def _assigned(function: ast.AST, name: str) -> list[ast.expr | None]:
-    """All that a function gives to a name (`peer`, `self.peer`); None for what cannot be taken apart."""
+    """All values that a function assigns to a name (`peer`, `self.peer`); None for one that cannot be unpacked."""
     found: list[ast.expr | None] = []
     for node in _own_nodes(function):
         if isinstance(node, ast.Assign):
@@ -408,7 +408,7 @@ def _is_named(target: ast.expr, name: str) -> bool:
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """All that stands in a function (or module), but not in those inside of it."""
+    """All nodes of a function (or module), except those of functions nested in it."""
     for child in ast.iter_child_nodes(function):
         yield child
         if not isinstance(child, (*_SCOPES, ast.ClassDef)):

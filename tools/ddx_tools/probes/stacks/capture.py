@@ -1,4 +1,4 @@
-"""Samples every rank of a live job, once or several times; or reads stack dumps from the user."""
+"""Samples every rank of a live job once or several times, or reads stack dumps from the user."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MOST_CHILDREN = 16
 
 @dataclass
 class _Process:
-    """A process to look at, and the threads that its last dump showed."""
+    """A process to sample, and the threads that its last dump showed."""
 
     pid: int
     rank: int | None
@@ -68,10 +68,10 @@ class _Process:
 
 
 def capture_stacks(host: Host, args: StacksArgs) -> Raw:
-    """Dump all ranks in parallel, once or several times; one that fails does not stop the others.
+    """Dump all ranks in parallel, once or several times; a failed dump does not stop the others.
 
-    `among_others`: ranks on other hosts may wait for those here, so that it is confirmed also where none waits.
-    With paths as target nothing is attached to: the dumps among these files are read.
+    `among_others`: ranks on other hosts may wait for the ranks here, so a further sample is taken even if none waits
+    here. With paths as target, it attaches to nothing and reads the dumps among these files.
     """
     raw = Raw(host.name)
     if args.paths:
@@ -81,7 +81,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         return raw
     if args.debug_server:
         read_server(host, raw, args, args.debug_server)
-        if any(item.facts["host"] == host.name for item in raw.of(STACK)):  # else a file of that name may be another
+        if any(item.facts["host"] == host.name for item in raw.of(STACK)):  # else a file of that name may differ
             _read_sources(host, raw)
         return raw
     job = job_on(host, args.target)
@@ -98,7 +98,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         _look(host, raw, watched, 2)
         _look_into_native_code(host, raw)
         _read_file_locks(host, raw)
-        # Where none waits and none is elsewhere than before, two samples were too close to each other to tell.
+        # If no rank waits and none has changed place, the two samples were too close together to show movement.
         again = args.among_others or (args.confirm_s > 0 and not _anybody_moved(raw))
         short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if again else None)
         if short_s is not None:
@@ -111,7 +111,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
 
 
 def _outputs(members: Iterable[JobProcess]) -> dict[str, list[int | None]]:
-    """The regular files that ranks print to, with the ranks that do."""
+    """The regular files that ranks print to, each with its ranks."""
     printing: dict[str, list[int | None]] = {}
     for member in members:
         path = (member.process.row.get("fds") or {}).get("1") if member.process else None
@@ -121,20 +121,20 @@ def _outputs(members: Iterable[JobProcess]) -> dict[str, list[int | None]]:
 
 
 def _read_ends(host: Host, raw: Raw, outputs: Mapping[str, list[int | None]]) -> None:
-    """The end of each output file; compared between two samples it shows whether the job prints."""
+    """Read the end of each output file; comparing two samples shows whether the job prints."""
     for path, ranks in outputs.items():
         try:
             end = host.read(path, max_bytes=_END_BYTES, tail=True)
         except HostError:
-            continue  # a log that cannot be read only leaves the question open
+            continue  # without this log, it stays unknown whether the job prints
         raw.items.append(RawItem(OUTPUT, end.data, end.source, {"path": path, "ranks": ranks}))
 
 
 def _look(host: Host, raw: Raw, processes: list[_Process], look: int) -> None:
-    """One sample: what the kernel says before the dump, the dump, what the kernel says after it.
+    """Take one sample: a kernel reading, the dump, another kernel reading.
 
-    A dump pauses the process, which counts as having run; so movement is measured between the reading after
-    one dump and the reading before the next, when nothing of ours touches the threads.
+    A dump pauses the process, and the kernel counts that as having run. So movement is measured from the reading after
+    one dump to the reading before the next, while ddx does not touch the threads.
     """
     taken_s = host.now()
     with ThreadPoolExecutor(_PARALLEL) as pool:
@@ -160,7 +160,7 @@ def _look_at(
         before = host.threads(process.pid, process.tids or (process.pid,))
         items.append(RawItem(THREADS, before.data, before.source, {**facts, "phase": BEFORE}))
         if process.role == CHILD:
-            # Any program at all: nothing of ours touches it, so that one reading stands for both.
+            # This may be any program; ddx does not touch it, so one reading serves as both.
             return [*items, RawItem(THREADS, before.data, before.source, {**facts, "phase": AFTER})], None
         states = {reading.state for reading in kernel_readings(before.data).values()}
         blocking = not states & _STOPPED_STATES
@@ -183,9 +183,9 @@ def _main_threads(raw: Raw, look: int) -> Iterable[tuple[RawItem, ThreadStack]]:
 
 
 def _look_into_native_code(host: Host, raw: Raw) -> None:
-    """One dump with native frames of each rank that runs native code at the same place in two samples.
+    """Take one dump with native frames of each rank that runs native code at the same place in two samples.
 
-    A thread that waits for its GPU spins in the driver. To the kernel and to Python's frames that is work.
+    A thread that waits for its GPU spins in the driver. The kernel and the Python frames show that as work.
     """
     earlier = {item.facts["pid"]: thread for item, thread in _main_threads(raw, 1)}
     readings = readings_by_look(raw)
@@ -201,38 +201,39 @@ def _look_into_native_code(host: Host, raw: Raw) -> None:
         if not spinning or not host.glob(_GPUS):
             return
     except HostError:
-        return  # a bundle of an older version did not ask
+        return  # bundles of older versions lack this capture
 
     def dump(facts: dict[str, Any]) -> Reply:
         return host.stack(facts["pid"], native=True, timeout_s=_DUMP_DEADLINE_S)
 
     for facts, reply in ask_together(dump, spinning, _PARALLEL):
-        # Of one that does not answer the plain frames are there; what it waits for stays unknown.
+        # If this dump fails, the plain frames remain; what the rank waits for stays unknown.
         if isinstance(reply, Reply):
             raw.items.append(RawItem(NATIVE, reply.data, reply.source, facts))
 
 
 def _read_file_locks(host: Host, raw: Raw) -> None:
-    """Who holds the files that ranks wait to lock."""
+    """Read which processes hold the files that ranks wait to lock."""
     if not any(_LOCKING.search(f"{reading.syscall} {reading.wchan}") for reading in readings_by_look(raw).values()):
         return
     try:
         text = host.read(_LOCKS, max_bytes=_MOST_LOCK_BYTES)
     except HostError:
-        return  # whom such a rank waits for stays unknown
+        return  # the lock's holder stays unknown
     raw.items.append(RawItem(LOCKS, text.data, text.source, {}))
 
 
 def _activity(
     readings: Readings, item: RawItem, thread: ThreadStack, native: Mapping[int, Sequence[Frame]] | None = None
 ) -> str:
-    """The activity as far as frames and kernel alone tell (no program text is at hand yet)."""
+    """The activity, judged by frames and kernel only (the program texts are not read yet)."""
     kernel = readings.get((item.facts["pid"], item.facts["look"], AFTER, thread.tid)) or KernelView()
     return activity_of(thread, None, kernel, (native or {}).get(item.facts["pid"])).name
 
 
 def _processes_of_interest(raw: Raw, members: Iterable[JobProcess]) -> list[_Process]:
-    """The processes that ranks wait for, which decide only there: workers of data loaders, and any other children."""
+    """The processes that ranks wait for: data-loader workers and any other children. They matter only if a rank waits
+    for them."""
     readings = readings_by_look(raw)
     doing = {item.facts["rank"]: _activity(readings, item, thread) for item, thread in _main_threads(raw, 1)}
     live = [(member, member.process) for member in members if member.process]
@@ -250,10 +251,10 @@ def _processes_of_interest(raw: Raw, members: Iterable[JobProcess]) -> list[_Pro
 
 
 def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:
-    """How many seconds are still to pass until every waiting rank has made no progress for `confirm_s`.
+    """Seconds left until every waiting rank has made no progress for `confirm_s`.
 
-    None if there is nothing to confirm: one of them moved, or all have waited long enough. Where none waits, it is what
-    the caller says.
+    None if there is nothing to confirm: a rank moved, or all have waited long enough. If no rank waits:
+    `without_waiting_s`.
     """
     rules, readings, native = frame_rules(), readings_by_look(raw), native_frames(raw)
     waited: list[float] = []
@@ -274,7 +275,7 @@ def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> fl
 
 
 def _anybody_moved(raw: Raw) -> bool:
-    """Whether a rank is elsewhere in its program than at the first sample."""
+    """Whether any rank is at another place in its program than in the first sample."""
     earlier = {item.facts["pid"]: thread.frames for item, thread in _main_threads(raw, 1)}
     return any(earlier.get(item.facts["pid"]) != thread.frames for item, thread in _main_threads(raw, 2))
 
@@ -295,9 +296,10 @@ def _is_source(frame: Frame) -> bool:
 
 
 def _read_sources(host: Host, raw: Raw) -> None:
-    """The program texts behind the frames, each once.
+    """Read the source files that the frames name, each once.
 
-    A frame names whatever file the job says; only Python source is read, so that no frame makes us keep a secret.
+    A job controls the file names in its frames; only Python source is read, so that no frame can make ddx keep a
+    secret.
     """
     files: dict[str, None] = {}
     for item in raw.of(STACK):
@@ -307,5 +309,5 @@ def _read_sources(host: Host, raw: Raw) -> None:
         try:
             text = host.read(file, max_bytes=_SOURCE_LIMIT_BYTES)
         except HostError:
-            continue  # a frame without text is still a frame: file and line are known
+            continue  # a frame without source text still has its file and line
         raw.items.append(RawItem(SOURCE, text.data, text.source, {"file": file}))

@@ -1,4 +1,4 @@
-"""Work of its own that a rank counts while its peers wait: whether it moves, ends in time, and is usual."""
+"""Work that a rank counts in its output while its peers wait: whether it moves, ends in time, and was seen before."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.evaluation_words import evaluates
 
 _SHORTEST_LIMIT_S = 600.0
-"""Of the limits that a process group has by default (NCCL, torch 2.2 and later)."""
+"""The shortest default timeout of a process group (NCCL, torch 2.2 and later)."""
 
 
 @dataclass(frozen=True)
 class CountedWork:
-    """Work that was counted on between samples."""
+    """Work whose count rose between samples."""
 
     ranks: tuple[int, ...]
     done_before: int
     done: int
     total: int
     left_s: float
-    """How long the rest takes, at the pace between samples or since the peers wait, whichever is slower."""
+    """How long the rest takes, at the slower of two paces: between samples, or since the peers started to wait."""
     limit_s: float | None
-    """When the peers that wait give up, as the flight records of the call say; None if they say nothing."""
+    """The timeout of the peers' call in flight records; None if they have none."""
     waited_s: float
-    """For how long at least the peers had waited."""
+    """The least time that the peers have waited."""
     repeated: bool
     """The same work was done before, and training went on after it."""
 
     @property
     def within_limit(self) -> bool:
-        """Whether it will be through before its peers give up; if no record says when, by the shortest usual limit."""
+        """Whether the work will finish before its peers time out; without a recorded timeout, the shortest default
+        applies."""
         return self.waited_s + self.left_s < (self.limit_s or _SHORTEST_LIMIT_S)
 
     @property
     def words(self) -> str:
-        """Who counts what."""
+        """One sentence that says which ranks count what, and how long the rest takes."""
         return (
             f"{rank_list(list(self.ranks))} counts work of its own: {self.done_before}, then {self.done} of "
-            f"{self.total}, which takes about {self.left_s:.0f} s more at this pace"
+            f"{self.total}; the rest takes about {self.left_s:.0f} s at this pace"
         )
 
 
 def counted_work(store: Store, outside: Sequence[RankView], waiting: Sequence[RankView]) -> list[CountedWork]:
-    """The work that ranks outside of a collective count on; of an output that ranks share, if one alone is outside."""
+    """Return the counted work of ranks outside a collective; a shared output counts only if a single rank is
+    outside."""
     rows = store.query(
         "SELECT host, rank, counted, done_before, done, total, repeated FROM outputs WHERE done > done_before"
     )
@@ -58,7 +60,7 @@ def counted_work(store: Store, outside: Sequence[RankView], waiting: Sequence[Ra
         apart_s = _seconds_apart(store, row["host"])
         if not own or (row["rank"] is None and len(outside) > 1) or not apart_s:
             continue
-        # Counts are printed now and then: those between two samples may be few.
+        # Counts are printed only now and then, so few fall between two samples.
         pace_s = max(apart_s / (row["done"] - row["done_before"]), waited_s / row["done"])
         found.append(
             CountedWork(
@@ -76,7 +78,7 @@ def counted_work(store: Store, outside: Sequence[RankView], waiting: Sequence[Ra
 
 
 def counted_work_findings(works: Iterable[CountedWork], views: Sequence[RankView]) -> list[Finding]:
-    """One finding for each."""
+    """Return one finding for each piece of counted work."""
     return [
         make_finding(
             "rank.work_counted",

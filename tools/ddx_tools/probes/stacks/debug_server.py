@@ -1,8 +1,9 @@
-"""Stacks of all ranks from the servers of `torch.distributed.debug`: no right to attach is needed, and no host but one.
+"""Reads the stacks of all ranks from the servers of `torch.distributed.debug`, through one host and without ptrace
+rights.
 
-A rank's server runs beside Python: it tells a rank that answers nothing from one whose interpreter does not answer,
-because something keeps the global lock. What the kernel says of a thread is not to be had here, so that a rank
-which stands in one place at both samples may be at its next round; the numbers in its flight record tell.
+A rank's server runs beside Python: it distinguishes a silent rank from one whose interpreter cannot answer because
+something holds the GIL. Kernel readings are not available here, so a rank at the same place in both samples may be in
+its next iteration; the sequence numbers in its flight record show that.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ddx_tools.sources.raw import Raw, RawItem
 _STACKS_S = 3.0
 _OTHERS_S = 2.0
 _MOST_FOLLOWED = 8
-"""Ranks whose records are read at both samples: that any of them goes on says that the job does."""
+"""The maximum number of ranks whose records are read at both samples: if any of them makes progress, the job does."""
 _SILENT = (
     "Is its process stopped (state T), or its host cut off? On its host: cat /proc/PID/status; ping HOST. "
-    "A rank that is in destroy_process_group() or ends may answer no more, too."
+    "A rank in destroy_process_group() or about to exit may also be silent."
 )
-_GIL = "Some thread keeps the GIL there: on its host, py-spy dump --native --pid PID"
+_GIL = "A thread holds the GIL there. On its host: py-spy dump --native --pid PID"
 
 
 def read_server(host: Host, raw: Raw, args: StacksArgs, address: str) -> None:
@@ -39,7 +40,7 @@ def read_server(host: Host, raw: Raw, args: StacksArgs, address: str) -> None:
 
 
 def fill_gaps(host: Host, raw: Raw, args: StacksArgs, address: str | None) -> None:
-    """Ask the job's own debug server for the ranks that could not be attached to. Costs nothing where there is none."""
+    """Ask the job's own debug server for the ranks that could not be attached to. Costs nothing if there is none."""
     gaps = {item.facts["rank"]: item.facts["pid"] for item in raw.of(UNREAD) if item.facts["rank"] is not None}
     if not gaps or address is None:
         return
@@ -58,7 +59,7 @@ def fill_gaps(host: Host, raw: Raw, args: StacksArgs, address: str | None) -> No
 def _read(
     host: Host, raw: Raw, server: DebugServer, workers: Sequence[Worker], args: StacksArgs, pids: dict[int, int]
 ) -> set[int]:
-    """Look once or twice; the ranks whose stacks were read. `pids`: of those whose process is known."""
+    """Sample once or twice and return the ranks whose stacks were read. `pids`: of the ranks whose process is known."""
     for worker, error in server.silent:
         if worker in workers:
             _note_unread(raw, worker, *_why_silent(worker, error), pids)
@@ -85,7 +86,7 @@ def _read(
 def _look(
     host: Host, raw: Raw, server: DebugServer, workers: Sequence[Worker], look: int, pids: dict[int, int]
 ) -> list[Worker]:
-    """Read the stacks of ranks whose servers answer; those of which there is one."""
+    """Read the stacks of ranks whose servers answer; return the workers whose stack was read."""
     taken_s = host.now()
     answered = []
     for worker, reply in server.ask("dump_traceback", _STACKS_S, workers):
@@ -93,14 +94,14 @@ def _look(
             try:
                 read_dump(reply.data)
             except UnreadableInput as error:
-                _note_unread(raw, worker, f"what its debug server answers is no stack ({error.message})", "", pids)
+                _note_unread(raw, worker, f"its debug server's answer is not a stack ({error.message})", "", pids)
                 continue
             answered.append(worker)
             known = {"host": worker.host, "rank": worker.rank, "pid": pids.get(worker.rank, 0), "role": "rank"}
             facts: dict[str, Any] = {**known, "look": look, "taken_s": taken_s}
             raw.items.append(RawItem(STACK, reply.data, reply.source or worker.url, facts))
         elif look == 1 and isinstance(reply, TimedOut) and not server.through_pages:
-            said = f"its debug server answers, and its Python did not within {_STACKS_S:g} s"
+            said = f"its debug server answers, but its Python did not within {_STACKS_S:g} s"
             _note_unread(raw, worker, said, _GIL, pids)
         elif look == 1:
             _note_unread(raw, worker, reply.message, reply.help or _SILENT, pids)
@@ -108,13 +109,13 @@ def _look(
 
 
 def _why_silent(worker: Worker, error: Reply | HostError) -> tuple[str, str]:
-    """Why a rank's server does not answer, and what to look at."""
+    """Why a rank's server does not answer, and what to check."""
     if isinstance(error, TimedOut):
-        return f"its debug server at {worker.url} took the connection and does not answer", _SILENT
+        return f"its debug server at {worker.url} accepted the connection but does not answer", _SILENT
     said = error.message if isinstance(error, HostError) else ""
     return (
-        f"nobody answers at its debug server ({said})",
-        "Its process ended, or its host cannot be reached from here: what does its log end with?",
+        f"its debug server cannot be reached ({said})",
+        "Its process ended, or its host cannot be reached from here. Look at the last lines of its log.",
     )
 
 
@@ -126,7 +127,8 @@ def _note_unread(raw: Raw, worker: Worker, reason: str, remedy: str, pids: dict[
 
 
 def _counts(server: DebugServer, workers: Sequence[Worker]) -> dict[int, str]:
-    """How many collectives each rank has enqueued in each group, as text to compare; none of those that do not say."""
+    """How many collectives each rank has enqueued in each group, as text to compare; ranks without that number are left
+    out."""
     if not workers or server.through_pages:
         return {}
     found = {}

@@ -1,6 +1,6 @@
-"""Stack dumps from the user: py-spy's text or JSON, one rank or several in a file, data workers with each.
+"""Reads stack dumps from the user: py-spy text or JSON, one or several ranks per file, data-loader workers included.
 
-What the kernel says of these processes may stand in the same files or beside them: a `ps`, a `cat /proc/PID/wchan`.
+Kernel readings of these processes may be in the same files or beside them: output of `ps` or `cat /proc/PID/wchan`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 
 
 def read_dump(data: bytes) -> list[ThreadStack]:
-    """The threads of a dump in either form. Raises UnreadableInput if the bytes are neither."""
+    """Return the threads of a py-spy dump, text or JSON. Raises UnreadableInput for other bytes."""
     if data.lstrip()[:1] == b"[":
         return parse_pyspy(data)
     threads = parse_pyspy_text(data.decode("utf-8", "replace"))
@@ -35,11 +35,11 @@ def read_dump(data: bytes) -> list[ThreadStack]:
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Add the dumps among some files and directories to `raw`; other files are left alone.
+    """Add the dumps among the given files and directories to `raw`; ignore other files.
 
-    The rank is what the name of the file says (`rank3.txt`) or, of dumps that were pasted one behind the other, the
-    words above each (`rank 3:`), or its command line. Several dumps of one process are looks, in their order.
-    Nothing says when they were taken, so a wait has no length.
+    The rank comes from the file name (`rank3.txt`), from the words above each of several pasted dumps (`rank 3:`), or
+    from the command line. Several dumps of one process are samples, in file order. Their times are unknown, so waits
+    have no length.
     """
     taken = intake_of(host, paths)
     looks: Counter[tuple[int, int]] = Counter()
@@ -58,16 +58,16 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 
 
 def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]]) -> None:
-    """The processes of one file: ranks, each with the workers of its data loader.
+    """Add the processes of one file: ranks, each with its data-loader workers.
 
-    `above`: how many lines of a file with several ranks stand above a dump, as only its lines tell whose it is.
+    `above`: how many lines precede a dump in a file with several ranks; only these lines say whose dump it is.
     """
     named = rank_of_name(text.name)
     if data.lstrip()[:1] == b"[":
         parts = [(named, data)]
     else:
         told = parts_by_rank(data.decode("utf-8", "replace"))
-        # The name of a file with one rank in it counts more: it was given to the dump.
+        # The name of a file with a single rank counts more: somebody named the dump.
         parts = [(named if len(told) == 1 and named is not None else rank, part.encode()) for rank, part in told]
     many_ranks = len({rank for rank, _ in parts}) > 1
     begins = 0
@@ -80,8 +80,8 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
         if rank is None or len(mains - {0}) > 1:
             many = len(mains) > 1
             raw.problems.append(
-                f"{text.path}: nothing says which rank {'each process' if many else 'it'} is. "
-                "Write `rank 0:` above each dump, or name the files of single ranks rank0.txt, rank1.txt, …"
+                f"{text.path}: cannot determine which rank {'each process' if many else 'it'} is. Write `rank 0:` "
+                "above each dump, or name the files of single ranks rank0.txt, rank1.txt, …"
             )
             continue
         for pid in sorted(mains | workers):
@@ -92,7 +92,7 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
 
 
 def _reading(item: RawItem, seen: ProcessFacts, source: str) -> RawItem:
-    """What the kernel says of a dumped process, in the form of the host's own answer."""
+    """The kernel reading of a dumped process, in the form of a live host's answer."""
     thread: Mapping[str, object] = {"tid": seen.pid, "state": seen.state, "wchan": seen.wchan}
     facts = {key: item.facts[key] for key in ("pid", "rank", "role", "look")}
     return RawItem(THREADS, json.dumps({"threads": [thread]}).encode(), source, {**facts, "phase": BEFORE})

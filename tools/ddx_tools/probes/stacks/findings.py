@@ -1,4 +1,4 @@
-"""What the stacks of all ranks show. It says what was seen; why stands in the playbooks."""
+"""Findings about the stacks of all ranks. They say what was seen; the playbooks say why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ddx_tools.probes.stacks.within_rank import (
 
 
 def stack_findings(store: Store) -> list[Finding]:
-    """Findings over the merged rows of all hosts."""
+    """Return the findings about the stacks of all hosts' ranks."""
     texts = ProgramTexts(store)
     views = with_transfers(rank_views(store), texts)
     stopped = [view for view in views if view.stopped]
@@ -69,7 +69,7 @@ _HELD = (
 
 
 def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Where ranks are in brought stacks of which none shows a wait for peers, and which wait for something else."""
+    """Where ranks are, for submitted stacks of which none waits for peers, and which ranks wait for something else."""
     for view in outside:
         held = view.activity in _HELD
         yield make_finding(
@@ -78,7 +78,7 @@ def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
             [view],
             f"{who([view])} is {frame_rules().words(view.activity)}{at(view)}",
             evidence=[*called_by_program(store, view), view.evidence()],
-            # There are no peers from which it parts: what it does, and what the program had asked for.
+            # No peers to compare with: name the frame it is in, and the user frame above.
             places=[view.place, view.location(1) if len(view.user_stack) > 2 else None],
             activity=view.activity,
             contexts=list(view.contexts),
@@ -87,7 +87,7 @@ def _held(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
 
 
 def _unread(store: Store) -> list[Finding]:
-    """Ranks whose stack could not be read, by reason."""
+    """Ranks whose stack could not be read, grouped by remedy."""
     rows = store.query(
         "SELECT list(rank ORDER BY rank) AS ranks, list(DISTINCT host) AS hosts, remedy, min(reason) AS reason "
         "FROM unread WHERE rank IS NOT NULL GROUP BY remedy ORDER BY ranks"
@@ -106,12 +106,12 @@ def _unread(store: Store) -> list[Finding]:
 
 
 _OWN_COUNTERS = ("FlightRecorder__dump",)
-"""Waits that reading a rank's record causes."""
+"""Waits caused by reading a rank's record."""
 _MOST_COUNTERS = 12
 
 
 def _counted_waits(store: Store) -> list[Finding]:
-    """Which of torch's waits ranks are inside, as its own counters tell."""
+    """Which of torch's waits each rank is inside, according to torch's own counters."""
     rows = store.query(
         "SELECT counter, list(rank ORDER BY rank) AS ranks, list(DISTINCT host) AS hosts, min(source) AS source "
         "FROM wait_counters WHERE active > 0 GROUP BY counter ORDER BY count(*) DESC, counter LIMIT ?",
@@ -123,8 +123,8 @@ def _counted_waits(store: Store) -> list[Finding]:
             severity=Severity.INFO,
             ranks=row["ranks"],
             hosts=row["hosts"],
-            summary=f"{rank_list(row['ranks'])} {'is' if len(row['ranks']) == 1 else 'are'} inside {name}, "
-            "as torch's wait counters say",
+            summary=f"{rank_list(row['ranks'])} {'is' if len(row['ranks']) == 1 else 'are'} inside {name}, according "
+            "to torch's wait counters",
             evidence=[Evidence(source=row["source"], quote=f'"{row["counter"]}"')],
             attributes={"basis": "stacks", "counter": name},
         )
@@ -174,29 +174,30 @@ def _progress(
 def _at_work(
     waiting: Sequence[RankView], outside: Sequence[RankView], works: Sequence[CountedWork], *, steps_printed: bool
 ) -> tuple[Sequence[RankView], str]:
-    """Ranks that show that the job makes progress, and how they do; nobody where nothing shows it."""
+    """The ranks that show that the job makes progress, and how; empty if nothing shows it."""
     if moving := [view for view in waiting if view.moved]:
         return moving, f"{who(moving)} made progress between two samples: the job is running"
-    # Ranks that all run, or wait for their GPUs, may still get nowhere; that the job prints is what tells.
+    # If all ranks run or wait for their GPUs, the job may still make no progress; further printed steps show that it
+    # does.
     if waiting and steps_printed and all(view.activity == "device_sync" for view in waiting):
         return waiting, "the job prints further steps, and no rank waits in a collective call"
     usual = {rank for work in works if work.repeated and work.within_limit for rank in work.ranks}
     if waiting and outside and usual >= {view.rank for view in outside}:
-        return outside, f"{works[0].words}; training went on after the same work before"
+        return outside, f"{works[0].words}; training continued after the same work earlier"
     if outside and not waiting and all(view.moved for view in outside):
         alone = f"no rank waits for another; all {len(outside)} run"
         if steps_printed:
             return outside, f"{alone}, and the job prints further steps"
         if works:
             return outside, f"{alone}, and {works[0].words}"
-        # An evaluation prints no steps, and may take long.
+        # An evaluation prints no steps and may take long.
         if all("evaluation" in view.contexts for view in outside):
             return outside, f"no rank waits for another, and all {len(outside)} move through an evaluation"
     return [], ""
 
 
 def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
-    """One finding for each operation and place in which ranks wait."""
+    """One finding for each operation and place where ranks wait."""
     return [
         make_finding(
             "collective.peers_wait",
@@ -215,7 +216,8 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
 
 _LONG_WORK = {"checkpoint", "evaluation"}
 _LONG_S = 60.0
-"""So long peers may wait for a rank that is to work alone, or is at a checkpoint or an evaluation as they are."""
+"""How long peers may wait for a rank that is meant to work by itself, or that is at a checkpoint or evaluation like
+them."""
 
 
 def _outside(
@@ -226,13 +228,13 @@ def _outside(
         nearest = _nearest(odd, waiting)
         parting = texts.parting(odd, nearest)
         moving = _moving(members)
-        # A barrier behind what one rank alone is to do is there to let the others wait for that rank.
+        # A barrier after single-rank work exists to make the others wait for that rank.
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
         let_alone = nearest.operation == "barrier" and by_rank
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
-        # Who sleeps wakes up; who makes no progress in anything else may wait for ever.
+        # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
-        awaited = awaited or all(loads(store, view) for view in members)
+        awaited = awaited or all(loads(store, view) for view in members) or _sleeps_for_a_time(odd, texts)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
@@ -249,8 +251,17 @@ def _outside(
         )
 
 
+def _sleeps_for_a_time(view: RankView, texts: ProgramTexts) -> bool:
+    """Whether a rank is in a sleep that ends by itself: the program does not repeat it until something happens."""
+    if view.activity != "sleep" or not view.user_stack:
+        return False
+    file, line, _ = view.user_stack[-1]
+    text = texts.of(file)
+    return text is not None and not text.polls(line)
+
+
 def _moving(views: Sequence[RankView]) -> bool | None:
-    """Whether one of them moves; None if a single look (or a kernel that does not say) leaves it open."""
+    """Whether any of them moves; None if there is only one sample or the kernel does not say."""
     if any(view.moved for view in views):
         return True
     return False if all(view.moved is False for view in views) else None
@@ -262,7 +273,7 @@ def _activity_words(view: RankView, moving: bool | None) -> str:
 
 
 def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
-    """The peer whose stack shares most with the rank's; of equals, the first."""
+    """The first of the peers whose stack shares most frames with the rank's."""
 
     def shared(peer: RankView) -> int:
         pairs = zip(view.user_stack, peer.user_stack, strict=False)
@@ -271,16 +282,17 @@ def _nearest(view: RankView, peers: Sequence[RankView]) -> RankView:
     return max(peers, key=shared)
 
 
-# --- of a job that makes steps: who is at work of its own in every sample, while its peers wait in every sample
+# --- in a job that makes steps: ranks outside collectives in every sample, while their peers wait in every sample
 
 _LEAST_LOOKS = 2
-"""One sample finds somebody outside of the collectives in every healthy job."""
+"""In every healthy job, a single sample finds some rank outside the collectives."""
 
 
 def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Finding]:
-    """One finding for each place in which such ranks were at last; none if not all the others waited each time.
+    """Return one finding for each last place of ranks that were outside in every sample; none unless all others always
+    waited.
 
-    Few looks are no measurement: they say where a rank is that comes late, not that it does.
+    A few samples are not a measurement: they show where a late rank is, not that it is late.
     """
     waits = frame_rules().waits_for_peers
     rows = store.query(
@@ -303,24 +315,25 @@ def _finding(members: Sequence[RankView], looks: int) -> Finding:
         "rank.outside_in_every_look",
         Severity.INFO,
         members,
-        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside any collective in {looks} samples, at last "
-        f"{words}{at(members[0])}; all other ranks waited in one each time",
+        f"{who(members)} {'was' if len(members) == 1 else 'were'} outside any collective in {looks} samples, in the "
+        f"last one {words}{at(members[0])}; all other ranks waited in one each time",
         activity=members[0].activity,
         contexts=list(members[0].contexts),
         looks=looks,
     )
 
 
-# --- a thread that keeps the GIL from the thread that trains
+# --- a thread that holds the GIL while the main thread needs it
 
 _LEAST_OF_HOLDER = 2
-"""Somebody holds the lock in every sample of a healthy program; seldom the same thread, in the same call."""
+"""In a healthy program, some thread holds the lock in every sample, but seldom the same thread in the same call."""
 _WAKES_OF_A_REQUEST = 100
-"""Between two samples: who wants the global lock asks for it every 5 ms (CPython's switch interval)."""
+"""Wake-ups between two samples: a thread that wants the GIL asks for it every 5 ms (CPython's switch interval)."""
 
 
 def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Ranks of which one side thread held the GIL in every sample, in one call, while the main thread did not move."""
+    """Yield a finding for each rank where a side thread held the GIL in every sample, in one call, and the main thread
+    did not move."""
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
@@ -331,7 +344,7 @@ def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Fin
 
 
 def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
-    """The rows of each thread that every sample showed, in the order of the looks."""
+    """The rows of each thread that every sample showed, in sample order."""
     rows = store.query(
         "SELECT t.*, f.is_user AS in_own_code FROM stack_threads t "
         "LEFT JOIN (SELECT * FROM stack_frames WHERE depth = 0) f USING (host, pid, snapshot, tid) "
@@ -344,14 +357,14 @@ def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
 
 
 def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
-    """Who waits for the global lock stands in one place, in no other wait, and wakes again and again to ask for it."""
+    """Whether a thread waits for the GIL: it stays in one place, in no other wait, and keeps waking to ask for it."""
     last = rows[-1]
     if not _stands(rows) or (last["wchan"] and not last["wchan"].startswith("futex")):
         return False
     if last["activity"] == "lock_wait":
-        # In the code of a library it may wait for a lock and look at the clock now and then: a queue, a pool.
+        # In library code it may wait for another lock and poll with a timeout: a queue, a pool.
         return bool(last["switched"] and (last["in_own_code"] or last["wakes"] >= _WAKES_OF_A_REQUEST))
-    # A sleep waits for the clock; one that waits on a futex is over, and wants the lock to return.
+    # A sleep waits for the clock; one that waits on a futex has ended and needs the GIL to return.
     return last["activity"] == "idle" or (last["activity"] in ("running", "sleep") and bool(last["wchan"]))
 
 

@@ -1,7 +1,7 @@
 """Probe `native_stacks`: one process in depth, with its C frames or its local variables.
 
-Apart from `stacks` because it holds the process longer (symbols of a torch process take seconds) and because
-local variables may show data.
+Separate from `stacks` because it holds the process longer (symbols of a torch process take seconds) and because local
+variables may reveal data.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ddx_tools.sources.raw import Raw, RawItem
 class NativeStacksArgs(ProbeArgs):
     """Arguments of `native_stacks`."""
 
-    ranks: list[int] = Field(default_factory=list, description="Ranks to look at; none: all of the job.")
-    show_locals: bool = Field(False, description="Local variables instead of C frames. They may show data.")
+    ranks: list[int] = Field(default_factory=list, description="Ranks to dump. Empty: all ranks of the job.")
+    show_locals: bool = Field(False, description="Show local variables instead of C frames. They may reveal data.")
     timeout_s: float = Field(30.0, ge=1, le=300, description="Deadline for each process, seconds.")
 
 
 def capture(host: Host, args: NativeStacksArgs) -> Raw:
-    """One deep dump of each rank asked for, one after the other."""
+    """Take one deep dump of each requested rank, one after the other."""
     from ddx_tools.analysis.collectives.stacks.main_threads import STACK
     from ddx_tools.sources.job_target import job_on
 
@@ -45,8 +45,8 @@ PROBE = Probe(
     id="native_stacks",
     title="Native stacks and locals",
     description=(
-        "Dump one or all ranks with native (C, C++, CUDA runtime) frames, or with local variables. Holds each "
-        "process for up to seconds; use it after `stacks`, where Python frames do not show enough."
+        "Dump one or all ranks with native (C, C++, CUDA runtime) frames, or with local variables. Pauses each "
+        "process for up to several seconds; use it after `stacks`, if Python frames do not show enough."
     ),
     args=NativeStacksArgs,
     capture=capture,

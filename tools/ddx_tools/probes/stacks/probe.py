@@ -1,4 +1,4 @@
-"""Probe `stacks`: what every rank is doing, and who is the odd one out."""
+"""Probe `stacks`: what every rank is doing, and which rank is the odd one out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StacksArgs(ProbeArgs):
     debug_server: str | None = Field(
         None,
         description="HOST:PORT of torch's debug server (torch.distributed.debug.start_debug_server) on rank 0: stacks "
-        "of all ranks through this one address, without the right to attach.",
+        "of all ranks through this one address, without permission to attach.",
     )
     among_others: bool = Field(
         False, description="Other hosts have ranks of the job too: confirm even if no rank here waits."

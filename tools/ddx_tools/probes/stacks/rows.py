@@ -47,7 +47,7 @@ _CPU_NS_OF_A_DUMP = 1_000_000
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> PythonSource:
-    """All hosts run the same program."""
+    """Parse a program text once for all hosts, which run the same program."""
     return PythonSource(text)
 
 
@@ -70,7 +70,7 @@ class _Texts:
         return text.line_text(frame.line) if text else None
 
     def qualified(self, frame: Frame) -> str:
-        """The function with its class: py-spy knows it from `self`, else the program text does."""
+        """Return the function name with its class, from py-spy (`self`) or else from the program text."""
         text = self.raw.get(frame.file)
         if text is None or "." in frame.function:
             return frame.function
@@ -79,7 +79,7 @@ class _Texts:
 
 @dataclass(frozen=True)
 class KernelReading(KernelView):
-    """One thread as the kernel saw it at one moment."""
+    """The kernel's view of one thread at one moment."""
 
     switches: int | None = None
     cpu_ns: int | None = None
@@ -88,8 +88,8 @@ class KernelReading(KernelView):
     def ran_since(self, earlier: KernelReading) -> bool | None:
         """Whether the thread ran between two readings; None if the kernel does not say.
 
-        A thread that a dump interrupted wakes once to go back to sleep, on a loaded machine after our reading:
-        that much is no movement.
+        A thread interrupted by a dump wakes once to go back to sleep, on a loaded machine after our reading: that is
+        not movement.
         """
         switched = self.switched_since(earlier)
         return switched or (
@@ -97,19 +97,20 @@ class KernelReading(KernelView):
         )
 
     def switched_since(self, earlier: KernelReading) -> bool | None:
-        """Whether it slept and woke between two readings; None if the kernel does not say."""
+        """Whether the thread slept and woke between two readings; None if the kernel does not say."""
         wakes = self.wakes_since(earlier)
         return None if wakes is None else wakes > _SWITCHES_OF_A_DUMP
 
     def wakes_since(self, earlier: KernelReading) -> int | None:
-        """How often it slept and woke between two readings; None if the kernel does not say."""
+        """How often the thread slept and woke between two readings; None if the kernel does not say."""
         if self.switches is None or earlier.switches is None:
             return None
         return self.switches - earlier.switches
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs`, `file_locks` and `wait_counters`."""
+    """Return the rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs`, `file_locks` and
+    `wait_counters`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings, native = readings_by_look(raw), native_frames(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -145,7 +146,7 @@ _MOST_COUNTERS = 500
 
 
 def _counter_rows(host: str, item: RawItem) -> list[dict[str, Any]]:
-    """The wait counters of a rank, as `wait_counter_values` tells them (torch 2.13, c10/util/WaitCounter)."""
+    """The wait counters of a rank, from torch's `wait_counter_values` (torch 2.13, c10/util/WaitCounter)."""
     here = {"host": item.facts.get("host") or host, "rank": item.facts["rank"], "source": item.source}
     counters = [(name, of) for name, of in read_object(item.data).items() if isinstance(of, dict)]
     kept = {"active": "active_count", "calls": "total_calls", "total_us": "total_time_us", "longest_us": "max_time_us"}
@@ -160,7 +161,7 @@ Readings = dict[tuple[int, int, str, int], KernelReading]
 
 
 def readings_by_look(raw: Raw) -> Readings:
-    """All kernel readings of a capture."""
+    """Return all kernel readings of a capture."""
     readings: Readings = {}
     for item in raw.of(THREADS):
         for tid, reading in kernel_readings(item.data).items():
@@ -169,7 +170,7 @@ def readings_by_look(raw: Raw) -> Readings:
 
 
 def kernel_readings(data: bytes) -> dict[int, KernelReading]:
-    """Readings by thread id out of the host's `threads` answer; none out of anything else."""
+    """Return the readings in a host's `threads` answer by thread id; empty for anything else."""
     found: dict[int, KernelReading] = {}
     for thread in _thread_list(data):
         call = thread.get("syscall") or {}
@@ -191,10 +192,10 @@ def _thread_list(data: bytes) -> list[dict[str, Any]]:
 
 
 def native_frames(raw: Raw) -> dict[int, Sequence[Frame]]:
-    """The frames of the main threads of which there is a readable dump with native frames, by pid."""
+    """Return the native frames of main threads by pid, where a readable dump with native frames exists."""
     found: dict[int, Sequence[Frame]] = {}
     for item in raw.of(NATIVE):
-        with suppress(UnreadableInput):  # the plain frames are there
+        with suppress(UnreadableInput):  # the plain frames remain
             found.update((item.facts["pid"], thread.frames) for thread in parse_pyspy(item.data) if thread.is_main)
     return found
 
@@ -202,7 +203,7 @@ def native_frames(raw: Raw) -> dict[int, Sequence[Frame]]:
 def activity_of(
     thread: ThreadStack, code: str | None, kernel: KernelView, native: Sequence[Frame] | None = None
 ) -> Activity:
-    """What a thread does; of one that only runs, its native frames say whether it waits for its GPU."""
+    """Return what a thread is doing; for one that only runs, native frames say whether it waits for its GPU."""
     rules = frame_rules()
     found = rules.activity(thread.frames, thread.running, code, kernel)
     if native is None or not thread.is_main or found.name != "running":
@@ -259,7 +260,7 @@ def _thread_row(
 
 
 def _child_rows(host: str, item: RawItem, texts: _Texts, readings: Readings) -> list[dict[str, Any]]:
-    """The row of a process that a rank started: it may be any program, so that the kernel's view is all there is."""
+    """The row of a process that a rank started: it may be any program, so only the kernel's view exists."""
     pid = item.facts["pid"]
     reading = kernel_readings(item.data).get(pid)
     if reading is None:
@@ -269,13 +270,14 @@ def _child_rows(host: str, item: RawItem, texts: _Texts, readings: Readings) -> 
 
 
 def _line_of(item: RawItem, frame: Frame | None) -> int | None:
-    """Where a frame stands in a file with several ranks: what is known of one rank cannot be opened by the file."""
+    """The line of a frame in a file with several ranks, where the file name by itself does not lead to the rank's
+    dump."""
     above = item.facts.get("above")
     return None if above is None else above + (frame.at if frame else 1)
 
 
 def _program_frames(frames: tuple[Frame, ...]) -> list[Frame]:
-    """The user's frames, innermost first; of a program that is installed as a package, that package's."""
+    """The user's frames, innermost first; for a program installed as a package, that package's frames."""
     return [f for f in frames if f.is_user] or [f for f in frames if is_program_file(f.file)]
 
 
@@ -300,7 +302,7 @@ def _frames_key(frames: tuple[Frame, ...]) -> str:
     return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:16]
 
 
-# --- what ranks printed between the first and the last sample: further steps, or further counts of work of their own
+# --- what ranks printed between the first and last sample: further steps, or further counts of their own work
 
 
 @dataclass(frozen=True)
@@ -318,9 +320,9 @@ class _End:
 
 
 def output_rows(raw: Raw) -> list[dict[str, Any]]:
-    """Rows of `outputs`: for each file whether it printed further steps, and what it counted.
+    """Return the rows of `outputs`: for each file, whether it gained training steps, and what work it counted.
 
-    That it grew is not enough: a monitor or a heartbeat goes on printing while the job hangs.
+    That it grew is not enough: a monitor or a heartbeat keeps printing while the job hangs.
     """
     ends = gathered((item.facts["path"], _read_end(item.data)) for item in raw.of(OUTPUT))
     ranks = {item.facts["path"]: item.facts["ranks"] for item in raw.of(OUTPUT)}
@@ -350,13 +352,13 @@ def _read_end(end: bytes) -> _End:
 
 
 def _rises(ends: Sequence[_End]) -> bool | None:
-    """Whether the number of the last step rose; None if the output names no steps."""
+    """Whether the last step's number rose; None if the output has no step numbers."""
     first, last = ends[0].step, ends[-1].step
     return None if first is None or last is None else last > first
 
 
 def _work(ends: Sequence[_End]) -> dict[str, Any]:
-    """The work that was counted on between samples."""
+    """The work whose count rose between samples."""
     first, last = ends[0], ends[-1]
     if first.done is None or last.done is None or (first.counted, first.total) != (last.counted, last.total):
         return {}

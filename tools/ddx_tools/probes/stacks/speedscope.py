@@ -20,13 +20,13 @@ _THREADS = (("Main threads", True), ("Other threads", False))
 _MOST_NAME = 300
 
 _Frame = tuple[str, str | None, int | None]
-"""Function, file, line."""
+"""(function, file, line)"""
 
 
 def flame_graph_of(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
-    """Yield the file: one profile of the main threads and one of the others, each as of its last sample.
+    """Yield the file: one profile of the main threads and one of the other threads, each from its last sample.
 
-    The innermost frame of every stack names the ranks that are there.
+    The innermost frame of every stack names the ranks with that stack.
     """
     del findings  # speedscope has no marks
     frames: dict[_Frame, int] = {}
@@ -76,7 +76,7 @@ def _profile(store: Store, is_main: bool, frames: dict[_Frame, int]) -> dict[str
 
 def _frame(frame: _Frame) -> dict[str, Any]:
     function, file, line = frame
-    told: dict[str, Any] = {"name": shown(function, _MOST_NAME)}
+    entry: dict[str, Any] = {"name": shown(function, _MOST_NAME)}
     if file:
-        told["file"] = shown(file, _MOST_NAME)
-    return told if line is None else told | {"line": line}
+        entry["file"] = shown(file, _MOST_NAME)
+    return entry if line is None else entry | {"line": line}

@@ -1,4 +1,4 @@
-"""What holds a rank inside its own processes: locks of its threads, workers that do not move."""
+"""What blocks a rank inside its own processes: locks between its threads, workers that do not move."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 
 
 def busy_threads(store: Store, views: Sequence[RankView]) -> int:
-    """How many side threads of these ranks were at work, or slept in the program: a main thread may wait for one.
+    """Return how many side threads of these ranks worked, or slept in user code: a main thread may wait for one.
 
-    Who sleeps in the program tries again by itself.
+    A thread that sleeps in user code wakes up by itself.
     """
     busy = frame_rules().busy
     rows = [
@@ -42,7 +42,8 @@ def busy_threads(store: Store, views: Sequence[RankView]) -> int:
 
 
 def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Threads that wait for locks in user code; two that wait at once may hold what the other wants."""
+    """Yield a finding for each rank with threads that wait for locks in user code; two such threads may block each
+    other."""
     for view in outside:
         rows = store.query(
             "SELECT t.* FROM stack_threads t JOIN stack_frames f USING (host, pid, snapshot, tid) "
@@ -68,10 +69,10 @@ def lock_waits(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
 
 
 def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Worker processes of the ranks that are elsewhere, which do not move and do not wait for work.
+    """Yield a finding for each worker process, of a rank outside the collective, that neither moves nor waits for work.
 
-    One sample cannot tell whether a worker moves; that it waits for a lock counts then, because in a worker there is
-    hardly anybody who would give it back.
+    One sample cannot show whether a worker moves. Then a wait for a lock counts, because a worker seldom has another
+    thread that would release it.
     """
     for view in outside:
         rows = _last_rows(store, view, "%_worker")
@@ -101,9 +102,9 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
 
 
 def loads(store: Store, view: RankView) -> bool:
-    """Whether a rank waits for workers of its data loader that sleep, and so wake up by themselves.
+    """Return whether a rank waits for data-loader workers that sleep and so will wake up by themselves.
 
-    One that wakes and sleeps again at its place polls for something, which may never come.
+    A worker that wakes and sleeps again at the same place polls for something that may never come.
     """
     rows = _last_rows(store, view, "dataloader_worker") if view.activity == "data_wait" else []
     at_work = [row for row in rows if row["activity"] != "worker_idle"]
@@ -112,7 +113,7 @@ def loads(store: Store, view: RankView) -> bool:
 
 
 def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:
-    """The main threads of a rank's processes of this role (a pattern of LIKE), each as the last sample showed it."""
+    """The main threads of a rank's processes with this role (a LIKE pattern), as the last sample showed them."""
     return store.query(
         "SELECT * FROM stack_threads WHERE host = ? AND rank = ? AND role LIKE ? AND is_main "
         "QUALIFY row_number() OVER (PARTITION BY pid ORDER BY snapshot DESC) = 1 ORDER BY pid",
@@ -121,7 +122,7 @@ def _last_rows(store: Store, view: RankView, role: str) -> list[dict[str, Any]]:
 
 
 def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """What the processes do that ranks started and wait for, as far as the kernel tells."""
+    """Yield findings about child processes that ranks wait for: what each is doing, according to the kernel."""
     for view in outside:
         for row in _last_rows(store, view, CHILD):
             words = frame_rules().words(row["activity"])
@@ -141,7 +142,8 @@ def awaited_children(store: Store, outside: Sequence[RankView]) -> Iterator[Find
 
 
 def called_by_program(store: Store, view: RankView) -> list[Evidence]:
-    """The frame that the innermost line of the user's program called, as py-spy prints it: it shows what is awaited."""
+    """Return the library frame that the user's innermost line called, as py-spy prints it: it shows what the rank waits
+    for."""
     rows = store.query(
         "SELECT f.function, f.file, f.line, f.source_line FROM stack_frames f "
         "JOIN stack_threads t ON (t.host, t.pid, t.snapshot, t.tid) = (f.host, f.pid, f.snapshot, f.tid) "
