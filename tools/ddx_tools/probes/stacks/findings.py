@@ -235,6 +235,8 @@ def _outside(
         # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
         awaited = awaited or all(loads(store, view) for view in members) or _sleeps_for_a_time(odd, texts)
+        busy = busy_threads(store, members)
+        awaited = awaited or (odd.activity == "lock_wait" and busy > 0)
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
@@ -245,7 +247,7 @@ def _outside(
             minority=len(outside) < len(waiting),
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
-            busy_threads=busy_threads(store, members),
+            busy_threads=busy,
             awaited_work=bool(awaited and nearest.wait_s < _LONG_S) or None,
             **described(odd, parting),
         )
