@@ -506,3 +506,14 @@ def test_a_sleep_that_ends_by_itself_is_work_that_peers_may_wait_for(
     for rank in (1, 2, 3):
         program.rank(rank, "broadcast", "dist.broadcast")
     assert program.diagnosis().verdict is verdict
+
+
+@pytest.mark.parametrize(("then", "verdict"), [("job.second", Verdict.UNDECIDED), (None, Verdict.DIAGNOSED)])
+def test_a_rank_that_starts_one_child_after_another_works(then: str | None, verdict: Verdict) -> None:
+    text = THROTTLED.format(loop="for piece in job.pieces:").replace("time.sleep(0.5)", "subprocess.run(job.first)")
+    program = Program(text + "        subprocess.run(job.second)\n", between_looks_s=10.0)
+    child = [("wait", "/usr/lib/python3.11/subprocess.py")]
+    program.rank(0, "", "save(job)", "job.first", inside=child, then=then)
+    for rank in (1, 2, 3):
+        program.rank(rank, "broadcast", "dist.broadcast")
+    assert program.diagnosis().verdict is verdict

@@ -215,6 +215,7 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
 
 
 _LONG_WORK = {"checkpoint", "evaluation"}
+_CHILD_WAITS = ("subprocess_wait", "child_wait")
 _LONG_S = 60.0
 """How long peers may wait for a rank that is meant to work by itself, or that is at a checkpoint or evaluation like
 them."""
@@ -237,6 +238,7 @@ def _outside(
         awaited = awaited or all(loads(store, view) for view in members) or _sleeps_for_a_time(odd, texts)
         busy = busy_threads(store, members)
         awaited = awaited or (odd.activity == "lock_wait" and busy > 0)
+        awaited = awaited or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",
